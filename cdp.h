@@ -1,0 +1,1439 @@
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
+#define _DEFAULT_SOURCE 1 /* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
+#endif
+#ifndef CDP_INCLUDED
+#define CDP_INCLUDED
+
+#define CDP_VERSION_MAJOR 0
+#define CDP_VERSION_MINOR 1
+#define CDP_VERSION_PATCH 0
+#define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
+#define CDP_WIRE_VERSION 1 /* what ranks say to each other; compared in every handshake */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- >>config ------------------------------------------------------------------------------------------------ */
+
+#ifndef CDP_API
+#ifdef CDP_STATIC
+#define CDP_API static
+#else
+#define CDP_API extern
+#endif
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP_MUST_CHECK __attribute__((warn_unused_result))
+#define CDP_FORMAT_CHECK __attribute__((format(printf, 4, 5)))
+#else
+#define CDP_MUST_CHECK
+#define CDP_FORMAT_CHECK
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A desc's timeout_ms: 0 means the default, this means never. */
+#define CDP_NO_TIMEOUT 0xffffffffu
+
+/* ---- >>status ------------------------------------------------------------------------------------------------ */
+
+/* What every fallible function returns. Zero is success, errors are negative; the details are in cdp_last_error(). */
+typedef enum cdp_status {
+    CDP_OK = 0,
+    CDP_PENDING = 1,          /* only from functions that say so: not finished yet, ask again                           */
+    CDP_ERR_INVALID = -1,     /* an argument is wrong; nothing was done; the text says what to change                   */
+    CDP_ERR_NOMEM = -2,       /* the allocator returned nothing                                                         */
+    CDP_ERR_TIMEOUT = -3,     /* the deadline passed; the text names who was waited for                                 */
+    CDP_ERR_PEER_LOST = -4,   /* a peer's connection ended or could not be made; `peer` names it                        */
+    CDP_ERR_ABORTED = -5,     /* somebody called cdp_group_abort(); the text carries the reason                         */
+    CDP_ERR_MISMATCH = -6,    /* ranks called different things, or brought different models, versions or settings       */
+    CDP_ERR_UNSUPPORTED = -7, /* a combination that does not exist (say, a reduction of a dtype that has none)          */
+    CDP_ERR_IO = -8,          /* the operating system refused; sys_errno says why                                       */
+    CDP_ERR_STORE = -9,       /* the key-value store failed or went away                                                */
+    CDP_ERR_STATE = -10,      /* the call came at the wrong time (twice, never, after destroy)                          */
+    CDP_ERR_INTERNAL = -11    /* a mistake in this library; please report it                                            */
+} cdp_status;
+
+/* The usual short name of a status, for example "TIMEOUT". Never NULL. Any thread. */
+CDP_API const char *cdp_status_name(cdp_status status);
+
+/* ---- >>types ------------------------------------------------------------------------------------------------- */
+
+typedef enum cdp_dtype {
+    CDP_DTYPE_DEFAULT = 0, /* means f32 */
+    CDP_DTYPE_F32,
+    CDP_DTYPE_F64,
+    CDP_DTYPE_I32,
+    CDP_DTYPE_I64,
+    CDP_DTYPE_U8,
+    CDP_DTYPE_COUNT
+} cdp_dtype;
+
+/* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C division, towards zero).
+   Integer sums wrap around. MIN and MAX of floats keep the left operand when the comparison is false, so a NaN may or
+   may not survive, but every rank gets the same bits. */
+typedef enum cdp_reduce {
+    CDP_REDUCE_DEFAULT = 0, /* means SUM */
+    CDP_REDUCE_SUM,
+    CDP_REDUCE_AVG,
+    CDP_REDUCE_MIN,
+    CDP_REDUCE_MAX,
+    CDP_REDUCE_COUNT
+} cdp_reduce;
+
+typedef enum cdp_coll_kind {
+    CDP_COLL_NONE = 0,
+    CDP_COLL_ALLREDUCE,
+    CDP_COLL_BROADCAST,
+    CDP_COLL_ALLGATHER,
+    CDP_COLL_BARRIER,
+    CDP_COLL_COUNT
+} cdp_coll_kind;
+
+/* Bytes of one element, 0 for a value that is no dtype. */
+CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype);
+CDP_API const char *cdp_dtype_name(cdp_dtype dtype);
+CDP_API const char *cdp_reduce_name(cdp_reduce op);
+CDP_API const char *cdp_coll_name(cdp_coll_kind kind);
+
+/* A piece of memory, for scatter and gather. The functions that take one never write through `data` when sending. */
+typedef struct cdp_iov {
+    void *data;
+    uint64_t bytes;
+} cdp_iov;
+
+/* Bytes that somebody else owns. */
+typedef struct cdp_bytes {
+    const void *data;
+    uint64_t bytes;
+} cdp_bytes;
+
+/* ---- >>error ------------------------------------------------------------------------------------------------- */
+
+/* Everything known about a failure. `text` is one complete sentence that already contains the other fields. */
+typedef struct cdp_error {
+    cdp_status status;
+    int32_t rank;       /* who reports it, -1 outside a group                                        */
+    int32_t peer;       /* whom it blames (the rank that died, is late, differs), -1 when nobody     */
+    int32_t origin;     /* the rank that saw the cause first; equals `rank` when it was seen here    */
+    cdp_coll_kind kind; /* the operation that was running, NONE outside one                          */
+    uint32_t round;     /* round of that operation                                                   */
+    uint64_t op_seq;    /* sequence number of that operation in its group, from 1; 0 outside one     */
+    int32_t sys_errno;  /* errno, 0 when the operating system had no part in it                      */
+    const char *where;  /* "file:line" of the place in the library; static memory                    */
+    char text[512];
+} cdp_error;
+
+/* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one. A success does not
+   clear it. Valid until the thread's next failing call. A failure that a progress thread saw arrives here when this
+   thread waits for the operation or uses the group. */
+CDP_API const cdp_error *cdp_last_error(void);
+
+/* Print cdp_last_error() as one line ("cdp: ...") to a `FILE *` (usually stderr) and return 1, so that main() can end
+   with `return cdp_print_error(stderr);`. Does nothing but return 1 under CDP_NO_STDIO. */
+CDP_API int cdp_print_error(void *file);
+
+/* ---- >>log --------------------------------------------------------------------------------------------------- */
+
+typedef enum cdp_log_level {
+    CDP_LOG_DEFAULT = 0, /* means WARN */
+    CDP_LOG_ERROR,
+    CDP_LOG_WARN,
+    CDP_LOG_INFO,
+    CDP_LOG_DEBUG,
+    CDP_LOG_SILENT
+} cdp_log_level;
+
+/* Where messages go. `func` may be called from any thread of the library, one call at a time per group; it must not
+   call back into the library. `rank` is -1 before a rank is known. Default: lines on stderr (nowhere under CDP_NO_STDIO). */
+typedef struct cdp_logger {
+    void (*func)(cdp_log_level level, const char *text, int32_t rank, void *user);
+    void *user;
+    cdp_log_level level; /* (default: WARN) messages less urgent than this are not made */
+} cdp_logger;
+
+/* ---- >>os ---------------------------------------------------------------------------------------------------- */
+
+/* A network address: IPv4 or IPv6, port in host order. */
+typedef struct cdp_addr {
+    uint8_t family; /* 4, 6, or 0 for "no address"                           */
+    uint8_t ip[16]; /* network order; IPv4 uses the first four               */
+    uint16_t port;
+    uint32_t scope; /* IPv6 link-local: interface index, else 0              */
+} cdp_addr;
+
+#define CDP_IO_READ 1u
+#define CDP_IO_WRITE 2u
+#define CDP_IO_ERROR 4u          /* only reported, never asked for                */
+#define CDP_IO_EOF (-1000000)    /* recv: the other side ended the stream orderly */
+
+typedef struct cdp_pollfd {
+    int32_t fd;
+    uint16_t want; /* CDP_IO_READ | CDP_IO_WRITE */
+    uint16_t got;  /* filled by poll, may also hold CDP_IO_ERROR */
+} cdp_pollfd;
+
+/* Everything that the library asks of the machine, replaceable as a whole: copy *cdp_os_default(), change what you
+   must, and pass it in a desc (it must outlive what was made with it). A deterministic simulation replaces clock,
+   random and sockets; a firmware replaces the sockets; an engine replaces alloc and free.
+
+   Sockets never block: send and recv return the bytes moved (> 0), 0 for "later", or a negative errno; recv returns
+   CDP_IO_EOF at the end of the stream. Functions that return a descriptor return it (>= 0) or a negative errno.
+   Threads are optional: when thread_start is NULL the library runs in the caller's thread alone. */
+typedef struct cdp_os {
+    void *user; /* first argument of every function below */
+
+    void *(*alloc)(void *user, uint64_t bytes); /* aligned to 64 bytes, or NULL */
+    void (*free)(void *user, void *ptr);        /* NULL is allowed */
+
+    uint64_t (*now_ns)(void *user);                                /* monotonic */
+    cdp_status (*random)(void *user, void *dst, uint64_t bytes);   /* unpredictable bytes */
+
+    /* Names to addresses; called only for what is no literal address; may block. Returns how many, or -errno. */
+    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max);
+    int32_t (*listen)(void *user, const cdp_addr *at, cdp_addr *bound); /* port 0: any; `bound` gets the real one */
+    int32_t (*accept)(void *user, int32_t fd, cdp_addr *from);          /* -EAGAIN when nobody is there */
+    int32_t (*connect)(void *user, const cdp_addr *to);                 /* begins; done when it polls writable */
+    int32_t (*connect_result)(void *user, int32_t fd);                  /* then: 0, or why not as -errno */
+    int64_t (*send)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
+    int64_t (*recv)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
+    void (*close)(void *user, int32_t fd);
+    int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);       /* this end of a connection */
+
+    /* Sleep until a descriptor has what it wants, or now_ns() >= deadline_ns (0: just look, UINT64_MAX: no limit).
+       Returns the number of descriptors with `got` != 0, or a negative errno. */
+    int32_t (*poll)(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns);
+
+    /* Two descriptors (may be the same one): fd[0] polls readable from wake_set(fd[1]) until wake_clear(fd[0]); this is
+       how another thread ends a poll(). Closed with close(). Returns 0 or a negative errno. */
+    int32_t (*wake_open)(void *user, int32_t fd[2]);
+    void (*wake_set)(void *user, int32_t fd);
+    void (*wake_clear)(void *user, int32_t fd);
+
+    /* Threads: all of these, or none. mutex_create and friends return NULL when out of memory. */
+    void *(*thread_start)(void *user, void (*func)(void *arg), void *arg);
+    void (*thread_join)(void *user, void *thread);
+    void *(*mutex_create)(void *user);
+    void (*mutex_destroy)(void *user, void *mutex);
+    void (*mutex_lock)(void *user, void *mutex);
+    void (*mutex_unlock)(void *user, void *mutex);
+    void *(*cond_create)(void *user);
+    void (*cond_destroy)(void *user, void *cond);
+    void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns); /* may wake early */
+    void (*cond_broadcast)(void *user, void *cond);
+} cdp_os;
+
+/* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
+CDP_API const cdp_os *cdp_os_default(void);
+
+/* ---- >>store interface ---------------------------------------------------------------------------------------- */
+
+/* A key-value store that all ranks reach: how they find each other before they have connections. cdp_store.h has the
+   ready-made ones and the functions that a program calls; this is what somebody who brings another store implements. */
+typedef enum cdp_store_op {
+    CDP_STORE_NONE = 0,
+    CDP_STORE_SET,         /* keys[0] := values[0]                                                                  */
+    CDP_STORE_GET,         /* waits for keys[0]; result: its value                                                  */
+    CDP_STORE_ADD,         /* keys[0] as a decimal number (absent: 0) += delta; `number`: the sum                   */
+    CDP_STORE_COMPARE_SET, /* keys[0]: values[0] expected, values[1] desired; result: what is there afterwards
+                              (an absent key matches an empty expectation; else the expectation is answered)        */
+    CDP_STORE_WAIT,        /* until every key is there                                                              */
+    CDP_STORE_CHECK,       /* `number`: 1 when every key is there, else 0                                           */
+    CDP_STORE_DELETE,      /* `number`: 1 when keys[0] was there                                                    */
+    CDP_STORE_NUM_KEYS,    /* `number`                                                                              */
+    CDP_STORE_APPEND,      /* keys[0] += values[0]                                                                  */
+    CDP_STORE_MULTI_GET,   /* waits for all keys; results: key_count values                                         */
+    CDP_STORE_MULTI_SET,   /* keys[i] := values[i]                                                                  */
+    CDP_STORE_OP_COUNT
+} cdp_store_op;
+
+typedef struct cdp_store_request {
+    cdp_store_op op;
+    uint32_t key_count;
+    const cdp_bytes *keys;   /* the caller's, until the request is done or cancelled */
+    const cdp_bytes *values; /* likewise */
+    int64_t delta;
+    /* results, written by the store */
+    cdp_status status;   /* CDP_PENDING until done */
+    int64_t number;
+    cdp_bytes *results;  /* GET, COMPARE_SET: 1; MULTI_GET: key_count; freed by cdp_store_request_free() */
+    /* the store's own */
+    void *priv;
+    struct cdp_store_request *next;
+} cdp_store_request;
+
+/* A custom store is this struct filled in. Calls for one store come from one thread at a time. `deadline_ns` is a
+   reading of os->now_ns. Errors: return the status and fill cdp_last_error() with cdp_error_set(). */
+typedef struct cdp_store {
+    void *self;
+    const cdp_os *os;
+    uint32_t timeout_ms; /* default of the calls that take 0 */
+    cdp_status (*start)(void *self, cdp_store_request *rq);                       /* may finish at once; never blocks */
+    cdp_status (*wait)(void *self, cdp_store_request *rq, uint64_t deadline_ns);  /* until done (returns its status) or
+                                                                                     deadline (CDP_PENDING) */
+    void (*cancel)(void *self, cdp_store_request *rq);                            /* afterwards rq is never touched */
+    void (*destroy)(void *self);
+} cdp_store;
+
+/* ---- >>transport interface -------------------------------------------------------------------------------------- */
+
+typedef struct cdp_lock cdp_lock; /* the lock that guards a group; see cdp_transport.wait */
+
+/* Ordered, reliable bytes per peer and direction; it knows nothing of messages or collectives. Bring your own: fill in
+   this struct and hand it to cdp_group_create(). All functions are called with the group's lock held, one at a time.
+   A link is made on first use; until it stands, send and recv return 0. */
+typedef struct cdp_transport {
+    void *self;
+    /* Bytes taken (may be fewer than offered), 0 = later, < 0 = cdp_status, explained with cdp_error_set(). */
+    int64_t (*send)(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n);
+    /* Bytes delivered, 0 = later, < 0 = cdp_status. */
+    int64_t (*recv)(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n);
+    /* Sleep until something may have changed, wake() was called, or the deadline (0: only look). Release the lock
+       around the sleep: cdp_lock_release(lock), sleep, cdp_lock_acquire(lock); `lock` may be NULL. An error means
+       that the whole group is broken (say, a rank died that this one has no link to). */
+    cdp_status (*wait)(void *self, cdp_lock *lock, uint64_t deadline_ns);
+    void (*wake)(void *self); /* from any thread, without the lock: make wait() return soon */
+    /* Optional. The group is broken for `error`: tell whoever has no link to us (a store, a radio); must not block. */
+    void (*failed)(void *self, const cdp_error *error);
+    /* Optional. Before this rank reports `error` (that a peer is gone, say), look whether an earlier cause is known; at
+       most a few hundred milliseconds. Returns true after replacing *error by the earlier cause. */
+    bool (*first_cause)(void *self, cdp_error *error);
+    void (*destroy)(void *self);
+} cdp_transport;
+
+CDP_API void cdp_lock_release(cdp_lock *lock);
+CDP_API void cdp_lock_acquire(cdp_lock *lock);
+
+/* For implementers of the interfaces above: set this thread's last error and return `status`. `format` knows %s %d %u
+   %x %c %% with l, ll and z. Any thread. */
+CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...);
+
+/* ---- >>hub: ranks in one process -------------------------------------------------------------------------------- */
+
+/* Connects ranks that are threads of one program, or that one thread polls in turn. */
+typedef struct cdp_hub cdp_hub;
+
+typedef struct cdp_hub_desc {
+    uint32_t world_size;  /* required, > 0 */
+    uint64_t ring_bytes;  /* memory of one direction of one pair, made on first use (default: 256 KiB) */
+    const cdp_os *os;     /* (default: cdp_os_default()) */
+} cdp_hub_desc;
+
+/* Errors: INVALID (world size), NOMEM. The hub must outlive its groups. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out);
+CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
+
+/* ---- >>group ---------------------------------------------------------------------------------------------------- */
+
+/* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one group run in the order in
+   which they are called, which must be the same on every rank; the first message of each carries what was called, so
+   ranks that differ all get an error. */
+typedef struct cdp_group cdp_group;
+
+typedef struct cdp_group_desc {
+    uint32_t rank;             /* this rank, < world_size                                                        */
+    uint32_t world_size;       /* required, > 0                                                                  */
+    cdp_hub *hub;              /* ranks in one process: the hub that connects them                               */
+    cdp_transport *transport;  /* or any transport; copied; destroyed with the group, also when creation fails   */
+                               /* (neither: world_size must be 1)                                                */
+    uint32_t timeout_ms;       /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT)  */
+    uint64_t small_bytes;      /* allreduce up to this size takes the logarithmic algorithm (default: 64 KiB)    */
+    uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 256 KiB)         */
+    uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
+    bool no_spin;              /* never: always sleep                                                            */
+    bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
+    const cdp_os *os;          /* (default: cdp_os_default())                                                    */
+    cdp_logger logger;         /* (default: warnings and errors to stderr)                                       */
+} cdp_group_desc;
+
+/* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
+   Errors: INVALID (rank, world size, no way to reach the others), NOMEM, IO (no thread). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
+
+/* Leave: local, at once, never an error for the others unless they still wait for this rank. Operations in flight end
+   with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while another thread uses the group. */
+CDP_API void cdp_group_destroy(cdp_group *group);
+
+CDP_API uint32_t cdp_rank(const cdp_group *group);
+CDP_API uint32_t cdp_size(const cdp_group *group);
+CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group); /* with the defaults filled in */
+
+/* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any thread. A group that
+   failed stays failed: destroy it and make another. */
+CDP_API cdp_status cdp_group_status(cdp_group *group);
+
+/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread, any time, any
+   number of times; the first reason wins. Does not wait for anybody. */
+CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
+
+/* Let communication advance, for programs without a progress thread: returns after at most about `budget_us`
+   microseconds (0: one look), or as soon as nothing is in flight. Any thread. Returns cdp_group_status(). */
+CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
+
+/* ---- >>collectives ---------------------------------------------------------------------------------------------- */
+
+/* One collective operation as data: what cdp_start() takes, and what the functions below are short for. */
+typedef struct cdp_request {
+    cdp_coll_kind kind;
+    const void *in;      /* NULL or equal to `out`: in place */
+    void *out;
+    uint64_t count;      /* elements: see each function */
+    cdp_dtype dtype;     /* (default: f32) */
+    cdp_reduce op;       /* (default: SUM) */
+    uint32_t root;       /* BROADCAST */
+    uint32_t timeout_ms; /* (default: the group's) */
+} cdp_request;
+
+/* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its group is destroyed. */
+typedef struct cdp_work {
+    cdp_group *group;
+    uint64_t seq; /* the operation's number in its group, from 1; 0: none, which counts as done */
+} cdp_work;
+
+/* Start an operation and return. The memory of `in` and `out` belongs to the library until the work is done. Several
+   may be in flight; they run in the order of the calls. Any thread, but all ranks must see one order.
+   Errors (at the call, nothing started): INVALID, UNSUPPORTED, NOMEM; or the group's first failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start(cdp_group *group, const cdp_request *request, cdp_work *out);
+
+/* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's first failure: TIMEOUT,
+   PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any thread; the answer stays the same. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
+
+/* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress thread it also lets
+   communication advance. */
+CDP_API cdp_status cdp_work_test(cdp_work work);
+
+/* Every rank gets the reduction of all ranks' `count` elements, the same bits everywhere. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
+/* `count` elements of `data` on rank `root` are copied to every rank's `data`. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
+/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count. In place (`in` NULL):
+   the own part already lies there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* Returns when every rank has called it. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
+CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
+
+/* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
+
+/* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
+   batch; this averages them while the backward pass is still running. The idea, bucket sizes and launch order are those
+   of PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, arXiv 2006.15704); there is no
+   autograd here, so the caller says when a gradient is complete. */
+typedef struct cdp_ddp cdp_ddp;
+
+typedef struct cdp_param {
+    const char *name;  /* for messages; copied; must be equal on all ranks (default: "param<i>") */
+    void *data;        /* `count` values; rank 0's are copied to every rank at creation; the caller's memory */
+    void *grad;        /* NULL: the gradient lives in the bucket, see cdp_ddp_grad(). Else the caller's own array of
+                          `count` values: copied to the bucket at cdp_ddp_ready() and back at cdp_ddp_backward_end() */
+    uint64_t count;    /* elements; 0 is allowed */
+    cdp_dtype dtype;   /* f32 (default) or f64 */
+} cdp_param;
+
+typedef struct cdp_ddp_desc {
+    cdp_group *group;             /* required; must outlive this */
+    const cdp_param *params;      /* in the order of the forward pass; copied */
+    uint32_t param_count;
+    uint64_t first_bucket_bytes;  /* the bucket that is full first (default: 1 MiB) */
+    uint64_t bucket_bytes;        /* the others (default: 25 MiB) */
+    bool no_broadcast;            /* do not copy rank 0's parameters at creation: they are known to be equal */
+} cdp_ddp_desc;
+
+typedef struct cdp_ddp_stats {
+    uint64_t steps;          /* synchronized backward passes so far                                              */
+    uint32_t bucket_count;
+    uint64_t bytes_per_step; /* gradient bytes handed to allreduce in one step                                   */
+    uint64_t backward_ns;    /* last step: from backward_begin to the call of backward_end                       */
+    uint64_t comm_ns;        /* last step: time during which a bucket's allreduce was running or waiting for peers */
+    uint64_t exposed_ns;     /* last step: the part of it that backward_end had to wait                          */
+    double hidden;           /* last step: 1 - exposed / comm, in 0 .. 1                                         */
+    uint64_t total_backward_ns, total_comm_ns, total_exposed_ns; /* over all steps */
+} cdp_ddp_stats;
+
+/* Collective: every rank calls it with the same parameters. Compares them across ranks (names, dtypes, counts, order),
+   then copies rank 0's values to all. Errors: INVALID, NOMEM, MISMATCH (names the first parameter that differs, what it
+   is here and there, on every rank), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out);
+CDP_API void cdp_ddp_destroy(cdp_ddp *ddp); /* local; waits for what is in flight, at most its deadline; NULL allowed */
+
+/* Where the gradient of parameter i lives: `count` values to be written or added to before cdp_ddp_ready(), and to be
+   read after cdp_ddp_backward_end(). Zero at first; afterwards it holds the last mean until the caller overwrites or
+   zeroes it. Valid until destroy. NULL for an index that does not exist. */
+CDP_API void *cdp_ddp_grad(cdp_ddp *ddp, uint32_t index);
+CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp); /* all gradients := 0; not between backward_begin and backward_end */
+
+/* One backward pass: begin, then ready(i) once for each parameter as soon as its gradient is complete (usually last
+   layer first), then end. A bucket whose parameters are all ready starts on its way at once, buckets always in the same
+   order. After end, gradients hold the mean over all ranks. One thread at a time.
+   ready: INVALID (no such parameter), STATE (twice, or outside begin/end). end: STATE, naming each parameter that was
+   never ready; the group then is broken on all ranks, since the others wait for it. Or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
+CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index); /* a failure is reported again by backward_end */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
+
+/* Gradient accumulation: while on, backward passes stay local: nothing is sent, and gradients are what this rank put
+   there (add to them). The first backward pass begun after it was switched off sends the accumulated gradients. Takes
+   effect at the next backward_begin; STATE inside a backward pass. */
+CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
+
+CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
+
+/* ---- >>c++ ------------------------------------------------------------------------------------------------------ */
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) { return cdp_group_create(&desc, out); }
+inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) { return cdp_hub_create(&desc, out); }
+inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) { return cdp_ddp_create(&desc, out); }
+inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) { return cdp_start(group, &request, out); }
+#endif
+
+#endif /* CDP_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
+#define CDP_IMPL_INCLUDED
+
+/* ---- >>compiler ------------------------------------------------------------------------------------------------- */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#ifndef CDP_NO_STDIO
+#include <stdio.h>
+#endif
+#ifndef CDP_NO_THREADS
+#include <pthread.h>
+#endif
+
+#ifndef CLOCK_MONOTONIC
+#error "cdp.h: a system header was included before cdp.h under -std=c11; put `#define _DEFAULT_SOURCE 1` first in this file, or compile with -std=gnu11"
+#endif
+
+#ifndef CDP_ASSERT
+#include <assert.h>
+#define CDP_ASSERT(x) assert(x)
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__PRIVATE __attribute__((unused)) static
+#define CDP__RESTRICT __restrict__
+#define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define CDP__PRIVATE static
+#define CDP__RESTRICT
+#define CDP__PRINTF(f, a)
+#endif
+
+#ifdef CDP_NO_THREADS
+#define CDP__THREAD_LOCAL
+#else
+#define CDP__THREAD_LOCAL __thread
+#endif
+
+#define CDP__STR2(x) #x
+#define CDP__STR(x) CDP__STR2(x)
+#define CDP__WHERE __FILE__ ":" CDP__STR(__LINE__)
+#define CDP__MS 1000000ull /* nanoseconds */
+#define CDP__NEVER UINT64_MAX
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 0 in a desc means "the default". */
+#define cdp__def(value, fallback) ((value) ? (value) : (fallback))
+
+CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* A deadline that is `ms` from now; a timeout of CDP_NO_TIMEOUT never comes. */
+CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
+    return ms == CDP_NO_TIMEOUT ? CDP__NEVER : os->now_ns(os->user) + ms * CDP__MS;
+}
+
+CDP__PRIVATE void *cdp__alloc(const cdp_os *os, uint64_t bytes) { return os->alloc(os->user, bytes ? bytes : 1); }
+
+CDP__PRIVATE void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
+    void *p = cdp__alloc(os, bytes);
+    if (p) memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
+    if (p) os->free(os->user, p);
+}
+
+/* ---- >>core: text, errors, log ----------------------------------------------------------------------------------- */
+
+/* Our own small formatter, so that a build without stdio still has every message. Always ends the text with a zero,
+   cuts what does not fit. */
+typedef struct cdp__text {
+    char *at;
+    uint64_t size, used;
+} cdp__text;
+
+CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
+    if (t->used + 1 < t->size) t->at[t->used++] = c;
+}
+
+CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
+    char digits[24];
+    uint32_t n = 0;
+    do {
+        digits[n++] = "0123456789abcdef"[v % base];
+        v /= base;
+    } while (v);
+    if (negative) cdp__text_char(t, '-');
+    while (n) cdp__text_char(t, digits[--n]);
+}
+
+CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
+    for (; *f; ++f) {
+        if (*f != '%') {
+            cdp__text_char(t, *f);
+            continue;
+        }
+        bool wide = false;
+        for (++f; *f == 'l' || *f == 'z'; ++f) wide = true;
+        if (*f == 's') {
+            const char *s = va_arg(ap, const char *);
+            for (s = s ? s : "(null)"; *s; ++s) cdp__text_char(t, *s);
+        } else if (*f == 'c') {
+            cdp__text_char(t, (char)va_arg(ap, int));
+        } else if (*f == 'd') {
+            const int64_t v = wide ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
+            cdp__text_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
+        } else if (*f == 'u' || *f == 'x') {
+            const uint64_t v = wide ? (uint64_t)va_arg(ap, unsigned long long) : (uint64_t)va_arg(ap, unsigned);
+            cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
+        } else {
+            cdp__text_char(t, '%');
+            if (*f != '%') break; /* an unknown or cut directive ends the text */
+        }
+    }
+    if (t->size) t->at[t->used] = 0;
+}
+
+CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(t, f, ap);
+    va_end(ap);
+}
+
+CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__format(char *dst, uint64_t size, const char *f, ...) {
+    cdp__text t = {dst, size, 0};
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+}
+
+CDP__PRIVATE cdp_error *cdp__error_slot(void) {
+    static CDP__THREAD_LOCAL cdp_error slot;
+    return &slot;
+}
+
+CDP_API const cdp_error *cdp_last_error(void) { return cdp__error_slot(); }
+
+CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status, const char *where) {
+    memset(e, 0, sizeof *e);
+    e->status = status;
+    e->rank = e->peer = e->origin = -1;
+    e->where = where;
+}
+
+CDP__PRIVATE cdp_status cdp__error_set_v(cdp_status status, int32_t peer, int32_t sys_errno, const char *where, const char *f, va_list ap) {
+    cdp_error e; /* built apart: an argument may be the text of the last error */
+    cdp__text t = {e.text, sizeof e.text, 0};
+    cdp__error_clear(&e, status, where);
+    e.peer = peer;
+    e.sys_errno = sys_errno;
+    cdp__text_add_v(&t, f, ap);
+    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", strerror(sys_errno), sys_errno);
+    *cdp__error_slot() = e;
+    return status;
+}
+
+CDP_API cdp_status cdp_error_set(cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    cdp__error_set_v(status, peer, sys_errno, "", format, ap);
+    va_end(ap);
+    return status;
+}
+
+CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_at(cdp_status status, int32_t peer, int32_t sys_errno, const char *where, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    cdp__error_set_v(status, peer, sys_errno, where, format, ap);
+    va_end(ap);
+    return status;
+}
+
+/* The caller's mistake, and everything else without a peer and an errno. */
+#define cdp__fail(status, ...) cdp__error_at((status), -1, 0, CDP__WHERE, __VA_ARGS__)
+#define cdp__fail_peer(status, peer, err, ...) cdp__error_at((status), (int32_t)(peer), (err), CDP__WHERE, __VA_ARGS__)
+#define cdp__fail_nomem(what, bytes) cdp__fail(CDP_ERR_NOMEM, "out of memory: %s needs %llu bytes", (what), (unsigned long long)(bytes))
+
+CDP_API const char *cdp_status_name(cdp_status status) {
+    switch (status) {
+    case CDP_OK: return "OK";
+    case CDP_PENDING: return "PENDING";
+    case CDP_ERR_INVALID: return "INVALID";
+    case CDP_ERR_NOMEM: return "NOMEM";
+    case CDP_ERR_TIMEOUT: return "TIMEOUT";
+    case CDP_ERR_PEER_LOST: return "PEER_LOST";
+    case CDP_ERR_ABORTED: return "ABORTED";
+    case CDP_ERR_MISMATCH: return "MISMATCH";
+    case CDP_ERR_UNSUPPORTED: return "UNSUPPORTED";
+    case CDP_ERR_IO: return "IO";
+    case CDP_ERR_STORE: return "STORE";
+    case CDP_ERR_STATE: return "STATE";
+    case CDP_ERR_INTERNAL: return "INTERNAL";
+    }
+    return "?";
+}
+
+CDP_API int cdp_print_error(void *file) {
+#ifndef CDP_NO_STDIO
+    const cdp_error *e = cdp_last_error();
+    fprintf((FILE *)file, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
+    fflush((FILE *)file);
+#else
+    (void)file;
+#endif
+    return 1;
+}
+
+CDP__PRIVATE void cdp__log_text(const cdp_logger *l, cdp_log_level level, int32_t rank, const char *text) {
+    if (l->func) {
+        l->func(level, text, rank, l->user);
+        return;
+    }
+#ifndef CDP_NO_STDIO
+    if (rank >= 0) fprintf(stderr, "cdp: rank %d: %s\n", (int)rank, text);
+    else fprintf(stderr, "cdp: %s\n", text);
+#endif
+}
+
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
+    char text[600];
+    cdp__text t = {text, sizeof text, 0};
+    va_list ap;
+    if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+    cdp__log_text(l, level, rank, text);
+}
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__log(logger, level, rank, ...) ((void)(logger), (void)(rank))
+#else
+#define cdp__log(logger, level, rank, ...) cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
+#endif
+
+/* ---- >>os: POSIX ------------------------------------------------------------------------------------------------- */
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
+#endif
+
+CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
+    void *p = NULL;
+    (void)user;
+    if (bytes > SIZE_MAX) return NULL;
+    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
+}
+
+CDP__PRIVATE void cdp__os_free(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+CDP__PRIVATE uint64_t cdp__os_now(void *user) {
+    struct timespec t;
+    (void)user;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)dst;
+    const int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    (void)user;
+    while (fd >= 0 && bytes) {
+        const ssize_t n = read(fd, p, (size_t)bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        p += n;
+        bytes -= (uint64_t)n;
+    }
+    if (fd >= 0) close(fd);
+    return bytes ? cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot read /dev/urandom") : CDP_OK;
+}
+
+typedef union cdp__sockaddr {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_storage room;
+} cdp__sockaddr;
+
+CDP__PRIVATE socklen_t cdp__os_to_native(const cdp_addr *a, cdp__sockaddr *out) {
+    memset(out, 0, sizeof *out);
+    if (a->family == 6) {
+        out->v6.sin6_family = AF_INET6;
+        out->v6.sin6_port = htons(a->port);
+        out->v6.sin6_scope_id = a->scope;
+        memcpy(&out->v6.sin6_addr, a->ip, 16);
+        return sizeof out->v6;
+    }
+    out->v4.sin_family = AF_INET;
+    out->v4.sin_port = htons(a->port);
+    memcpy(&out->v4.sin_addr, a->ip, 4);
+    return sizeof out->v4;
+}
+
+CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
+    memset(out, 0, sizeof *out);
+    if (s->any.sa_family == AF_INET6) {
+        out->family = 6;
+        out->port = ntohs(s->v6.sin6_port);
+        out->scope = s->v6.sin6_scope_id;
+        memcpy(out->ip, &s->v6.sin6_addr, 16);
+    } else if (s->any.sa_family == AF_INET) {
+        out->family = 4;
+        out->port = ntohs(s->v4.sin_port);
+        memcpy(out->ip, &s->v4.sin_addr, 4);
+    }
+}
+
+CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+    struct addrinfo hints, *list = NULL, *it;
+    uint32_t n = 0;
+    (void)user;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, NULL, &hints, &list) != 0) return -ENOENT;
+    for (it = list; it && n < max; it = it->ai_next) {
+        cdp__sockaddr s;
+        if ((it->ai_family != AF_INET && it->ai_family != AF_INET6) || it->ai_addrlen > sizeof s) continue;
+        memcpy(&s, it->ai_addr, it->ai_addrlen);
+        cdp__os_from_native(&s, &out[n]);
+        out[n++].port = port;
+    }
+    freeaddrinfo(list);
+    return n ? (int32_t)n : -ENOENT;
+}
+
+/* The one place that makes a socket what the library expects: non-blocking, not inherited, no SIGPIPE, no Nagle. The
+   keepalive and user timeout notice a machine that went away without a word (nobody sends an end of stream for it). */
+CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
+    const int on = 1;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#ifdef SO_NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
+#if defined(__linux__) && defined(TCP_KEEPIDLE)
+    {
+        const int idle_s = 10, every_s = 5, probes = 4, user_timeout_ms = 30000;
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+    }
+#endif
+}
+
+CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
+    cdp__sockaddr s;
+    socklen_t len = sizeof s;
+    (void)user;
+    if (getsockname(fd, &s.any, &len) != 0) return -errno;
+    cdp__os_from_native(&s, out);
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    cdp__sockaddr s;
+    const socklen_t len = cdp__os_to_native(at, &s);
+    const int on = 1, fd = socket(s.any.sa_family, SOCK_STREAM, 0);
+    if (fd < 0) return -errno;
+    cdp__os_prepare_socket(fd);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, &s.any, len) != 0 || listen(fd, SOMAXCONN) != 0) {
+        const int err = errno;
+        close(fd);
+        return -err;
+    }
+    cdp__os_local_addr(user, fd, bound);
+    return fd;
+}
+
+CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
+    cdp__sockaddr s;
+    socklen_t len = sizeof s;
+    int fd;
+    (void)user;
+    do fd = accept(listener, &s.any, &len);
+    while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+    if (fd < 0) return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+    cdp__os_prepare_socket(fd);
+    cdp__os_from_native(&s, from);
+    return fd;
+}
+
+CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
+    cdp__sockaddr s;
+    const socklen_t len = cdp__os_to_native(to, &s);
+    const int fd = socket(s.any.sa_family, SOCK_STREAM, 0);
+    (void)user;
+    if (fd < 0) return -errno;
+    cdp__os_prepare_socket(fd);
+    if (connect(fd, &s.any, len) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        const int err = errno;
+        close(fd);
+        return -err;
+    }
+    return fd;
+}
+
+CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
+    int err = 0;
+    socklen_t len = sizeof err;
+    cdp__sockaddr s;
+    socklen_t slen = sizeof s;
+    (void)user;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0) return -errno;
+    if (err) return -err;
+    return getpeername(fd, &s.any, &slen) == 0 ? 0 : -errno;
+}
+
+#define CDP__IOV_MAX 8u
+
+CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *out) {
+    uint32_t i;
+    for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
+        out[i].iov_base = v[i].data;
+        out[i].iov_len = (size_t)v[i].bytes;
+    }
+    return i;
+}
+
+CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    struct iovec iov[CDP__IOV_MAX];
+    struct msghdr m;
+    ssize_t r;
+    (void)user;
+    memset(&m, 0, sizeof m);
+    m.msg_iov = iov;
+    m.msg_iovlen = cdp__os_iov(v, n, iov);
+    do r = sendmsg(fd, &m, MSG_NOSIGNAL);
+    while (r < 0 && errno == EINTR);
+    if (r >= 0) return r;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
+}
+
+CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    struct iovec iov[CDP__IOV_MAX];
+    struct msghdr m;
+    ssize_t r;
+    (void)user;
+    memset(&m, 0, sizeof m);
+    m.msg_iov = iov;
+    m.msg_iovlen = cdp__os_iov(v, n, iov);
+    do r = recvmsg(fd, &m, 0);
+    while (r < 0 && errno == EINTR);
+    if (r > 0) return r;
+    if (r == 0) return CDP_IO_EOF;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
+}
+
+CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
+    (void)user;
+    close(fd);
+}
+
+/* Milliseconds for poll(2): rounded up, so that a deadline is never looked at too early in a busy loop. */
+CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
+    uint64_t now, ms;
+    if (deadline_ns == CDP__NEVER) return -1;
+    if (deadline_ns == 0) return 0;
+    now = cdp__os_now(NULL);
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (int)cdp__min(ms, 1u << 30);
+}
+
+#ifndef CDP_MAX_POLL_STACK
+#define CDP_MAX_POLL_STACK 128 /* descriptors polled without asking the heap */
+#endif
+
+CDP__PRIVATE int32_t cdp__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+    struct pollfd room[CDP_MAX_POLL_STACK], *p = room;
+    int r, err;
+    uint32_t i;
+    (void)user;
+    if (n > CDP_MAX_POLL_STACK && !(p = (struct pollfd *)malloc(n * sizeof *p))) return -ENOMEM;
+    for (i = 0; i < n; ++i) {
+        p[i].fd = fds[i].fd;
+        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLIN : 0) | (fds[i].want & CDP_IO_WRITE ? POLLOUT : 0));
+        p[i].revents = 0;
+    }
+    r = poll(p, n, cdp__os_poll_ms(deadline_ns));
+    err = errno;
+    for (i = 0; i < n; ++i) {
+        const short e = r > 0 ? p[i].revents : 0;
+        fds[i].got = (uint16_t)((e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0) |
+                                (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0));
+    }
+    if (p != room) free(p);
+    return r < 0 ? (err == EINTR ? 0 : -err) : r;
+}
+
+/* A pipe: the only thing that POSIX lets another thread wake a poll() with. */
+CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
+    int p[2], i;
+    (void)user;
+    if (pipe(p) != 0) return -errno;
+    for (i = 0; i < 2; ++i) {
+        fcntl(p[i], F_SETFL, fcntl(p[i], F_GETFL) | O_NONBLOCK);
+        fcntl(p[i], F_SETFD, FD_CLOEXEC);
+        fd[i] = p[i];
+    }
+    return 0;
+}
+
+CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
+    (void)user;
+    while (write(fd, "w", 1) < 0 && errno == EINTR) {} /* a full pipe is as good as one byte */
+}
+
+CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
+    char sink[64];
+    (void)user;
+    while (read(fd, sink, sizeof sink) > 0) {}
+}
+
+#ifndef CDP_NO_THREADS
+typedef struct cdp__os_thread {
+    pthread_t id;
+    void (*func)(void *arg);
+    void *arg;
+} cdp__os_thread;
+
+static void *cdp__os_thread_main(void *p) {
+    cdp__os_thread *t = (cdp__os_thread *)p;
+    t->func(t->arg);
+    return NULL;
+}
+
+CDP__PRIVATE void *cdp__os_thread_start(void *user, void (*func)(void *arg), void *arg) {
+    cdp__os_thread *t = (cdp__os_thread *)malloc(sizeof *t);
+    (void)user;
+    if (!t) return NULL;
+    t->func = func;
+    t->arg = arg;
+    if (pthread_create(&t->id, NULL, cdp__os_thread_main, t) == 0) return t;
+    free(t);
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__os_thread_join(void *user, void *thread) {
+    (void)user;
+    pthread_join(((cdp__os_thread *)thread)->id, NULL);
+    free(thread);
+}
+
+CDP__PRIVATE void *cdp__os_mutex_create(void *user) {
+    pthread_mutex_t *m = (pthread_mutex_t *)malloc(sizeof *m);
+    (void)user;
+    if (m) pthread_mutex_init(m, NULL);
+    return m;
+}
+
+CDP__PRIVATE void cdp__os_mutex_destroy(void *user, void *m) {
+    (void)user;
+    pthread_mutex_destroy((pthread_mutex_t *)m);
+    free(m);
+}
+
+CDP__PRIVATE void cdp__os_mutex_lock(void *user, void *m) {
+    (void)user;
+    pthread_mutex_lock((pthread_mutex_t *)m);
+}
+
+CDP__PRIVATE void cdp__os_mutex_unlock(void *user, void *m) {
+    (void)user;
+    pthread_mutex_unlock((pthread_mutex_t *)m);
+}
+
+CDP__PRIVATE void *cdp__os_cond_create(void *user) {
+    pthread_cond_t *c = (pthread_cond_t *)malloc(sizeof *c);
+    pthread_condattr_t attr;
+    (void)user;
+    if (!c) return NULL;
+    pthread_condattr_init(&attr);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+    return c;
+}
+
+CDP__PRIVATE void cdp__os_cond_destroy(void *user, void *c) {
+    (void)user;
+    pthread_cond_destroy((pthread_cond_t *)c);
+    free(c);
+}
+
+CDP__PRIVATE void cdp__os_cond_wait(void *user, void *c, void *m, uint64_t deadline_ns) {
+    struct timespec t;
+    if (deadline_ns == CDP__NEVER) {
+        pthread_cond_wait((pthread_cond_t *)c, (pthread_mutex_t *)m);
+        return;
+    }
+#ifdef __APPLE__ /* no monotonic condition variables there: wait relative to the wall clock */
+    {
+        const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+        clock_gettime(CLOCK_REALTIME, &t);
+        deadline_ns = (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec + left;
+    }
+#endif
+    (void)user;
+    t.tv_sec = (time_t)(deadline_ns / 1000000000ull);
+    t.tv_nsec = (long)(deadline_ns % 1000000000ull);
+    pthread_cond_timedwait((pthread_cond_t *)c, (pthread_mutex_t *)m, &t);
+}
+
+CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
+    (void)user;
+    pthread_cond_broadcast((pthread_cond_t *)c);
+}
+#endif
+
+CDP_API const cdp_os *cdp_os_default(void) {
+    static const cdp_os os = {
+        NULL,
+        cdp__os_alloc, cdp__os_free,
+        cdp__os_now, cdp__os_random,
+        cdp__os_resolve, cdp__os_listen, cdp__os_accept, cdp__os_connect, cdp__os_connect_result,
+        cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr,
+        cdp__os_poll, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,
+#ifdef CDP_NO_THREADS
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+#else
+        cdp__os_thread_start, cdp__os_thread_join,
+        cdp__os_mutex_create, cdp__os_mutex_destroy, cdp__os_mutex_lock, cdp__os_mutex_unlock,
+        cdp__os_cond_create, cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast,
+#endif
+    };
+    return &os;
+}
+
+/* A lock that is nothing where there are no threads. */
+struct cdp_lock {
+    const cdp_os *os;
+    void *mutex;
+};
+
+CDP__PRIVATE bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
+    l->os = os;
+    l->mutex = threads && os->mutex_create ? os->mutex_create(os->user) : NULL;
+    return l->mutex || !threads || !os->mutex_create;
+}
+
+CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
+    if (l->mutex) l->os->mutex_destroy(l->os->user, l->mutex);
+    l->mutex = NULL;
+}
+
+CDP_API void cdp_lock_acquire(cdp_lock *l) {
+    if (l && l->mutex) l->os->mutex_lock(l->os->user, l->mutex);
+}
+
+CDP_API void cdp_lock_release(cdp_lock *l) {
+    if (l && l->mutex) l->os->mutex_unlock(l->os->user, l->mutex);
+}
+
+/* ---- >>loop: sockets and timers in one place ---------------------------------------------------------------------- */
+
+/* A socket in a loop. `ready` says what may be worth trying: poll sets a bit, a call that moves nothing clears it, and
+   poll asks only for bits that are clear. So a socket whose data nobody wants yet costs nothing, and no interest ever
+   needs to be registered or withdrawn. */
+typedef struct cdp__io {
+    int32_t fd;          /* -1: none */
+    uint16_t ready;      /* CDP_IO_READ | CDP_IO_WRITE */
+    bool want_write;     /* there is something to send */
+    bool broken;         /* poll reported an error: both directions were made ready once, now it is left out */
+    void (*func)(struct cdp__io *io); /* called when `ready` grew; may remove any io of the loop */
+    void *user;
+    struct cdp__io *next, *prev;
+} cdp__io;
+
+typedef struct cdp__timer {
+    uint64_t at_ns; /* CDP__NEVER: not set */
+    void (*func)(struct cdp__timer *t);
+    void *user;
+    struct cdp__timer *next, *prev;
+} cdp__timer;
+
+typedef struct cdp__loop {
+    const cdp_os *os;
+    cdp__io ios;       /* list heads */
+    cdp__timer timers;
+    uint32_t io_count;
+    cdp_pollfd *fds;   /* room for io_count + 1 */
+    cdp__io **polled;  /* whose descriptor fds[i] is; NULL when it was removed meanwhile */
+    uint32_t room, polled_count;
+    int32_t wake_fd[2];
+    bool awake;        /* wake was set and not yet cleared */
+} cdp__loop;
+
+CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
+    int32_t r;
+    memset(l, 0, sizeof *l);
+    l->os = os;
+    l->ios.next = l->ios.prev = &l->ios;
+    l->timers.next = l->timers.prev = &l->timers;
+    l->wake_fd[0] = l->wake_fd[1] = -1;
+    r = os->wake_open ? os->wake_open(os->user, l->wake_fd) : 0;
+    return r < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot make a wake-up descriptor") : CDP_OK;
+}
+
+CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
+    if (!l->os) return;
+    if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0]) l->os->close(l->os->user, l->wake_fd[1]);
+    if (l->wake_fd[0] >= 0) l->os->close(l->os->user, l->wake_fd[0]);
+    cdp__free(l->os, l->fds);
+    cdp__free(l->os, l->polled);
+    memset(l, 0, sizeof *l);
+}
+
+CDP__PRIVATE bool cdp__loop_reserve(cdp__loop *l, uint32_t n) {
+    const uint32_t room = (uint32_t)cdp__max(16, 2ull * n);
+    cdp_pollfd *fds;
+    cdp__io **polled;
+    if (n <= l->room) return true;
+    fds = (cdp_pollfd *)cdp__alloc(l->os, room * sizeof *fds);
+    polled = (cdp__io **)cdp__alloc(l->os, room * sizeof *polled);
+    if (!fds || !polled) {
+        cdp__free(l->os, fds);
+        cdp__free(l->os, polled);
+        return false;
+    }
+    cdp__free(l->os, l->fds);
+    cdp__free(l->os, l->polled);
+    l->fds = fds;
+    l->polled = polled;
+    l->room = room;
+    return true;
+}
+
+/* `io` is the caller's memory and must stay in place until cdp__loop_remove. */
+CDP__PRIVATE void cdp__loop_add(cdp__loop *l, cdp__io *io, int32_t fd, void (*func)(cdp__io *io), void *user) {
+    memset(io, 0, sizeof *io);
+    io->fd = fd;
+    io->func = func;
+    io->user = user;
+    io->next = &l->ios;
+    io->prev = l->ios.prev;
+    io->prev->next = io->next->prev = io;
+    ++l->io_count;
+}
+
+/* Removes and closes. Harmless for an io that is in no loop. */
+CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
+    uint32_t i;
+    if (!io->next) return;
+    io->next->prev = io->prev;
+    io->prev->next = io->next;
+    io->next = io->prev = NULL;
+    --l->io_count;
+    for (i = 0; i < l->polled_count; ++i)
+        if (l->polled[i] == io) l->polled[i] = NULL;
+    if (io->fd >= 0) l->os->close(l->os->user, io->fd);
+    io->fd = -1;
+}
+
+CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
+    if (t->next) {
+        t->next->prev = t->prev;
+        t->prev->next = t->next;
+        t->next = t->prev = NULL;
+    }
+    t->at_ns = CDP__NEVER;
+}
+
+CDP__PRIVATE void cdp__loop_timer_set(cdp__loop *l, cdp__timer *t, uint64_t at_ns, void (*func)(cdp__timer *t), void *user) {
+    cdp__loop_timer_clear(t);
+    t->at_ns = at_ns;
+    t->func = func;
+    t->user = user;
+    t->next = &l->timers;
+    t->prev = l->timers.prev;
+    t->prev->next = t->next->prev = t;
+}
+
+CDP__PRIVATE uint64_t cdp__loop_next_timer(const cdp__loop *l) {
+    uint64_t at = CDP__NEVER;
+    const cdp__timer *t;
+    for (t = l->timers.next; t != &l->timers; t = t->next) at = cdp__min(at, t->at_ns);
+    return at;
+}
+
+/* Each due timer fires once and is cleared first, so it may set itself again. */
+CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
+    const uint64_t now = l->timers.next != &l->timers ? l->os->now_ns(l->os->user) : 0;
+    cdp__timer *t = l->timers.next;
+    while (t != &l->timers) {
+        if (t->at_ns <= now) {
+            cdp__loop_timer_clear(t);
+            t->func(t);
+            t = l->timers.next; /* the list may have changed */
+        } else {
+            t = t->next;
+        }
+    }
+}
+
+CDP__PRIVATE uint32_t cdp__loop_fill(cdp__loop *l) {
+    uint32_t n = 0;
+    cdp__io *io;
+    for (io = l->ios.next; io != &l->ios; io = io->next) {
+        const uint16_t want = (uint16_t)((io->ready & CDP_IO_READ ? 0 : CDP_IO_READ) |
+                                         (io->want_write && !(io->ready & CDP_IO_WRITE) ? CDP_IO_WRITE : 0));
+        if (io->broken || io->fd < 0 || n + 1 >= l->room) continue;
+        l->polled[n] = io; /* also with nothing wanted: a reset connection must be noticed */
+        l->fds[n].fd = io->fd;
+        l->fds[n].want = want;
+        l->fds[n++].got = 0;
+    }
+    if (l->wake_fd[0] >= 0) {
+        l->polled[n] = NULL;
+        l->fds[n].fd = l->wake_fd[0];
+        l->fds[n].want = CDP_IO_READ;
+        l->fds[n++].got = 0;
+    }
+    return n;
+}
+
+CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
+    uint32_t i;
+    for (i = 0; i < l->polled_count; ++i) {
+        cdp__io *io = l->polled[i];
+        const uint16_t got = l->fds[i].got;
+        if (!got || !io) continue;
+        io->broken = (got & CDP_IO_ERROR) != 0;
+        io->ready = (uint16_t)(io->ready | (io->broken ? CDP_IO_READ | CDP_IO_WRITE : got));
+        io->func(io);
+    }
+    if (l->wake_fd[0] >= 0 && l->polled_count && l->fds[l->polled_count - 1].got) {
+        l->os->wake_clear(l->os->user, l->wake_fd[0]);
+        __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
+    }
+    l->polled_count = 0;
+}
+
+/* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is. `lock` (may be NULL) is
+   held on entry and exit and released during the sleep. One thread at a time. */
+CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
+    int32_t r;
+    if (!cdp__loop_reserve(l, l->io_count + 1)) return cdp__fail_nomem("the poll set", (l->io_count + 1) * sizeof(cdp_pollfd));
+    l->polled_count = cdp__loop_fill(l);
+    deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
+    cdp_lock_release(deadline_ns ? lock : NULL);
+    r = l->os->poll(l->os->user, l->fds, l->polled_count, deadline_ns);
+    cdp_lock_acquire(deadline_ns ? lock : NULL);
+    if (r < 0) {
+        const uint32_t n = l->polled_count;
+        l->polled_count = 0;
+        return cdp__fail_peer(CDP_ERR_IO, -1, -r, "poll of %u descriptors failed", n);
+    }
+    cdp__loop_dispatch(l);
+    cdp__loop_fire_timers(l);
+    return CDP_OK;
+}
+
+/* Any thread. Two wake-ups before the loop looked are one system call. */
+CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
+    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL)) l->os->wake_set(l->os->user, l->wake_fd[1]);
+}
+
+/* The two calls that move bytes, and clear the ready bit when there was nothing to move. Results as in cdp_os. */
+CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
+    const int64_t r = l->os->recv(l->os->user, io->fd, iov, n);
+    if (r == 0) io->ready &= (uint16_t)~CDP_IO_READ;
+    return r;
+}
+
+CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
+    const int64_t r = l->os->send(l->os->user, io->fd, iov, n);
+    if (r == 0) io->ready &= (uint16_t)~CDP_IO_WRITE;
+    io->want_write = r == 0;
+    return r;
+}
+
+/* ---- >>bytes (pure): fixed layouts, little-endian on every machine -------------------------------------------------- */
+
+CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
+    uint32_t i;
+    for (i = 0; i < 4; ++i) p[i] = (uint8_t)(v >> (8 * i));
+}
+
+CDP__PRIVATE void cdp__put_u64(uint8_t *p, uint64_t v) {
+    uint32_t i;
+    for (i = 0; i < 8; ++i) p[i] = (uint8_t)(v >> (8 * i));
+}
+
+CDP__PRIVATE uint32_t cdp__get_u32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+CDP__PRIVATE uint64_t cdp__get_u64(const uint8_t *p) { return (uint64_t)cdp__get_u32(p) | (uint64_t)cdp__get_u32(p + 4) << 32; }
+
+/* a * b without overflow: the size of an array of a elements of b bytes. False when it does not fit. */
+CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
+    if (b && a > UINT64_MAX / b) return false;
+    *out = a * b;
+    return true;
+}
+
+/* ---- >>hash (pure) ------------------------------------------------------------------------------------------------ */
+
+/* FNV-1a, 64 bits (Fowler, Noll, Vo): to tell equal from different, not against an adversary. */
+#define CDP__HASH_START 0xcbf29ce484222325ull
+CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *p = (const uint8_t *)data;
+    uint64_t i;
+    for (i = 0; i < bytes; ++i) h = (h ^ p[i]) * 0x100000001b3ull;
+    return h;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* CDP_IMPL_INCLUDED */
