@@ -1433,6 +1433,442 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     return h;
 }
 
+/* ---- >>dtype (pure) ------------------------------------------------------------------------------------------------ */
+
+CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
+    switch (dtype) {
+    case CDP_DTYPE_DEFAULT:
+    case CDP_DTYPE_F32:
+    case CDP_DTYPE_I32: return 4;
+    case CDP_DTYPE_F64:
+    case CDP_DTYPE_I64: return 8;
+    case CDP_DTYPE_U8: return 1;
+    default: return 0;
+    }
+}
+
+CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
+    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8"};
+    return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
+}
+
+CDP_API const char *cdp_reduce_name(cdp_reduce op) {
+    static const char *const names[CDP_REDUCE_COUNT] = {"sum", "sum", "avg", "min", "max"};
+    return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
+}
+
+CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
+    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast", "allgather", "barrier"};
+    return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
+}
+
+/* ---- >>reduce-kernels (pure) ----------------------------------------------------------------------------------------- */
+
+/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of operands is part of the
+   result (NaN, signed zero) and must be the same everywhere. Blocks of constant length, because gcc -O2 vectorises a loop only
+   when it needs neither a remainder nor an overlap check. */
+#define CDP__BLOCK 64u
+#define CDP__ADD(l, r) ((l) + (r))
+#define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
+#define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
+
+#define CDP__KERNEL(name, T, EXPR)                                                                          \
+    CDP__PRIVATE void name(void *acc_, const void *x_, uint64_t n) {                                        \
+        T *CDP__RESTRICT acc = (T *)acc_;                                                                   \
+        const T *CDP__RESTRICT x = (const T *)x_;                                                           \
+        const uint64_t whole = n - n % CDP__BLOCK;                                                          \
+        uint64_t i, j;                                                                                      \
+        for (i = 0; i < whole; i += CDP__BLOCK)                                                             \
+            for (j = 0; j < CDP__BLOCK; ++j) acc[i + j] = (T)EXPR(acc[i + j], x[i + j]);                    \
+        for (; i < n; ++i) acc[i] = (T)EXPR(acc[i], x[i]);                                                  \
+    }
+#define CDP__SWAP_ADD(a, x) CDP__ADD(x, a)
+#define CDP__SWAP_LOW(a, x) CDP__LOW(x, a)
+#define CDP__SWAP_HIGH(a, x) CDP__HIGH(x, a)
+/* ADD_T is the type sums are formed in: unsigned for integers, where overflow is to wrap. */
+#define CDP__KERNELS(suffix, T, ADD_T)                            \
+    CDP__KERNEL(cdp__add_##suffix, ADD_T, CDP__ADD)               \
+    CDP__KERNEL(cdp__low_##suffix, T, CDP__LOW)                   \
+    CDP__KERNEL(cdp__high_##suffix, T, CDP__HIGH)                 \
+    CDP__KERNEL(cdp__add_swap_##suffix, ADD_T, CDP__SWAP_ADD)     \
+    CDP__KERNEL(cdp__low_swap_##suffix, T, CDP__SWAP_LOW)         \
+    CDP__KERNEL(cdp__high_swap_##suffix, T, CDP__SWAP_HIGH)       \
+    CDP__PRIVATE void cdp__divide_##suffix(void *data, uint64_t n, uint32_t by) { \
+        T *x = (T *)data;                                         \
+        const uint64_t whole = n - n % CDP__BLOCK;                \
+        uint64_t i, j;                                            \
+        for (i = 0; i < whole; i += CDP__BLOCK)                   \
+            for (j = 0; j < CDP__BLOCK; ++j) x[i + j] = (T)(x[i + j] / (T)by); \
+        for (; i < n; ++i) x[i] = (T)(x[i] / (T)by);              \
+    }
+
+CDP__KERNELS(f32, float, float)
+CDP__KERNELS(f64, double, double)
+CDP__KERNELS(i32, int32_t, uint32_t)
+CDP__KERNELS(i64, int64_t, uint64_t)
+CDP__KERNELS(u8, uint8_t, uint8_t)
+
+typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t n);
+
+/* The kernel for a reduction; `swap`: x is the left operand. NULL for what does not exist. */
+CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype dtype, cdp_reduce op, bool swap) {
+#define CDP__ROW(s) {{cdp__add_##s, cdp__low_##s, cdp__high_##s}, {cdp__add_swap_##s, cdp__low_swap_##s, cdp__high_swap_##s}}
+    static const cdp__kernel table[CDP_DTYPE_COUNT][2][3] = {CDP__ROW(f32), CDP__ROW(f32), CDP__ROW(f64), CDP__ROW(i32), CDP__ROW(i64), CDP__ROW(u8)};
+#undef CDP__ROW
+    const uint32_t column = op == CDP_REDUCE_MIN ? 1 : op == CDP_REDUCE_MAX ? 2 : 0; /* an average is a sum first */
+    if ((uint32_t)dtype >= CDP_DTYPE_COUNT || (uint32_t)op >= CDP_REDUCE_COUNT) return NULL;
+    return table[dtype][swap ? 1 : 0][column];
+}
+
+CDP__PRIVATE void cdp__divide(cdp_dtype dtype, void *data, uint64_t n, uint32_t by) {
+    switch (dtype) {
+    case CDP_DTYPE_F64: cdp__divide_f64(data, n, by); break;
+    case CDP_DTYPE_I32: cdp__divide_i32(data, n, by); break;
+    case CDP_DTYPE_I64: cdp__divide_i64(data, n, by); break;
+    case CDP_DTYPE_U8: cdp__divide_u8(data, n, by); break;
+    default: cdp__divide_f32(data, n, by); break;
+    }
+}
+
+/* ---- >>algo (pure): collectives as rounds of steps -------------------------------------------------------------------- */
+
+/* An algorithm is a function of (shape, round) that lists the steps of one rank in one round. The contract:
+   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together; when all are done, the local steps (COPY,
+      REDUCE, DIVIDE) run in their order; then comes the next round.
+   2. What is sent in round k is received in round k, with equal length, at most one message per ordered pair of ranks.
+   3. No message of a round writes a range that another message of that round reads or writes.
+   4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the next run.
+   Nothing here depends on buffering: a send may complete only when its receive is posted. */
+typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE } cdp__step_kind;
+typedef enum cdp__buffer { CDP__IN = 1, CDP__OUT, CDP__TMP } cdp__buffer;
+
+#define CDP__SRC_FIRST 1u /* step flag: the source is the left operand */
+
+typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
+    uint64_t src_off, dst_off, len;
+    int32_t peer;               /* -1 for local steps */
+    uint8_t kind, src, dst, flags;
+} cdp__step;
+
+typedef struct cdp__shape {
+    cdp_coll_kind kind;
+    cdp_reduce op;
+    uint32_t rank, size, root;
+    uint64_t count; /* elements, as in cdp_request */
+    bool in_place;
+} cdp__shape;
+
+#define CDP__ROUND_MAX 4u
+
+typedef struct cdp__algo {
+    const char *name;
+    cdp_coll_kind kind;
+    uint32_t (*rounds)(const cdp__shape *s);                                             /* equal on all ranks */
+    uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);   /* returns the number of steps */
+    uint64_t (*tmp_len)(const cdp__shape *s);                                            /* elements of TMP */
+} cdp__algo;
+
+typedef struct cdp__span {
+    uint64_t off, len;
+} cdp__span;
+
+/* Part i when `count` elements are cut into s->size parts that differ by at most one element. */
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+    const uint64_t q = s->count / s->size, rest = s->count % s->size;
+    cdp__span p;
+    p.off = i * q + cdp__min(i, rest);
+    p.len = q + (i < rest);
+    return p;
+}
+
+CDP__PRIVATE cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, uint8_t dst, uint64_t src_off, uint64_t dst_off, uint64_t len) {
+    cdp__step t;
+    t.kind = kind;
+    t.peer = peer;
+    t.src = src;
+    t.dst = dst;
+    t.src_off = src_off;
+    t.dst_off = dst_off;
+    t.len = len;
+    t.flags = 0;
+    return t;
+}
+
+CDP__PRIVATE cdp__step cdp__step_send(uint32_t peer, uint8_t buf, cdp__span p) {
+    return cdp__step_make(CDP__SEND, (int32_t)peer, buf, 0, p.off, 0, p.len);
+}
+
+CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
+    return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
+}
+
+/* Round 0 of the algorithms that work in OUT: bring the own input there. */
+CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
+    if (s->in_place) return 0;
+    out[0] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, 0, dst_off, s->count);
+    return 1;
+}
+
+CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
+    uint32_t k = 0;
+    while ((1ull << k) < n) ++k;
+    return k;
+}
+
+CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
+    (void)s;
+    return 0;
+}
+
+/* Ring allreduce (Patarasuk, Yuan 2009): optimal in bytes. n parts travel round the ring; in n-1 rounds each part
+   collects one rank's contribution after the other, in n-1 more the finished parts go round. With 3 ranks, part -> what
+   the rank holds ("b" = contributions of ranks b..):
+       start        round 1          round 2            rounds 3, 4
+       r0: a0       r0: part 2 = r2+r0   part 1 complete    the finished parts pass on
+   Sender and receiver of a round agree because rank r receives in round k the part that rank r-1 sends in it. */
+CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) { return 1 + 2 * (s->size - 1); }
+
+CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, next = (r + 1) % n, prev = (r + n - 1) % n;
+    const bool reduce = k < n;                        /* rounds 1 .. n-1 reduce, n .. 2n-2 pass on */
+    const uint32_t kk = reduce ? k - 1 : k - n;
+    const uint32_t send = (r + n - kk + (reduce ? 0 : 1)) % n, recv = (send + n - 1) % n;
+    uint32_t m = 2;
+    if (k == 0) return cdp__copy_in(s, 0, out);
+    out[0] = cdp__step_send(next, CDP__OUT, cdp__part(s, send));
+    out[1] = cdp__step_recv(prev, CDP__OUT, cdp__part(s, recv));
+    if (reduce) {
+        out[1].kind = CDP__RECV_REDUCE;
+        out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
+    }
+    if (k == n - 1 && s->op == CDP_REDUCE_AVG) { /* this rank has just completed part `recv`: divide it once, here */
+        const cdp__span p = cdp__part(s, recv);
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, p.off, p.len);
+    }
+    return m;
+}
+
+/* Recursive doubling (Thakur, Rabenseifner, Gropp 2005): log2 n rounds of the whole vector, for small messages. Ranks
+   beyond the largest power of two first fold their vector into a neighbour and get the result back at the end. */
+typedef struct cdp__fold {
+    uint32_t extra; /* ranks beyond the power of two */
+    uint32_t bits;  /* log2 of the power of two */
+    int32_t id;     /* this rank's number among the 2^bits, -1 while it sits out */
+} cdp__fold;
+
+CDP__PRIVATE cdp__fold cdp__fold_of(const cdp__shape *s) {
+    cdp__fold f;
+    f.bits = 0;
+    while ((2ull << f.bits) <= s->size) ++f.bits;
+    f.extra = s->size - (1u << f.bits);
+    if (s->rank >= 2 * f.extra) f.id = (int32_t)(s->rank - f.extra);
+    else f.id = s->rank % 2 ? (int32_t)(s->rank / 2) : -1;
+    return f;
+}
+
+CDP__PRIVATE uint32_t cdp__doubling_rounds(const cdp__shape *s) {
+    const cdp__fold f = cdp__fold_of(s);
+    return 1 + f.bits + (f.extra ? 2 : 0);
+}
+
+CDP__PRIVATE uint64_t cdp__doubling_tmp(const cdp__shape *s) { return s->size > 1 ? s->count : 0; }
+
+/* Receive a whole vector into TMP and combine: the lower rank's vector is the left operand. */
+CDP__PRIVATE uint32_t cdp__combine(const cdp__shape *s, uint32_t peer, cdp__step out[]) {
+    cdp__span all;
+    all.off = 0;
+    all.len = s->count;
+    out[0] = cdp__step_recv(peer, CDP__TMP, all);
+    out[1] = cdp__step_make(CDP__REDUCE, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
+    out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
+    return 2;
+}
+
+CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const cdp__fold f = cdp__fold_of(s);
+    const uint32_t first = f.extra ? 2 : 1; /* the first doubling round */
+    cdp__span all;
+    uint32_t m, id, peer;
+    all.off = 0;
+    all.len = s->count;
+    if (k == 0) return cdp__copy_in(s, 0, out);
+    if (k < first || k == first + f.bits) { /* fold in, or hand the result back out */
+        const bool back = k != 1;
+        if (s->rank >= 2 * f.extra) return 0;
+        if ((s->rank % 2 == 0) == back) {
+            if (!back) return cdp__combine(s, s->rank - 1, out);
+            out[0] = cdp__step_recv(s->rank + 1, CDP__OUT, all);
+            return 1;
+        }
+        out[0] = cdp__step_send(back ? s->rank - 1 : s->rank + 1, CDP__OUT, all);
+        return 1;
+    }
+    if (f.id < 0) return 0;
+    id = (uint32_t)f.id ^ (1u << (k - first));
+    peer = id < f.extra ? 2 * id + 1 : id + f.extra;
+    m = cdp__combine(s, peer, out);
+    out[m++] = cdp__step_send(peer, CDP__OUT, all);
+    if (k + 1 == first + f.bits && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, 0, s->count);
+    return m;
+}
+
+/* Binomial tree: in round k the 2^k ranks that have the data (counted from the root) each pass it to one more. */
+CDP__PRIVATE uint32_t cdp__log_rounds(const cdp__shape *s) { return cdp__log2_up(s->size); }
+
+CDP__PRIVATE uint32_t cdp__tree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, v = (s->rank + n - s->root) % n, half = 1u << k;
+    cdp__span all;
+    all.off = 0;
+    all.len = s->count;
+    if (v < half && half < n - v) out[0] = cdp__step_send((s->rank + half) % n, CDP__OUT, all);
+    else if (v >= half && v - half < half) out[0] = cdp__step_recv((s->rank + n - half) % n, CDP__OUT, all);
+    else return 0;
+    return 1;
+}
+
+/* Ring allgather: every round each rank passes on the part that it got last. */
+CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) { return s->size; }
+
+CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank;
+    cdp__span send, recv;
+    if (k == 0) return cdp__copy_in(s, r * s->count, out);
+    send.len = recv.len = s->count;
+    send.off = (r + n - (k - 1)) % n * s->count;
+    recv.off = (r + n - k) % n * s->count;
+    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, send);
+    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, recv);
+    return 2;
+}
+
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
+CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, far = 1u << k;
+    cdp__span none;
+    none.off = none.len = 0;
+    out[0] = cdp__step_send((s->rank + far) % n, CDP__OUT, none);
+    out[1] = cdp__step_recv((s->rank + n - far) % n, CDP__OUT, none);
+    return 2;
+}
+
+/* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are --------------------------------------- */
+
+enum { CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__ALGO_COUNT };
+
+CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
+    static const cdp__algo table[CDP__ALGO_COUNT] = {
+        {"ring", CDP_COLL_ALLREDUCE, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
+        {"recursive doubling", CDP_COLL_ALLREDUCE, cdp__doubling_rounds, cdp__doubling_round, cdp__doubling_tmp},
+        {"binomial tree", CDP_COLL_BROADCAST, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+        {"ring", CDP_COLL_ALLGATHER, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
+        {"dissemination", CDP_COLL_BARRIER, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
+    };
+    return i < CDP__ALGO_COUNT ? &table[i] : NULL;
+}
+
+CDP__PRIVATE uint32_t cdp__select(cdp_coll_kind kind, uint64_t bytes, uint64_t small_bytes) {
+    switch (kind) {
+    case CDP_COLL_ALLREDUCE: return bytes <= small_bytes ? CDP__DOUBLING : CDP__RING;
+    case CDP_COLL_BROADCAST: return CDP__TREE;
+    case CDP_COLL_ALLGATHER: return CDP__GATHER;
+    default: return CDP__DISSEMINATION;
+    }
+}
+
+/* ---- >>frame (pure): what precedes every piece of a message -------------------------------------------------------------- */
+
+/* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to 256 KiB, and buys that
+   ranks which call different things find out at the first message, with both calls in the text. */
+typedef enum cdp__frame_type { CDP__FRAME_DATA = 1, CDP__FRAME_ABORT = 2 } cdp__frame_type;
+
+typedef struct cdp__frame {
+    uint8_t type, kind, dtype, op, algo;
+    uint32_t bytes; /* payload that follows */
+    uint32_t round, root;
+    uint64_t seq, count;
+} cdp__frame;
+
+#define CDP__FRAME_BYTES 48u
+#define CDP__FRAME_MAGIC 0x46706463u /* "cdpF" */
+#define CDP__ABORT_MAX 640u          /* largest payload of an ABORT frame */
+
+CDP__PRIVATE void cdp__frame_encode(const cdp__frame *f, uint8_t out[CDP__FRAME_BYTES]) {
+    memset(out, 0, CDP__FRAME_BYTES);
+    cdp__put_u32(out, CDP__FRAME_MAGIC);
+    out[4] = f->type;
+    out[5] = f->kind;
+    out[6] = f->dtype;
+    out[7] = f->op;
+    cdp__put_u32(out + 8, f->bytes);
+    cdp__put_u32(out + 12, f->round);
+    cdp__put_u64(out + 16, f->seq);
+    cdp__put_u64(out + 24, f->count);
+    cdp__put_u32(out + 32, f->root);
+    out[36] = f->algo;
+}
+
+CDP__PRIVATE bool cdp__frame_decode(const uint8_t in[CDP__FRAME_BYTES], cdp__frame *f) {
+    f->type = in[4];
+    f->kind = in[5];
+    f->dtype = in[6];
+    f->op = in[7];
+    f->bytes = cdp__get_u32(in + 8);
+    f->round = cdp__get_u32(in + 12);
+    f->seq = cdp__get_u64(in + 16);
+    f->count = cdp__get_u64(in + 24);
+    f->root = cdp__get_u32(in + 32);
+    f->algo = in[36];
+    return cdp__get_u32(in) == CDP__FRAME_MAGIC && (f->type == CDP__FRAME_DATA || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX));
+}
+
+/* Two frames speak of the same call: everything but the position inside it. */
+CDP__PRIVATE bool cdp__frame_same_call(const cdp__frame *a, const cdp__frame *b) {
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo && a->root == b->root && a->seq == b->seq && a->count == b->count;
+}
+
+CDP__PRIVATE void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    cdp__text_add(&t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
+    if (f->kind == CDP_COLL_BARRIER) return;
+    cdp__text_add(&t, " of %llu x %s", (unsigned long long)f->count, cdp_dtype_name((cdp_dtype)f->dtype));
+    if (f->kind == CDP_COLL_ALLREDUCE) {
+        const cdp__algo *a = cdp__algo_at(f->algo);
+        cdp__text_add(&t, " %s, %s", cdp_reduce_name((cdp_reduce)f->op), a ? a->name : "?");
+    }
+    if (f->kind == CDP_COLL_BROADCAST) cdp__text_add(&t, " from rank %u", f->root);
+}
+
+/* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the first cause. */
+CDP__PRIVATE uint32_t cdp__error_encode(const cdp_error *e, uint8_t out[CDP__ABORT_MAX]) {
+    const uint32_t n = (uint32_t)cdp__min(strlen(e->text), sizeof e->text - 1);
+    cdp__put_u32(out, (uint32_t)e->status);
+    cdp__put_u32(out + 4, (uint32_t)e->peer);
+    cdp__put_u32(out + 8, (uint32_t)e->origin);
+    cdp__put_u32(out + 12, (uint32_t)e->kind);
+    cdp__put_u32(out + 16, e->round);
+    cdp__put_u64(out + 20, e->op_seq);
+    cdp__put_u32(out + 28, (uint32_t)e->sys_errno);
+    memcpy(out + 32, e->text, n);
+    return 32 + n;
+}
+
+/* Bytes of a stranger: every field is checked, and the text loses what could upset a terminal. */
+CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error *e) {
+    uint64_t i;
+    if (bytes < 32 || bytes >= 32 + sizeof e->text) return false;
+    cdp__error_clear(e, (cdp_status)(int32_t)cdp__get_u32(in), "");
+    e->peer = (int32_t)cdp__get_u32(in + 4);
+    e->origin = (int32_t)cdp__get_u32(in + 8);
+    e->kind = (cdp_coll_kind)cdp__get_u32(in + 12);
+    e->round = cdp__get_u32(in + 16);
+    e->op_seq = cdp__get_u64(in + 20);
+    e->sys_errno = (int32_t)cdp__get_u32(in + 28);
+    if (e->status >= CDP_OK || e->status < CDP_ERR_INTERNAL || (uint32_t)e->kind >= CDP_COLL_COUNT) return false;
+    for (i = 0; i + 32 < bytes; ++i) e->text[i] = in[32 + i] < 32 || in[32 + i] == 127 ? '?' : (char)in[32 + i];
+    e->text[i] = 0;
+    return true;
+}
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
