@@ -1,0 +1,1429 @@
+/*  sim.h - many processes, their sockets and their clock inside one ordinary process, repeatable from one number
+
+    Each simulated process (a "node") runs the real library, blocking calls included, as a coroutine on a stack of its
+    own. Its cdp_os is made of this file: memory that is counted per node, a virtual clock, seeded random bytes, virtual
+    sockets with the conventions of cdp_os. Nothing here waits for real time and nothing here is random but by the seed:
+    the same seed gives the same run, call by call; `hash` of the world tells whether it did.
+
+    Use: include cdp.h with its implementation first, fill a sim_desc, sim_open(), add faults, sim_run(), look at the
+    nodes, sim_close(). One world at a time per OS thread.
+
+    HOW TIME PASSES    Every os call costs a few (seeded) nanoseconds; sleeping in poll costs what it takes. When no node
+                       can run, the clock jumps to the next event or deadline.
+    WHO RUNS           A node runs until it sleeps in poll, until a seeded preemption inside any os call, or until it is
+                       killed. Among the nodes that can run the seed picks one; events that are due come first.
+    THE NETWORK        Each direction of a connection has a send buffer, a receive buffer, a delay and a way to cut the
+                       stream into segments, all seeded. Order holds within a direction and nowhere else.
+    A KILLED PROCESS   never runs again; its memory is taken back; its kernel closes its sockets: with unread data by a
+                       reset, else by an orderly end after what was already sent.
+    A LOST MACHINE     says nothing any more. Nor does a partition. After 30 s of silence a connection fails with
+                       ETIMEDOUT, as the keepalive settings of cdp.h ask for; a connection attempt after 127 s. */
+#ifndef SIM_INCLUDED
+#define SIM_INCLUDED
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SIM__ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SIM__ASAN 1
+#endif
+#endif
+#ifndef SIM__ASAN
+#define SIM__ASAN 0
+#endif
+#if SIM__ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define SIM_API __attribute__((unused)) static
+#define SIM_FORMAT(f, a) __attribute__((format(printf, f, a)))
+#define SIM_US 1000ull
+#define SIM_MS 1000000ull
+#define SIM_S 1000000000ull
+#define SIM_FOREVER UINT64_MAX
+#define SIM_STACK_BYTES ((size_t)(SIM__ASAN ? 1024 : 256) * 1024)
+#define SIM_MAX_NODES 64
+#define SIM_MAX_FDS 512
+#define SIM_MAX_FAULTS 8
+#define SIM_SILENCE_NS (30 * SIM_S)      /* TCP_USER_TIMEOUT and the keepalive of cdp.h */
+#define SIM_CONNECT_NS (127 * SIM_S)     /* what Linux takes to give up on an unanswered connect */
+
+typedef struct sim_world sim_world;
+typedef struct sim_node sim_node;
+
+/* How rough the world is. Filled by sim_noise_calm() or sim_noise_wild(), or by hand. */
+typedef struct sim_noise {
+    uint32_t cost_ns;          /* an os call takes 20 ns .. this                             */
+    uint32_t preempt_1024;     /* chance of losing the processor in an os call, of 1024      */
+    uint32_t late_1024;        /* chance that a node that can run starts late, of 1024       */
+    uint64_t late_ns;          /* ... by up to this                                          */
+    uint64_t delay_min_ns, delay_max_ns; /* of a segment, chosen per direction               */
+    uint32_t stall_1024;       /* chance that a segment takes stall_ns more (a lost packet)  */
+    uint64_t stall_ns;
+    uint32_t split_1024;       /* chance that a segment, a send or a recv is cut at any byte */
+    uint32_t buffer_min, buffer_max; /* bytes of a send or receive buffer                    */
+    uint32_t spurious_1024;    /* chance that poll returns 0 early (a signal)                */
+    uint32_t drop_unread_1024; /* chance that a reset also loses what had already arrived    */
+    uint64_t start_ns;         /* nodes start up to this late                                */
+} sim_noise;
+
+typedef enum sim_fault_kind {
+    SIM_FAULT_NONE = 0,
+    SIM_FAULT_KILL,      /* node a: SIGKILL                                                   */
+    SIM_FAULT_STOP,      /* node a: SIGSTOP, for for_ns                                       */
+    SIM_FAULT_VANISH,    /* node a: the machine is gone                                       */
+    SIM_FAULT_CUT,       /* some connection between two nodes (filled into a, b) is reset     */
+    SIM_FAULT_PARTITION, /* nodes of set_a and nodes of set_b do not reach each other for for_ns */
+    SIM_FAULT_NOMEM      /* node a: allocation number at_count returns NULL                   */
+} sim_fault_kind;
+
+typedef struct sim_fault {
+    sim_fault_kind kind;
+    int32_t a, b;
+    uint64_t set_a, set_b; /* PARTITION: bit i is node i */
+    uint64_t at_ns;     /* virtual time since the start, or                                  */
+    uint64_t at_count;  /* KILL, STOP: at this os call of node a, from 1; NOMEM: allocation  */
+    uint64_t for_ns;    /* SIM_FOREVER: it stays so                                          */
+    bool happened;
+    uint64_t happened_ns;
+    uint32_t tries;
+} sim_fault;
+
+typedef struct sim_desc {
+    uint64_t seed;
+    uint32_t node_count;
+    void (*main)(sim_node *node, void *arg);
+    void *arg;
+    sim_noise noise;
+    bool one_host;       /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
+    FILE *trace;         /* NULL: none */
+    uint64_t limit_ns;   /* virtual time after which the run counts as hanging */
+    uint64_t limit_steps;
+} sim_desc;
+
+typedef enum sim_node_state { SIM_READY, SIM_WAITING, SIM_DONE, SIM_DEAD } sim_node_state;
+
+typedef struct sim__sock sim__sock;
+typedef struct sim__block sim__block;
+
+struct sim_node {
+    cdp_os os;            /* hand this to the library */
+    sim_world *world;
+    uint32_t id, host;
+    sim_node_state state;
+    bool queued;          /* stands in the world's ready list */
+    bool stopped;
+    uint64_t os_random;   /* state of the generator behind os.random */
+    /* coroutine */
+    ucontext_t ctx;
+    void *stack;
+    void *fake_stack;
+    cdp_error error;      /* what is cdp_last_error() while this node runs */
+    /* poll */
+    uint64_t wake_at;     /* deadline while WAITING */
+    bool woken;
+    uint32_t wait_gen, wait_n;
+    sim__sock *fds[SIM_MAX_FDS];
+    uint32_t fd_count;    /* open ones */
+    uint32_t fd_top;      /* none is open at or above */
+    /* memory */
+    sim__block *blocks;
+    uint64_t block_count, block_bytes, alloc_calls;
+    /* counters, and what a report shows */
+    uint64_t calls, started_ns, ended_ns;
+    const char *last_call;
+    char doing[160];      /* sim_doing() */
+};
+
+typedef struct sim__pipe {
+    uint8_t *buf;
+    uint64_t room;        /* ring size = send + receive buffer */
+    uint64_t send_room, recv_room;
+    uint64_t written, arrived, read; /* stream positions: read <= arrived <= written */
+    uint64_t delay_ns, gap_ns, free_at;
+    bool on_the_way;      /* a delivery event is queued */
+    bool fin;             /* the writer closed: an end follows the last byte */
+} sim__pipe;
+
+typedef enum sim__sock_state { SIM__LISTEN, SIM__CONNECTING, SIM__HANDSHAKE, SIM__OPEN } sim__sock_state;
+
+struct sim__sock {
+    sim_node *node;
+    int32_t fd;           /* -1: closed by its process, or not yet accepted */
+    uint32_t id;
+    sim__sock_state state;
+    bool gone;            /* the process let go of it */
+    bool reset;           /* dead: nothing comes or goes */
+    bool eof;             /* the end of the stream arrived */
+    int32_t err;          /* to be reported once */
+    uint16_t want;        /* watched by the node's poll */
+    bool watched;
+    cdp_addr local, remote;
+    uint32_t target_host; /* CONNECTING */
+    sim__sock *peer;      /* the other end */
+    sim__sock *listener;  /* HANDSHAKE: where it will be accepted */
+    sim__sock *backlog, *backlog_last, *next; /* LISTEN: accepted next; next in a backlog */
+    sim__pipe out;        /* what this end wrote */
+};
+
+typedef enum sim__event_kind {
+    SIM__EV_DELIVER, SIM__EV_SYN, SIM__EV_SYNACK, SIM__EV_ACK, SIM__EV_REFUSE, SIM__EV_RESET, SIM__EV_SILENCE,
+    SIM__EV_UNREACH, SIM__EV_WAKE, SIM__EV_FAULT, SIM__EV_CONTINUE
+} sim__event_kind;
+
+typedef struct sim__event {
+    uint64_t at, order;
+    sim__event_kind kind;
+    uint32_t index; /* of a fault, of a node */
+    sim__sock *sock;
+} sim__event;
+
+struct sim_world {
+    sim_desc desc;
+    uint64_t now, start_ns, steps, hash;
+    uint64_t schedule, network; /* generators: who runs and when; what the network does */
+    uint32_t n;
+    sim_node *nodes;
+    uint32_t ready[SIM_MAX_NODES], ready_count;
+    uint64_t *blocked_until;    /* [a * n + b] */
+    bool *lost;                 /* machine of node i is gone */
+    sim__event *heap;
+    uint64_t heap_n, heap_room, order;
+    sim__sock **socks;
+    uint32_t sock_n, sock_room;
+    uint16_t next_port;
+    sim_fault faults[SIM_MAX_FAULTS];
+    uint32_t fault_count;
+    sim_node *running;
+    ucontext_t scheduler;
+    void *fake_stack;
+    const void *real_stack;
+    size_t real_stack_bytes;
+    uint64_t switches, bytes_moved;
+    bool failed;                /* hang, misuse of the os interface, damaged memory */
+    bool hang;
+    char failure[4000];
+};
+
+/* ---- >>random --------------------------------------------------------------------------------------------------- */
+
+/* splitmix64 (Steele, Lea, Flood): any 64-bit state is fine, neighbouring seeds give unrelated streams. */
+SIM_API uint64_t sim_random(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* lo .. hi, both included */
+SIM_API uint64_t sim_between(uint64_t *state, uint64_t lo, uint64_t hi) {
+    return hi <= lo ? lo : lo + sim_random(state) % (hi - lo + 1);
+}
+
+SIM_API bool sim_chance(uint64_t *state, uint32_t of_1024) { return of_1024 && (sim_random(state) & 1023) < of_1024; }
+
+/* lo .. hi with every order of magnitude equally likely */
+SIM_API uint64_t sim_log_between(uint64_t *state, uint64_t lo, uint64_t hi) {
+    uint32_t a = 0, b = 0;
+    uint64_t v;
+    while (a < 63 && (lo >> (a + 1))) ++a;
+    while (b < 63 && (hi >> (b + 1))) ++b;
+    v = 1ull << sim_between(state, a, b);
+    v += sim_random(state) % v;
+    return v < lo ? lo : v > hi ? hi : v;
+}
+
+SIM_API uint64_t sim_stream(uint64_t seed, uint64_t purpose) {
+    uint64_t s = seed ^ (purpose * 0xd6e8feb86659fd93ull);
+    sim_random(&s);
+    return sim_random(&s);
+}
+
+SIM_API sim_noise sim_noise_calm(void) {
+    sim_noise n;
+    memset(&n, 0, sizeof n);
+    n.cost_ns = 40;
+    n.delay_min_ns = n.delay_max_ns = 20 * SIM_US;
+    n.buffer_min = n.buffer_max = 65536;
+    return n;
+}
+
+/* Every kind of trouble that is no fault: everything must still succeed in it. `tiny`: buffers of a few bytes. */
+SIM_API sim_noise sim_noise_wild(uint64_t seed, bool tiny) {
+    uint64_t s = sim_stream(seed, 77);
+    sim_noise n;
+    memset(&n, 0, sizeof n);
+    n.cost_ns = (uint32_t)sim_log_between(&s, 20, 2000);
+    n.preempt_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 300));
+    n.late_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 700));
+    n.late_ns = sim_log_between(&s, SIM_US, tiny ? 20 * SIM_US : 3 * SIM_MS);
+    n.delay_min_ns = sim_log_between(&s, SIM_US, 50 * SIM_US);
+    n.delay_max_ns = tiny ? 2 * n.delay_min_ns : sim_log_between(&s, n.delay_min_ns, 5 * SIM_MS);
+    n.stall_1024 = (uint32_t)(sim_chance(&s, 700) || tiny ? 0 : sim_log_between(&s, 1, 12));
+    n.stall_ns = sim_log_between(&s, SIM_MS, 60 * SIM_MS);
+    n.split_1024 = (uint32_t)(sim_chance(&s, 300) ? 0 : sim_log_between(&s, 4, 900));
+    n.buffer_min = (uint32_t)(tiny ? 1 : sim_log_between(&s, 256, 16384));
+    n.buffer_max = (uint32_t)(tiny ? sim_log_between(&s, 1, 64) : sim_log_between(&s, n.buffer_min, 65536));
+    n.spurious_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 100));
+    n.drop_unread_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : 300);
+    n.start_ns = sim_chance(&s, 512) ? 0 : sim_log_between(&s, SIM_US, 100 * SIM_MS);
+    return n;
+}
+
+/* ---- >>trace ---------------------------------------------------------------------------------------------------- */
+
+SIM_API void sim__fold(sim_world *w, uint64_t v) {
+    w->hash = (w->hash ^ v) * 0x100000001b3ull;
+    w->hash ^= w->hash >> 29;
+}
+
+SIM_API SIM_FORMAT(3, 4) void sim__trace_text(sim_world *w, const sim_node *node, const char *f, ...) {
+    const uint64_t t = w->now - w->start_ns;
+    va_list ap;
+    fprintf(w->desc.trace, "[%10llu.%03llu us] ", (unsigned long long)(t / 1000), (unsigned long long)(t % 1000));
+    if (node) fprintf(w->desc.trace, "n%-2u ", node->id);
+    else fprintf(w->desc.trace, "    ");
+    va_start(ap, f);
+    vfprintf(w->desc.trace, f, ap);
+    va_end(ap);
+    fputc('\n', w->desc.trace);
+}
+#define sim__trace(w, node, ...) ((w)->desc.trace ? sim__trace_text((w), (node), __VA_ARGS__) : (void)0)
+
+/* A line of the scenario's own in the trace. */
+#define sim_say(node, ...) sim__trace((node)->world, (node), __VA_ARGS__)
+
+SIM_API SIM_FORMAT(2, 3) void sim__fail(sim_world *w, const char *f, ...) {
+    va_list ap;
+    if (w->failed) return; /* the first one is the one to look at */
+    w->failed = true;
+    va_start(ap, f);
+    vsnprintf(w->failure, sizeof w->failure, f, ap);
+    va_end(ap);
+    sim__trace(w, w->running, "FAILURE: %s", w->failure);
+}
+
+/* What the node is at, for reports. */
+SIM_API SIM_FORMAT(2, 3) void sim_doing(sim_node *node, const char *f, ...) {
+    va_list ap;
+    va_start(ap, f);
+    vsnprintf(node->doing, sizeof node->doing, f, ap);
+    va_end(ap);
+    sim__trace(node->world, node, "-- %s", node->doing);
+}
+
+/* ---- >>events ---------------------------------------------------------------------------------------------------- */
+
+SIM_API bool sim__before(const sim__event *a, const sim__event *b) {
+    return a->at != b->at ? a->at < b->at : a->order < b->order;
+}
+
+SIM_API void sim__at(sim_world *w, uint64_t at, sim__event_kind kind, sim__sock *sock, uint32_t index) {
+    sim__event e = {at, ++w->order, kind, index, sock};
+    uint64_t i;
+    if (w->heap_n == w->heap_room) {
+        w->heap_room = w->heap_room ? 2 * w->heap_room : 256;
+        w->heap = (sim__event *)realloc(w->heap, (size_t)(w->heap_room * sizeof *w->heap));
+        if (!w->heap) abort();
+    }
+    for (i = w->heap_n++; i && sim__before(&e, &w->heap[(i - 1) / 2]); i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = e;
+}
+
+SIM_API sim__event sim__pop(sim_world *w) {
+    const sim__event top = w->heap[0], e = w->heap[--w->heap_n];
+    uint64_t i = 0, child;
+    while ((child = 2 * i + 1) < w->heap_n) {
+        if (child + 1 < w->heap_n && sim__before(&w->heap[child + 1], &w->heap[child])) ++child;
+        if (!sim__before(&w->heap[child], &e)) break;
+        w->heap[i] = w->heap[child];
+        i = child;
+    }
+    w->heap[i] = e;
+    return top;
+}
+
+/* ---- >>coroutines ------------------------------------------------------------------------------------------------ */
+
+/* Stacks are kept from world to world: mapping one costs more than a short run. The page below each faults. */
+SIM_API void *sim__stack_get(bool give_back, void *stack) {
+    static void *spare[SIM_MAX_NODES];
+    static uint32_t n;
+    char *p;
+    if (give_back) {
+#if SIM__ASAN
+        __asan_unpoison_memory_region(stack, SIM_STACK_BYTES);
+#endif
+        if (n < SIM_MAX_NODES) spare[n++] = stack;
+        else munmap((char *)stack - 4096, SIM_STACK_BYTES + 4096);
+        return NULL;
+    }
+    if (n) return spare[--n];
+    p = (char *)mmap(NULL, SIM_STACK_BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == (char *)MAP_FAILED || mprotect(p, 4096, PROT_NONE) != 0) abort();
+    return p + 4096;
+}
+
+SIM_API sim_world *sim__starting; /* makecontext passes no pointers */
+
+SIM_API void sim__queue(sim_world *w, sim_node *node) {
+    if (node->queued || node->stopped || node->state != SIM_READY) return;
+    node->queued = true;
+    w->ready[w->ready_count++] = node->id;
+}
+
+SIM_API void sim__unqueue(sim_world *w, sim_node *node) {
+    uint32_t i;
+    if (!node->queued) return;
+    for (i = 0; w->ready[i] != node->id; ++i) {}
+    w->ready[i] = w->ready[--w->ready_count];
+    node->queued = false;
+}
+
+/* Back to the scheduler; returns when the node is picked again, and never for a node that is finished or dead. */
+SIM_API void sim__leave(sim_node *node) {
+    sim_world *w = node->world;
+    node->error = *cdp__error_slot();
+#if SIM__ASAN
+    __sanitizer_start_switch_fiber(node->state == SIM_DONE || node->state == SIM_DEAD ? NULL : &node->fake_stack,
+                                   w->real_stack, w->real_stack_bytes);
+#endif
+    swapcontext(&node->ctx, &w->scheduler);
+#if SIM__ASAN
+    __sanitizer_finish_switch_fiber(node->fake_stack, &w->real_stack, &w->real_stack_bytes);
+#endif
+}
+
+SIM_API void sim__node_main(void) {
+    sim_world *w = sim__starting;
+    sim_node *node = w->running;
+#if SIM__ASAN
+    __sanitizer_finish_switch_fiber(NULL, &w->real_stack, &w->real_stack_bytes);
+#endif
+    w->desc.main(node, w->desc.arg);
+    node->state = SIM_DONE;
+    node->ended_ns = w->now;
+    sim__trace(w, node, "ends");
+    sim__leave(node);
+    abort();
+}
+
+SIM_API void sim__resume(sim_world *w, sim_node *node) {
+    w->running = node;
+    ++w->switches;
+    sim__fold(w, w->now);
+    sim__fold(w, node->id);
+    *cdp__error_slot() = node->error;
+    sim__starting = w;
+#if SIM__ASAN
+    __sanitizer_start_switch_fiber(&w->fake_stack, node->stack, SIM_STACK_BYTES);
+#endif
+    swapcontext(&w->scheduler, &node->ctx);
+#if SIM__ASAN
+    __sanitizer_finish_switch_fiber(w->fake_stack, NULL, NULL);
+#endif
+    w->running = NULL;
+    if (node->state == SIM_READY) sim__queue(w, node);
+}
+
+/* ---- >>memory ---------------------------------------------------------------------------------------------------- */
+
+struct sim__block { /* in front of each allocation; 64 bytes, so that alignment is kept */
+    sim__block *next, *prev;
+    uint64_t bytes, magic, number, pad[3];
+};
+
+#define SIM__MAGIC 0x5ca1ab1e0ddba11ull
+#define SIM__TAIL (SIM__ASAN ? 0u : 16u) /* bytes behind each allocation that nobody may touch */
+
+SIM_API void sim__block_check(sim_world *w, const sim_node *node, const sim__block *b) {
+    const uint8_t *tail = (const uint8_t *)(b + 1) + b->bytes;
+    uint32_t i;
+    if (b->magic != SIM__MAGIC) sim__fail(w, "node %u: memory in front of an allocation was overwritten, or it was freed twice", node->id);
+    for (i = 0; i < SIM__TAIL; ++i)
+        if (tail[i] != 0xb7) sim__fail(w, "node %u: memory behind allocation %llu (%llu bytes) was overwritten", node->id,
+                                       (unsigned long long)b->number, (unsigned long long)b->bytes);
+}
+
+SIM_API void sim__os_free(void *user, void *p) {
+    sim_node *node = (sim_node *)user;
+    sim__block *b;
+    if (!p) return;
+    b = (sim__block *)p - 1;
+    sim__block_check(node->world, node, b);
+    if (b->magic != SIM__MAGIC) return;
+    if (b->next) b->next->prev = b->prev;
+    *(b->prev ? &b->prev->next : &node->blocks) = b->next;
+    node->block_count--;
+    node->block_bytes -= b->bytes;
+    b->magic = 0;
+    memset(p, 0xdd, (size_t)(b->bytes < 4096 ? b->bytes : 4096));
+    free(b);
+}
+
+SIM_API void *sim__os_alloc(void *user, uint64_t bytes) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    void *raw = NULL;
+    sim__block *b;
+    uint32_t i;
+    ++node->alloc_calls;
+    for (i = 0; i < w->fault_count; ++i) {
+        sim_fault *f = &w->faults[i];
+        if (f->kind != SIM_FAULT_NOMEM || f->a != (int32_t)node->id || f->at_count != node->alloc_calls) continue;
+        f->happened = true;
+        f->happened_ns = w->now;
+        sim__trace(w, node, "FAULT: allocation %llu of %llu bytes fails", (unsigned long long)node->alloc_calls, (unsigned long long)bytes);
+        return NULL;
+    }
+    if (bytes > 1ull << 40 || posix_memalign(&raw, 64, (size_t)(sizeof *b + bytes + SIM__TAIL)) != 0) return NULL;
+    b = (sim__block *)raw;
+    b->bytes = bytes;
+    b->magic = SIM__MAGIC;
+    b->number = node->alloc_calls;
+    b->prev = NULL;
+    b->next = node->blocks;
+    if (b->next) b->next->prev = b;
+    node->blocks = b;
+    node->block_count++;
+    node->block_bytes += bytes;
+    memset(b + 1, 0xa5, (size_t)(bytes < 4096 ? bytes : 4096)); /* nobody may expect zeros */
+    memset((uint8_t *)(b + 1) + bytes, 0xb7, SIM__TAIL);
+    return b + 1;
+}
+
+SIM_API void sim__free_all(sim_node *node) {
+    while (node->blocks) sim__os_free(node, node->blocks + 1);
+}
+
+/* Memory of the scenario itself: a kill takes it back too. */
+SIM_API void *sim_alloc(sim_node *node, uint64_t bytes) {
+    const uint64_t calls = node->alloc_calls;
+    void *p;
+    node->alloc_calls = UINT64_MAX - 1; /* not what an injected failure counts */
+    p = sim__os_alloc(node, bytes ? bytes : 1);
+    node->alloc_calls = calls;
+    if (!p) abort();
+    memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+SIM_API void sim_free(sim_node *node, void *p) { sim__os_free(node, p); }
+
+/* ---- >>sockets --------------------------------------------------------------------------------------------------- */
+
+SIM_API cdp_addr sim_host_addr(const sim_world *w, uint32_t host, uint16_t port) {
+    cdp_addr a;
+    memset(&a, 0, sizeof a);
+    a.family = 4;
+    a.port = port;
+    a.ip[0] = w->desc.one_host ? 127 : 10;
+    a.ip[2] = (uint8_t)(w->desc.one_host ? 0 : (host + 1) >> 8);
+    a.ip[3] = (uint8_t)(w->desc.one_host ? 1 : host + 1);
+    return a;
+}
+
+/* Which host an address means when `from` uses it, or -1. */
+SIM_API int64_t sim__host_of(const sim_world *w, const sim_node *from, const cdp_addr *a) {
+    static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255};
+    static const uint8_t loop6[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+    const uint8_t *ip = a->family == 6 ? a->ip + 12 : a->ip;
+    uint32_t host;
+    if (a->family == 6 && memcmp(a->ip, loop6, 16) == 0) return from->host;
+    if (a->family == 6 && memcmp(a->ip, mapped, 12) != 0) return -1;
+    if (ip[0] == 127) return from->host;
+    host = (uint32_t)ip[2] * 256 + ip[3];
+    return ip[0] == 10 && ip[1] == 0 && host >= 1 && host <= w->n && !w->desc.one_host ? (int64_t)host - 1 : -1;
+}
+
+/* Until when no byte passes between two nodes: 0 when it does, SIM_FOREVER when it never will. */
+SIM_API uint64_t sim__blocked(const sim_world *w, const sim_node *a, const sim_node *b) {
+    uint64_t until;
+    if (w->lost[a->id] || w->lost[b->id]) return SIM_FOREVER;
+    until = w->blocked_until[a->id * w->n + b->id];
+    return until > w->now ? until : 0;
+}
+
+SIM_API sim__sock *sim__sock_new(sim_world *w, sim_node *node, sim__sock_state state) {
+    sim__sock *s = (sim__sock *)calloc(1, sizeof *s);
+    if (!s) abort();
+    if (w->sock_n == w->sock_room) {
+        w->sock_room = w->sock_room ? 2 * w->sock_room : 64;
+        w->socks = (sim__sock **)realloc(w->socks, w->sock_room * sizeof *w->socks);
+        if (!w->socks) abort();
+    }
+    s->id = w->sock_n;
+    w->socks[w->sock_n++] = s;
+    s->node = node;
+    s->fd = -1;
+    s->state = state;
+    return s;
+}
+
+/* Small buffers come with small delays, or a few kilobytes would outlast every deadline. */
+SIM_API void sim__pipe_open(sim_world *w, sim__pipe *p) {
+    const sim_noise *o = &w->desc.noise;
+    uint64_t limit;
+    p->send_room = sim_log_between(&w->network, o->buffer_min, o->buffer_max);
+    p->recv_room = sim_log_between(&w->network, o->buffer_min, o->buffer_max);
+    p->room = p->send_room + p->recv_room;
+    limit = 20 * SIM_US + SIM_US * (p->send_room < p->recv_room ? p->send_room : p->recv_room);
+    p->delay_ns = sim_log_between(&w->network, o->delay_min_ns, o->delay_max_ns);
+    if (p->delay_ns > limit) p->delay_ns = limit;
+    p->gap_ns = p->delay_ns / 16;
+}
+
+SIM_API uint64_t sim__delay(sim_world *w, const sim__pipe *p) {
+    const sim_noise *o = &w->desc.noise;
+    uint64_t t = p->delay_ns + (o->split_1024 ? sim_random(&w->network) % (p->delay_ns / 4 + 1) : 0);
+    if (sim_chance(&w->network, o->stall_1024)) t += sim_random(&w->network) % (o->stall_ns + 1);
+    return t;
+}
+
+SIM_API int32_t sim__fd_open(sim_node *node, sim__sock *s) {
+    int32_t fd;
+    for (fd = 3; fd < SIM_MAX_FDS && node->fds[fd]; ++fd) {} /* the lowest free one, as POSIX does: a stale use is seen */
+    if (fd == SIM_MAX_FDS) return -EMFILE;
+    node->fds[fd] = s;
+    node->fd_count++;
+    if (node->fd_top <= (uint32_t)fd) node->fd_top = (uint32_t)fd + 1;
+    s->fd = fd;
+    return fd;
+}
+
+SIM_API sim__sock *sim__fd(sim_node *node, int32_t fd, const char *call) {
+    if (fd >= 0 && fd < SIM_MAX_FDS && node->fds[fd]) return node->fds[fd];
+    sim__fail(node->world, "node %u: %s on descriptor %d, which is not open (doing: %s)", node->id, call, (int)fd, node->doing);
+    return NULL;
+}
+
+/* What poll would say. A connection that is still being made says nothing. */
+SIM_API uint16_t sim__got(const sim__sock *s, uint16_t want) {
+    uint32_t got = 0;
+    if (s->state == SIM__LISTEN) return (uint16_t)(s->backlog && (want & CDP_IO_READ) ? CDP_IO_READ : 0);
+    if (s->reset) return (uint16_t)(CDP_IO_ERROR | (want & (CDP_IO_READ | CDP_IO_WRITE)));
+    if (s->state != SIM__OPEN) return 0;
+    if (s->peer->out.arrived > s->peer->out.read || s->eof) got |= CDP_IO_READ;
+    if (s->out.written - s->out.arrived < s->out.send_room) got |= CDP_IO_WRITE;
+    return (uint16_t)(got & want);
+}
+
+/* A node that can run may still be kept waiting by its machine. */
+SIM_API void sim__wake(sim_world *w, sim_node *node) {
+    if (node->state != SIM_WAITING || node->woken) return;
+    node->woken = true;
+    if (sim_chance(&w->schedule, w->desc.noise.late_1024)) {
+        sim__at(w, w->now + sim_random(&w->schedule) % (w->desc.noise.late_ns + 1), SIM__EV_WAKE, NULL, node->id);
+    } else {
+        node->state = SIM_READY;
+        sim__queue(w, node);
+    }
+}
+
+SIM_API void sim__touch(sim_world *w, sim__sock *s) {
+    if (s->watched && s->node->state == SIM_WAITING && sim__got(s, s->want)) sim__wake(w, s->node);
+}
+
+SIM_API void sim__kick(sim_world *w, sim__sock *s, bool first) {
+    sim__pipe *p = &s->out;
+    uint64_t at;
+    if (p->on_the_way || s->reset || s->state != SIM__OPEN) return;
+    if (p->written == p->arrived ? !p->fin : p->arrived - p->read >= p->recv_room) return;
+    at = w->now + (first ? sim__delay(w, p) : p->gap_ns);
+    if (at < p->free_at) at = p->free_at;
+    p->free_at = at;
+    p->on_the_way = true;
+    sim__at(w, at, SIM__EV_DELIVER, s, 0);
+}
+
+/* The connection is over for this end; `err` is what the process will be told. */
+SIM_API void sim__sock_reset(sim_world *w, sim__sock *s, int32_t err, bool lose_unread) {
+    if (s->reset) return;
+    s->reset = true;
+    s->err = err;
+    s->out.written = s->out.arrived;
+    if (s->peer && lose_unread) s->peer->out.read = s->peer->out.arrived;
+    sim__trace(w, s->node, "socket %u (fd %d) fails: errno %d", s->id, (int)s->fd, (int)err);
+    sim__touch(w, s);
+}
+
+/* Tell the other end that this one is no more. */
+SIM_API void sim__send_reset(sim_world *w, sim__sock *from, sim__sock *to) {
+    sim__at(w, w->now + sim__delay(w, &from->out), SIM__EV_RESET, to, 0);
+}
+
+/* What the kernel does when a process closes a descriptor, or dies. */
+SIM_API void sim__sock_close(sim_world *w, sim__sock *s) {
+    sim__sock *b, *next;
+    s->gone = true;
+    s->watched = false;
+    s->fd = -1;
+    if (s->state == SIM__LISTEN) {
+        for (b = s->backlog; b; b = next) {
+            next = b->next;
+            b->gone = true;
+            if (!b->reset) sim__send_reset(w, b, b->peer);
+            b->reset = true;
+        }
+        s->backlog = s->backlog_last = NULL;
+        return;
+    }
+    if (s->state != SIM__OPEN || s->reset) { /* a connection in the making is noticed when its next packet comes */
+        s->reset = true;
+        return;
+    }
+    if (s->peer->out.arrived > s->peer->out.read) { /* unread data: TCP must not pretend that it was taken */
+        if (sim_chance(&w->network, 512)) s->out.written = s->out.arrived;
+        sim__send_reset(w, s, s->peer);
+        s->reset = true;
+    } else {
+        s->out.fin = true;
+        sim__kick(w, s, true);
+    }
+}
+
+SIM_API sim__sock *sim__find_listener(const sim_world *w, uint32_t host, uint16_t port) {
+    uint32_t i;
+    for (i = 0; i < w->sock_n; ++i) {
+        sim__sock *s = w->socks[i];
+        if (s->state == SIM__LISTEN && !s->gone && s->node->host == host && s->local.port == port) return s;
+    }
+    return NULL;
+}
+
+/* ---- >>packets: what happens when they arrive --------------------------------------------------------------------- */
+
+/* True when the packet cannot pass now: it is sent again when the way is open, if ever. */
+SIM_API bool sim__held(sim_world *w, sim__event_kind kind, sim__sock *s, const sim_node *a, const sim_node *b) {
+    const uint64_t until = sim__blocked(w, a, b);
+    if (!until) return false;
+    if (until != SIM_FOREVER) sim__at(w, until + 1 + sim_random(&w->network) % (200 * SIM_MS), kind, s, 0);
+    return true;
+}
+
+SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
+    sim__pipe *p = &s->out;
+    sim__sock *to = s->peer;
+    uint64_t n, room;
+    p->on_the_way = false;
+    if (s->reset && !s->gone) return;
+    if (to->state == SIM__HANDSHAKE) return; /* its last handshake packet will start this again */
+    if (sim__blocked(w, s->node, to->node)) {
+        p->on_the_way = true;
+        if (!sim__held(w, SIM__EV_DELIVER, s, s->node, to->node)) p->on_the_way = false;
+        return;
+    }
+    n = p->written - p->arrived;
+    if (to->gone) {
+        if ((n || p->fin) && !to->reset) to->reset = true;
+        if (n && !s->gone) sim__send_reset(w, to, s);
+        p->arrived = p->read = p->written;
+        return;
+    }
+    if (to->reset) return;
+    room = p->recv_room - (p->arrived - p->read);
+    if (n > room) n = room;
+    if (n > 1 && sim_chance(&w->network, w->desc.noise.split_1024)) n = 1 + sim_random(&w->network) % (sim_chance(&w->network, 512) && n > 16 ? 16 : n);
+    p->arrived += n;
+    if (p->arrived == p->written && p->fin) to->eof = true;
+    else sim__kick(w, s, false);
+    sim__trace(w, NULL, "n%u -> n%u: %llu bytes arrive%s", s->node->id, to->node->id, (unsigned long long)n, to->eof ? ", and the end" : "");
+    sim__touch(w, to);
+    sim__touch(w, s);
+}
+
+/* The first packet of a connection reaches the host. */
+SIM_API void sim__on_syn(sim_world *w, sim__sock *c) {
+    sim__sock *l, *s;
+    if (c->gone || c->reset) return;
+    l = sim__find_listener(w, c->target_host, c->remote.port);
+    if (sim__held(w, SIM__EV_SYN, c, c->node, l ? l->node : w->desc.one_host ? c->node : &w->nodes[c->target_host])) return;
+    if (!l) {
+        sim__at(w, w->now + sim__delay(w, &c->out), SIM__EV_REFUSE, c, 0);
+        return;
+    }
+    s = sim__sock_new(w, l->node, SIM__HANDSHAKE);
+    s->listener = l;
+    s->peer = c;
+    c->peer = s;
+    s->local = c->remote;
+    s->remote = c->local;
+    sim__pipe_open(w, &s->out);
+    sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYNACK, c, 0);
+}
+
+/* The answer reaches the one who connects: for him the connection stands. */
+SIM_API void sim__on_synack(sim_world *w, sim__sock *c) {
+    if (sim__held(w, SIM__EV_SYNACK, c, c->node, c->peer->node)) return;
+    if (c->gone || c->reset) { /* he changed his mind: the other side never hears of it */
+        c->peer->reset = c->peer->gone = true;
+        return;
+    }
+    c->state = SIM__OPEN;
+    sim__at(w, w->now + sim__delay(w, &c->out), SIM__EV_ACK, c->peer, 0);
+    sim__trace(w, c->node, "socket %u (fd %d) is connected to n%u", c->id, (int)c->fd, c->peer->node->id);
+    sim__touch(w, c);
+}
+
+/* The last handshake packet reaches the listener's host. */
+SIM_API void sim__on_ack(sim_world *w, sim__sock *s) {
+    sim__sock *l = s->listener;
+    if (sim__held(w, SIM__EV_ACK, s, s->node, s->peer->node)) return;
+    s->state = SIM__OPEN;
+    if (l->gone) {
+        s->gone = s->reset = true;
+        sim__send_reset(w, s, s->peer);
+        return;
+    }
+    *(l->backlog ? &l->backlog_last->next : &l->backlog) = s;
+    l->backlog_last = s;
+    sim__kick(w, s->peer, false);
+    sim__touch(w, l);
+}
+
+SIM_API void sim__on_reset(sim_world *w, sim__sock *s) {
+    sim__pipe *in = &s->peer->out;
+    if (sim__held(w, SIM__EV_RESET, s, s->node, s->peer->node)) return;
+    if (s->gone || s->reset) return;
+    if (in->written > in->arrived) { /* part of what was on the way may still have come first */
+        uint64_t n = in->written - in->arrived, room = in->recv_room - (in->arrived - in->read);
+        n = n < room ? n : room;
+        in->arrived += sim_random(&w->network) % (n + 1);
+        in->written = in->arrived;
+    }
+    sim__sock_reset(w, s, s->eof ? EPIPE : ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
+}
+
+/* ---- >>os interface ------------------------------------------------------------------------------------------------ */
+
+SIM_API void sim__kill(sim_world *w, sim_node *node);
+SIM_API void sim__stop(sim_world *w, sim_node *node, uint64_t for_ns);
+
+/* The start of every os call: it costs time, and it is where a node may be stopped, killed or preempted. */
+SIM_API void sim__enter(sim_node *node, const char *call) {
+    sim_world *w = node->world;
+    uint32_t i;
+    ++node->calls;
+    node->last_call = call;
+    w->now += 20 + (w->desc.noise.cost_ns > 20 ? sim_random(&w->schedule) % (w->desc.noise.cost_ns - 19) : 0);
+    for (i = 0; i < w->fault_count; ++i) {
+        sim_fault *f = &w->faults[i];
+        if ((f->kind != SIM_FAULT_KILL && f->kind != SIM_FAULT_STOP) || f->a != (int32_t)node->id || f->at_count != node->calls) continue;
+        f->happened = true;
+        f->happened_ns = w->now;
+        if (f->kind == SIM_FAULT_KILL) sim__kill(w, node);
+        else sim__stop(w, node, f->for_ns);
+        sim__leave(node);
+    }
+    if (sim_chance(&w->schedule, w->desc.noise.preempt_1024)) sim__leave(node);
+}
+
+SIM_API void sim__exit(sim_node *node, int64_t result) {
+    sim__fold(node->world, (uint64_t)result ^ (uint64_t)(uint8_t)node->last_call[0] << 56 ^ node->world->now);
+}
+
+SIM_API uint64_t sim__os_now(void *user) {
+    sim__enter((sim_node *)user, "now_ns");
+    return ((sim_node *)user)->world->now;
+}
+
+SIM_API cdp_status sim__os_random(void *user, void *dst, uint64_t bytes) {
+    sim_node *node = (sim_node *)user;
+    uint8_t *p = (uint8_t *)dst;
+    uint64_t i;
+    sim__enter(node, "random");
+    for (i = 0; i < bytes; ++i) p[i] = (uint8_t)sim_random(&node->os_random);
+    sim__exit(node, (int64_t)bytes);
+    return CDP_OK;
+}
+
+/* "localhost", and "node<i>" for each node. */
+SIM_API int32_t sim__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    unsigned id = 0;
+    sim__enter(node, "resolve");
+    sim__trace(w, node, "resolve %s", host);
+    if (!max) return 0;
+    if (strcmp(host, "localhost") == 0) {
+        *out = sim_host_addr(w, node->host, port);
+        memset(out->ip, 0, sizeof out->ip);
+        out->ip[0] = 127;
+        out->ip[3] = 1;
+        return 1;
+    }
+    if (sscanf(host, "node%u", &id) != 1 || id >= w->n) return -ENOENT;
+    *out = sim_host_addr(w, w->nodes[id].host, port);
+    return 1;
+}
+
+SIM_API int32_t sim__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    uint16_t port = at->port;
+    sim__sock *s;
+    int32_t fd;
+    sim__enter(node, "listen");
+    if (at->family != 4 && at->family != 6) return -EAFNOSUPPORT;
+    if (port && sim__find_listener(w, node->host, port)) return -EADDRINUSE;
+    while (!port || (!at->port && sim__find_listener(w, node->host, port))) port = ++w->next_port;
+    s = sim__sock_new(w, node, SIM__LISTEN);
+    s->local = *at;
+    s->local.port = port;
+    fd = sim__fd_open(node, s);
+    if (fd < 0) s->gone = true;
+    else *bound = s->local;
+    sim__trace(w, node, "listen on port %u -> fd %d", port, (int)fd);
+    sim__exit(node, fd);
+    return fd;
+}
+
+SIM_API int32_t sim__os_accept(void *user, int32_t lfd, cdp_addr *from) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *l, *s;
+    int32_t fd;
+    sim__enter(node, "accept");
+    l = sim__fd(node, lfd, "accept");
+    if (!l) return -EBADF;
+    if (l->state != SIM__LISTEN) return -EINVAL;
+    if (!l->backlog) return -EAGAIN;
+    s = l->backlog;
+    fd = sim__fd_open(node, s);
+    if (fd < 0) return fd;
+    l->backlog = s->next;
+    if (!l->backlog) l->backlog_last = NULL;
+    *from = s->remote;
+    if (l->local.family == 6) { /* an IPv6 listener sees IPv4 addresses mapped */
+        memset(from, 0, sizeof *from);
+        from->family = 6;
+        from->port = s->remote.port;
+        memset(from->ip + 10, 255, 2);
+        memcpy(from->ip + 12, s->remote.ip, 4);
+    }
+    sim__trace(node->world, node, "accept -> fd %d from n%u", (int)fd, s->peer->node->id);
+    sim__exit(node, fd);
+    return fd;
+}
+
+SIM_API int32_t sim__os_connect(void *user, const cdp_addr *to) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    int64_t host;
+    sim__sock *s;
+    int32_t fd;
+    sim__enter(node, "connect");
+    host = sim__host_of(w, node, to);
+    if (host < 0) return -ENETUNREACH;
+    s = sim__sock_new(w, node, SIM__CONNECTING);
+    fd = sim__fd_open(node, s);
+    if (fd < 0) {
+        s->gone = true;
+        return fd;
+    }
+    s->target_host = (uint32_t)host;
+    s->remote = *to;
+    s->local = sim_host_addr(w, node->host, ++w->next_port);
+    if (s->remote.family == 6) { /* inside, everything is IPv4 */
+        s->remote = sim_host_addr(w, (uint32_t)host, to->port);
+    }
+    if (s->remote.ip[0] == 127) memcpy(s->local.ip, s->remote.ip, 4);
+    sim__pipe_open(w, &s->out);
+    sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYN, s, 0);
+    sim__at(w, w->now + SIM_CONNECT_NS, SIM__EV_UNREACH, s, ETIMEDOUT);
+    if (w->lost[host] && sim_chance(&w->network, 512)) sim__at(w, w->now + 3 * SIM_S, SIM__EV_UNREACH, s, EHOSTUNREACH);
+    sim__trace(w, node, "connect to n%d port %u -> fd %d", w->desc.one_host ? -1 : (int)host, to->port, (int)fd);
+    sim__exit(node, fd);
+    return fd;
+}
+
+SIM_API int32_t sim__os_connect_result(void *user, int32_t fd) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    int32_t r;
+    sim__enter(node, "connect_result");
+    s = sim__fd(node, fd, "connect_result");
+    if (!s) return -EBADF;
+    r = s->err ? -s->err : s->state != SIM__OPEN || s->reset ? -ENOTCONN : 0;
+    s->err = 0;
+    sim__trace(node->world, node, "connect_result fd %d -> %d", (int)fd, (int)r);
+    sim__exit(node, r);
+    return r;
+}
+
+SIM_API int64_t sim__moved(sim_node *node, int32_t fd, const char *what, int64_t r) {
+    if (r > 0) node->world->bytes_moved += (uint64_t)r;
+    sim__trace(node->world, node, "%s fd %d -> %lld", what, (int)fd, (long long)r);
+    sim__exit(node, r);
+    return r;
+}
+
+SIM_API uint64_t sim__iov_bytes(const cdp_iov *iov, uint32_t n) {
+    uint64_t sum = 0;
+    uint32_t i;
+    for (i = 0; i < n && i < 8; ++i) sum += iov[i].bytes; /* the POSIX side takes eight too */
+    return sum;
+}
+
+SIM_API void sim__ring_copy(sim__pipe *p, uint64_t at, uint8_t *user, uint64_t n, bool in) {
+    uint64_t off = at % p->room;
+    while (n) {
+        const uint64_t part = n < p->room - off ? n : p->room - off;
+        memcpy(in ? p->buf + off : user, in ? user : p->buf + off, (size_t)part);
+        user += part;
+        n -= part;
+        off = 0;
+    }
+}
+
+SIM_API uint64_t sim__iov_copy(sim__pipe *p, uint64_t at, const cdp_iov *iov, uint64_t n, bool in) {
+    uint64_t done = 0;
+    for (; done < n; ++iov) {
+        const uint64_t part = iov->bytes < n - done ? iov->bytes : n - done;
+        if (part) sim__ring_copy(p, at + done, (uint8_t *)iov->data, part, in);
+        done += part;
+    }
+    return done;
+}
+
+SIM_API int64_t sim__os_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    sim__sock *s;
+    uint64_t bytes, room;
+    int32_t err;
+    sim__enter(node, "send");
+    s = sim__fd(node, fd, "send");
+    if (!s) return -EBADF;
+    if (s->state == SIM__LISTEN) return -ENOTCONN;
+    err = s->err;
+    s->err = 0;
+    if (err) return sim__moved(node, fd, "send", -err);
+    if (s->reset) return sim__moved(node, fd, "send", -EPIPE);
+    if (s->state != SIM__OPEN) return sim__moved(node, fd, "send", 0);
+    bytes = sim__iov_bytes(iov, n);
+    room = s->out.send_room - (s->out.written - s->out.arrived);
+    if (bytes > room) bytes = room;
+    if (bytes > 1 && sim_chance(&w->network, w->desc.noise.split_1024 / 4)) bytes = 1 + sim_random(&w->network) % bytes;
+    if (!s->out.buf && !(s->out.buf = (uint8_t *)malloc((size_t)s->out.room))) abort();
+    sim__iov_copy(&s->out, s->out.written, iov, bytes, true);
+    s->out.written += bytes;
+    if (bytes) sim__kick(w, s, true);
+    return sim__moved(node, fd, "send", (int64_t)bytes);
+}
+
+SIM_API int64_t sim__os_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    sim__sock *s;
+    sim__pipe *in;
+    uint64_t bytes, there;
+    int32_t err;
+    sim__enter(node, "recv");
+    s = sim__fd(node, fd, "recv");
+    if (!s) return -EBADF;
+    if (s->state == SIM__LISTEN) return -ENOTCONN;
+    bytes = sim__iov_bytes(iov, n);
+    in = s->peer ? &s->peer->out : NULL;
+    there = in ? in->arrived - in->read : 0;
+    if (bytes == 0) return sim__moved(node, fd, "recv of nothing", CDP_IO_EOF); /* as recvmsg: 0 bytes look like the end */
+    if (there == 0) {
+        if (s->eof) return sim__moved(node, fd, "recv", CDP_IO_EOF);
+        err = s->err;
+        s->err = 0;
+        if (err) return sim__moved(node, fd, "recv", -err);
+        return sim__moved(node, fd, "recv", s->reset ? CDP_IO_EOF : 0);
+    }
+    if (bytes > there) bytes = there;
+    if (bytes > 1 && sim_chance(&w->network, w->desc.noise.split_1024 / 4)) bytes = 1 + sim_random(&w->network) % bytes;
+    sim__iov_copy(in, in->read, iov, bytes, false);
+    in->read += bytes;
+    if (!s->reset) sim__kick(w, s->peer, true);
+    return sim__moved(node, fd, "recv", (int64_t)bytes);
+}
+
+SIM_API void sim__os_close(void *user, int32_t fd) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    sim__enter(node, "close");
+    s = sim__fd(node, fd, "close");
+    if (!s) return;
+    node->fds[fd] = NULL;
+    node->fd_count--;
+    sim__trace(node->world, node, "close fd %d", (int)fd);
+    sim__sock_close(node->world, s);
+    sim__exit(node, fd);
+}
+
+SIM_API int32_t sim__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
+    sim_node *node = (sim_node *)user;
+    const sim__sock *s;
+    sim__enter(node, "local_addr");
+    s = sim__fd(node, fd, "local_addr");
+    if (!s) return -EBADF;
+    *out = s->local;
+    return 0;
+}
+
+SIM_API int32_t sim__poll_look(sim_node *node, cdp_pollfd *fds, uint32_t n) {
+    int32_t count = 0;
+    uint32_t i;
+    for (i = 0; i < n; ++i) {
+        const sim__sock *s;
+        fds[i].got = 0;
+        if (fds[i].fd < 0) continue;
+        s = sim__fd(node, fds[i].fd, "poll");
+        fds[i].got = s ? sim__got(s, fds[i].want) : (uint16_t)CDP_IO_ERROR;
+        count += fds[i].got != 0;
+    }
+    return count;
+}
+
+/* Where nodes sleep, and where all others get their turn. */
+SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    int32_t r;
+    uint32_t i;
+    sim__enter(node, "poll");
+    r = sim__poll_look(node, fds, n);
+    if (r == 0 && !sim_chance(&w->schedule, w->desc.noise.spurious_1024)) {
+        for (i = 0; i < n; ++i) {
+            sim__sock *s = fds[i].fd >= 0 ? sim__fd(node, fds[i].fd, "poll") : NULL;
+            if (!s) continue;
+            s->watched = true;
+            s->want = fds[i].want;
+        }
+        if (deadline_ns > w->now) {
+            node->wake_at = deadline_ns;
+            node->wait_n = n;
+            node->woken = false;
+            node->state = SIM_WAITING;
+        }
+        sim__leave(node);
+        for (i = 0; i < n; ++i)
+            if (fds[i].fd >= 0 && fds[i].fd < SIM_MAX_FDS && node->fds[fds[i].fd]) node->fds[fds[i].fd]->watched = false;
+        r = sim__poll_look(node, fds, n);
+    } else if (sim_chance(&w->schedule, 128)) {
+        sim__leave(node); /* a node that never has to sleep must not keep the others from running */
+        r = sim__poll_look(node, fds, n);
+    }
+    sim__trace(w, node, "poll of %u -> %d", n, (int)r);
+    sim__exit(node, r);
+    return r;
+}
+
+/* Sleep without watching anything. */
+SIM_API void sim_sleep(sim_node *node, uint64_t ns) {
+    const uint64_t until = node->world->now + ns;
+    while (node->world->now < until) node->os.poll(node, NULL, 0, until);
+}
+
+/* ---- >>faults ----------------------------------------------------------------------------------------------------- */
+
+SIM_API void sim__kill(sim_world *w, sim_node *node) {
+    uint32_t i;
+    if (node->state == SIM_DONE || node->state == SIM_DEAD) return;
+    sim__trace(w, node, "FAULT: killed in %s (doing: %s)", node->last_call, node->doing);
+    sim__unqueue(w, node);
+    node->state = SIM_DEAD;
+    node->ended_ns = w->now;
+    for (i = 0; i < node->fd_top; ++i) {
+        if (!node->fds[i]) continue;
+        sim__sock_close(w, node->fds[i]);
+        node->fds[i] = NULL;
+    }
+    node->fd_count = 0;
+    sim__free_all(node);
+}
+
+SIM_API void sim__stop(sim_world *w, sim_node *node, uint64_t for_ns) {
+    if (node->state == SIM_DONE || node->state == SIM_DEAD || node->stopped) return;
+    sim__trace(w, node, "FAULT: stopped in %s (doing: %s)", node->last_call, node->doing);
+    sim__unqueue(w, node);
+    node->stopped = true;
+    if (for_ns != SIM_FOREVER) sim__at(w, w->now + for_ns, SIM__EV_CONTINUE, NULL, node->id);
+}
+
+SIM_API bool sim__connected(const sim__sock *s) { return s->state == SIM__OPEN && !s->gone && !s->reset; }
+
+/* No packet between these two any more: what stands between them will fail by itself when nobody answers for long. */
+SIM_API void sim__cut_off(sim_world *w, uint32_t a, uint32_t b, uint64_t until) {
+    uint32_t i;
+    w->blocked_until[a * w->n + b] = w->blocked_until[b * w->n + a] = until;
+    if (until != SIM_FOREVER && until - w->now < SIM_SILENCE_NS) return;
+    for (i = 0; i < w->sock_n; ++i) {
+        sim__sock *s = w->socks[i];
+        if (sim__connected(s) && ((s->node->id == a && s->peer->node->id == b) || (s->node->id == b && s->peer->node->id == a)))
+            sim__at(w, w->now + SIM_SILENCE_NS + sim_random(&w->network) % SIM_S, SIM__EV_SILENCE, s, 0);
+    }
+}
+
+SIM_API bool sim__can_cut(const sim__sock *s) { return sim__connected(s) && !s->peer->gone && s->node != s->peer->node; }
+
+SIM_API bool sim__cut(sim_world *w, sim_fault *f) {
+    uint32_t i, n = 0, pick;
+    for (i = 0; i < w->sock_n; ++i) n += sim__can_cut(w->socks[i]);
+    if (!n) return false;
+    pick = (uint32_t)(sim_random(&w->network) % n);
+    for (i = 0; i < w->sock_n; ++i) {
+        sim__sock *s = w->socks[i];
+        if (!sim__can_cut(s) || pick--) continue;
+        f->a = (int32_t)s->node->id;
+        f->b = (int32_t)s->peer->node->id;
+        sim__trace(w, NULL, "FAULT: connection between n%d and n%d is cut", f->a, f->b);
+        sim__sock_reset(w, s, ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
+        sim__sock_reset(w, s->peer, ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
+        return true;
+    }
+    return false;
+}
+
+SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
+    sim_fault *f = &w->faults[index];
+    sim_node *a = f->a >= 0 ? &w->nodes[f->a] : NULL;
+    uint32_t i, k;
+    if (a && (f->kind == SIM_FAULT_KILL || f->kind == SIM_FAULT_STOP || f->kind == SIM_FAULT_VANISH) && a->state == SIM_DONE) return;
+    f->happened = true;
+    f->happened_ns = w->now;
+    if (f->kind == SIM_FAULT_KILL) sim__kill(w, a);
+    else if (f->kind == SIM_FAULT_STOP) sim__stop(w, a, f->for_ns);
+    else if (f->kind == SIM_FAULT_VANISH) {
+        sim__trace(w, a, "FAULT: the machine is gone (doing: %s)", a->doing);
+        for (i = 0; i < w->n; ++i)
+            if (i != a->id) sim__cut_off(w, a->id, i, SIM_FOREVER);
+        w->lost[a->id] = true;
+        sim__stop(w, a, SIM_FOREVER);
+    } else if (f->kind == SIM_FAULT_PARTITION) {
+        sim__trace(w, NULL, "FAULT: partition of nodes %llx and %llx (bits), for %lld ms", (unsigned long long)f->set_a, (unsigned long long)f->set_b,
+                   f->for_ns == SIM_FOREVER ? -1ll : (long long)(f->for_ns / SIM_MS));
+        for (i = 0; i < w->n; ++i)
+            for (k = 0; k < w->n; ++k)
+                if ((f->set_a >> i & 1) && (f->set_b >> k & 1)) sim__cut_off(w, i, k, f->for_ns == SIM_FOREVER ? SIM_FOREVER : w->now + f->for_ns);
+    } else if (f->kind == SIM_FAULT_CUT) {
+        f->happened = sim__cut(w, f);
+        if (!f->happened && ++f->tries < 200) sim__at(w, w->now + SIM_MS, SIM__EV_FAULT, NULL, index);
+    }
+}
+
+SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
+    sim_node *node = e->index < w->n ? &w->nodes[e->index] : NULL;
+    sim__fold(w, e->at ^ (uint64_t)e->kind << 60 ^ (e->sock ? e->sock->id : e->index));
+    switch (e->kind) {
+    case SIM__EV_DELIVER: sim__on_deliver(w, e->sock); break;
+    case SIM__EV_SYN: sim__on_syn(w, e->sock); break;
+    case SIM__EV_SYNACK: sim__on_synack(w, e->sock); break;
+    case SIM__EV_ACK: sim__on_ack(w, e->sock); break;
+    case SIM__EV_RESET: sim__on_reset(w, e->sock); break;
+    case SIM__EV_REFUSE:
+        if (!e->sock->gone && !e->sock->reset) sim__sock_reset(w, e->sock, ECONNREFUSED, false);
+        break;
+    case SIM__EV_UNREACH:
+        if (!e->sock->gone && !e->sock->reset && e->sock->state == SIM__CONNECTING) sim__sock_reset(w, e->sock, (int32_t)e->index, false);
+        break;
+    case SIM__EV_SILENCE:
+        if (sim__connected(e->sock) && sim__blocked(w, e->sock->node, e->sock->peer->node)) sim__sock_reset(w, e->sock, ETIMEDOUT, false);
+        break;
+    case SIM__EV_WAKE:
+        if (!node || node->state != SIM_WAITING) break;
+        node->state = SIM_READY;
+        sim__queue(w, node);
+        break;
+    case SIM__EV_FAULT: sim__on_fault(w, e->index); break;
+    case SIM__EV_CONTINUE:
+        if (!node || node->state == SIM_DEAD) break;
+        sim__trace(w, node, "continues");
+        node->stopped = false;
+        sim__queue(w, node);
+        break;
+    }
+    return true;
+}
+
+/* ---- >>world ------------------------------------------------------------------------------------------------------ */
+
+SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
+    memset(os, 0, sizeof *os);
+    os->user = node;
+    os->alloc = sim__os_alloc;
+    os->free = sim__os_free;
+    os->now_ns = sim__os_now;
+    os->random = sim__os_random;
+    os->resolve = sim__os_resolve;
+    os->listen = sim__os_listen;
+    os->accept = sim__os_accept;
+    os->connect = sim__os_connect;
+    os->connect_result = sim__os_connect_result;
+    os->send = sim__os_send;
+    os->recv = sim__os_recv;
+    os->close = sim__os_close;
+    os->local_addr = sim__os_local_addr;
+    os->poll = sim__os_poll; /* no threads, and nobody to wake */
+}
+
+/* Apart, because getcontext() counts as a function that may return twice. */
+SIM_API __attribute__((noinline)) void sim__context_make(sim_node *node) {
+    if (getcontext(&node->ctx) != 0) abort();
+    node->ctx.uc_stack.ss_sp = node->stack;
+    node->ctx.uc_stack.ss_size = SIM_STACK_BYTES;
+    node->ctx.uc_link = NULL;
+    makecontext(&node->ctx, sim__node_main, 0);
+}
+
+SIM_API sim_world *sim_open(const sim_desc *desc) {
+    sim_world *w = (sim_world *)calloc(1, sizeof *w);
+    uint32_t i;
+    if (!w || desc->node_count == 0 || desc->node_count > SIM_MAX_NODES) abort();
+    w->desc = *desc;
+    w->n = desc->node_count;
+    w->now = w->start_ns = SIM_S;
+    w->hash = 0xcbf29ce484222325ull;
+    w->schedule = sim_stream(desc->seed, 1);
+    w->network = sim_stream(desc->seed, 2);
+    w->next_port = 32768;
+    w->nodes = (sim_node *)calloc(w->n, sizeof *w->nodes);
+    w->blocked_until = (uint64_t *)calloc((size_t)w->n * w->n, sizeof *w->blocked_until);
+    w->lost = (bool *)calloc(w->n, sizeof *w->lost);
+    if (!w->nodes || !w->blocked_until || !w->lost) abort();
+    if (!w->desc.limit_ns) w->desc.limit_ns = 3600 * SIM_S;
+    if (!w->desc.limit_steps) w->desc.limit_steps = 5000000;
+    for (i = 0; i < w->n; ++i) {
+        sim_node *node = &w->nodes[i];
+        node->world = w;
+        node->id = i;
+        node->host = desc->one_host ? 0 : i;
+        node->os_random = sim_stream(desc->seed, 1000 + i);
+        node->last_call = "start";
+        sim__os_of(&node->os, node);
+        cdp__error_clear(&node->error, CDP_OK, "");
+        node->stack = sim__stack_get(false, NULL);
+        sim__context_make(node);
+        node->state = SIM_WAITING; /* for its start */
+        node->wake_at = w->now + (desc->noise.start_ns ? sim_random(&w->schedule) % (desc->noise.start_ns + 1) : 0);
+        node->started_ns = node->wake_at;
+    }
+    return w;
+}
+
+SIM_API sim_fault *sim_add_fault(sim_world *w, const sim_fault *fault) {
+    sim_fault *f;
+    if (w->fault_count == SIM_MAX_FAULTS) abort();
+    f = &w->faults[w->fault_count];
+    *f = *fault;
+    if (f->kind != SIM_FAULT_NONE && !f->at_count) sim__at(w, w->start_ns + f->at_ns, SIM__EV_FAULT, NULL, w->fault_count);
+    w->fault_count++;
+    return f;
+}
+
+/* One line per node: who waits where. */
+SIM_API void sim__describe(const sim_world *w, char *out, size_t size) {
+    static const char *const names[] = {"can run", "waits", "finished", "dead"};
+    size_t used = 0;
+    uint32_t i, k;
+    for (i = 0; i < w->n && used + 1 < size; ++i) {
+        const sim_node *d = &w->nodes[i];
+        used += (size_t)snprintf(out + used, size - used, "\n      node %u %s%s in %s, %u descriptors, %llu os calls; doing: %s", i, names[d->state],
+                                 d->stopped ? " (stopped)" : "", d->last_call, d->fd_count, (unsigned long long)d->calls, d->doing);
+        for (k = 0; d->state == SIM_WAITING && k < d->fd_top && used + 1 < size; ++k) {
+            const sim__sock *s = d->fds[k];
+            if (!s || s->state == SIM__LISTEN || !s->peer) continue;
+            used += (size_t)snprintf(out + used, size - used, "; fd %u to n%u: %llu unread%s", k, s->peer->node->id,
+                                     (unsigned long long)(s->peer->out.arrived - s->peer->out.read), s->eof ? ", ended" : s->reset ? ", reset" : "");
+        }
+        if (used + 1 < size && d->error.status != CDP_OK)
+            used += (size_t)snprintf(out + used, size - used, "; last error %s: %s", cdp_status_name(d->error.status), d->error.text);
+    }
+}
+
+SIM_API void sim__hang(sim_world *w, const char *why) {
+    char text[3600];
+    sim__describe(w, text, sizeof text);
+    w->hang = true;
+    sim__fail(w, "%s at %llu ms of virtual time%s", why, (unsigned long long)((w->now - w->start_ns) / SIM_MS), text);
+}
+
+/* Nodes that still have something to do and are not stopped for good. */
+SIM_API bool sim__unfinished(const sim_world *w) {
+    uint32_t i;
+    for (i = 0; i < w->n; ++i)
+        if ((w->nodes[i].state == SIM_READY || w->nodes[i].state == SIM_WAITING) && !w->nodes[i].stopped) return true;
+    for (i = 0; i < w->heap_n; ++i)
+        if (w->heap[i].kind == SIM__EV_CONTINUE) return true;
+    return false;
+}
+
+SIM_API uint64_t sim__next_deadline(const sim_world *w) {
+    uint64_t at = SIM_FOREVER;
+    uint32_t i;
+    for (i = 0; i < w->n; ++i) {
+        const sim_node *d = &w->nodes[i];
+        if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at < at) at = d->wake_at;
+    }
+    return at;
+}
+
+SIM_API void sim__wake_due(sim_world *w) {
+    uint32_t i;
+    for (i = 0; i < w->n; ++i) {
+        sim_node *d = &w->nodes[i];
+        if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at <= w->now) sim__wake(w, d);
+    }
+}
+
+/* Run until every node is finished, dead or stopped for good. False: see `failure`. */
+SIM_API bool sim_run(sim_world *w) {
+    while (!w->failed && sim__unfinished(w)) {
+        uint64_t next;
+        if (++w->steps > w->desc.limit_steps) sim__hang(w, "no end: too many steps");
+        if (w->now - w->start_ns > w->desc.limit_ns) sim__hang(w, "no end: far beyond every deadline");
+        if (w->failed) break;
+        if (w->heap_n && w->heap[0].at <= w->now) {
+            const sim__event e = sim__pop(w);
+            sim__event_run(w, &e);
+            continue;
+        }
+        sim__wake_due(w);
+        if (w->ready_count) {
+            sim_node *node = &w->nodes[w->ready[sim_random(&w->schedule) % w->ready_count]];
+            sim__unqueue(w, node);
+            sim__resume(w, node);
+            continue;
+        }
+        next = sim__next_deadline(w);
+        if (w->heap_n && w->heap[0].at < next) next = w->heap[0].at;
+        if (next == SIM_FOREVER) sim__hang(w, "nobody can run and nothing is on its way");
+        else if (next > w->now) w->now = next;
+    }
+    w->running = NULL;
+    return !w->failed;
+}
+
+SIM_API void sim_close(sim_world *w) {
+    uint32_t i;
+    for (i = 0; i < w->n; ++i) {
+        sim__free_all(&w->nodes[i]);
+        sim__stack_get(true, w->nodes[i].stack);
+    }
+    for (i = 0; i < w->sock_n; ++i) {
+        free(w->socks[i]->out.buf);
+        free(w->socks[i]);
+    }
+    free(w->socks);
+    free(w->heap);
+    free(w->lost);
+    free(w->blocked_until);
+    free(w->nodes);
+    free(w);
+}
+
+#endif /* SIM_INCLUDED */

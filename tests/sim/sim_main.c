@@ -1,0 +1,773 @@
+/* Whole jobs in a simulated world: N ranks, store, sockets and clock in one process, with seeded delays and faults.
+
+   A run is made from three things: a scenario (what the ranks do), a kind of fault, and a seed. The same three give the
+   same run, call by call. Faulty runs are made twice: once without the fault, to learn how long the run is, so that the
+   fault can be put anywhere inside it; then with it.
+
+   What is asked of every run: no rank hangs; no call outlives its deadline by more than 10 % and a constant; whatever
+   succeeded has the right result; whatever failed blames the right rank; no rank that ends leaves memory or descriptors.
+
+   sim --help */
+#define CDP_IMPLEMENTATION
+#ifdef __has_include
+#if __has_include("cdp_tcp.h")
+#include "cdp_tcp.h"
+#define WITH_STORE 1
+#define WITH_TCP 1
+#elif __has_include("cdp_store.h")
+#include "cdp_store.h"
+#define WITH_STORE 1
+#endif
+#endif
+#include "cdp.h"
+#ifndef WITH_STORE
+#define WITH_STORE 0
+#endif
+#ifndef WITH_TCP
+#define WITH_TCP 0
+#endif
+
+#include "sim.h"
+#include <signal.h>
+#include <sys/wait.h>
+
+/* ---- >>plan: everything about a run, from its seed ---------------------------------------------------------------- */
+
+typedef enum fault_class { F_NONE, F_DELAY, F_KILL, F_CUT, F_PARTITION, F_ISOLATE, F_STOP, F_PAUSE, F_VANISH, F_NOMEM, F_COUNT } fault_class;
+static const char *const fault_names[F_COUNT] = {"none", "delay", "kill", "cut", "partition", "isolate", "stop", "pause", "vanish", "nomem"};
+
+typedef enum verdict { V_RIGHT, V_ERROR, V_BLAME, V_HANG, V_LATE, V_WRONG, V_LEAK, V_OTHER, V_COUNT } verdict;
+static const char *const verdict_names[V_COUNT] = {"right", "right error", "wrong blame", "hang", "late", "wrong result", "leak", "other"};
+
+typedef struct outcome {
+    bool ended, wrong, late;
+    cdp_status status;
+    cdp_error error;
+    uint64_t ended_ns, call_deadline_ns;
+    char note[300];
+} outcome;
+
+typedef struct run run;
+
+typedef struct scenario {
+    const char *name;
+    cdp_status (*func)(run *r, sim_node *node);
+    uint32_t nodes_min, nodes_max;
+    uint32_t faults; /* bit set of fault_class */
+    bool blame;      /* errors must name the right rank */
+} scenario;
+
+struct run {
+    const scenario *sc;
+    fault_class fault_kind;
+    uint64_t seed;
+    uint32_t nodes, timeout_ms, init_timeout_ms;
+    bool tiny, one_host;
+    sim_noise noise;
+    sim_fault fault;
+    sim_world *world;
+    outcome out[SIM_MAX_NODES];
+    uint64_t slack_ns; /* what a call may take beyond its deadline, besides 10 % */
+    /* what the world said at its end */
+    uint64_t hash, virtual_ns, calls[SIM_MAX_NODES], allocs[SIM_MAX_NODES], notice_ns;
+};
+
+static uint64_t started_at(const run *r, const sim_node *node) {
+    (void)r;
+    return node->world->now;
+}
+
+/* A call that must return in time: between begin and end, the node has `timeout_ms`. */
+static void call_begin(run *r, sim_node *node, uint32_t timeout_ms) {
+    r->out[node->id].call_deadline_ns = started_at(r, node) + timeout_ms * SIM_MS * 11 / 10 + r->slack_ns;
+}
+
+static void call_end(run *r, sim_node *node, const char *what) {
+    outcome *o = &r->out[node->id];
+    const uint64_t now = node->world->now;
+    if (now > o->call_deadline_ns && !o->late) {
+        o->late = true;
+        snprintf(o->note, sizeof o->note, "%s returned %llu ms after its deadline and the allowance", what,
+                 (unsigned long long)((now - o->call_deadline_ns) / SIM_MS));
+    }
+}
+
+static __attribute__((format(printf, 3, 4))) cdp_status wrong(run *r, sim_node *node, const char *f, ...) {
+    outcome *o = &r->out[node->id];
+    va_list ap;
+    if (o->wrong) return CDP_OK;
+    o->wrong = true;
+    va_start(ap, f);
+    vsnprintf(o->note, sizeof o->note, f, ap);
+    va_end(ap);
+    sim_say(node, "WRONG: %s", o->note);
+    return CDP_OK;
+}
+
+/* ---- >>raw: the simulated sockets themselves ---------------------------------------------------------------------- */
+
+/* Node 0 echoes what the others send; each checks that its own bytes come back in order. No library above the loop. */
+typedef struct raw_end {
+    cdp__loop *loop;
+    cdp__io io;
+    sim_node *node;
+    run *r;
+    uint64_t key, total, sent, got; /* client: stream positions */
+    uint8_t room[2048];             /* server: bytes to send back */
+    uint32_t held, held_from;
+    int32_t err;
+    bool done, connected, eof;
+} raw_end;
+
+static uint8_t raw_byte(uint64_t key, uint64_t i) { return (uint8_t)((i * 167 + (i >> 8) * 13 + key) ^ (i >> 16)); }
+
+static void raw_serve(cdp__io *io) {
+    raw_end *e = (raw_end *)io->user;
+    for (;;) {
+        cdp_iov v[2];
+        int64_t n;
+        if (!e->held && !e->eof) {
+            v[0].data = e->room;
+            v[0].bytes = 700; /* in two pieces, to see that scattering works */
+            v[1].data = e->room + 700;
+            v[1].bytes = sizeof e->room - 700;
+            n = cdp__io_recv(e->loop, io, v, 2);
+            if (n == 0) return;
+            if (n == CDP_IO_EOF) e->eof = true;
+            else if (n < 0) e->err = (int32_t)-n;
+            else e->held = (uint32_t)n, e->held_from = 0;
+        }
+        if (e->err || (e->eof && !e->held)) {
+            e->done = true;
+            cdp__loop_remove(e->loop, io);
+            return;
+        }
+        v[0].data = e->room + e->held_from;
+        v[0].bytes = e->held;
+        n = cdp__io_send(e->loop, io, v, 1);
+        if (n == 0) return;
+        if (n < 0) {
+            e->err = (int32_t)-n;
+            continue;
+        }
+        e->held -= (uint32_t)n;
+        e->held_from += (uint32_t)n;
+    }
+}
+
+static void raw_client(cdp__io *io) {
+    raw_end *e = (raw_end *)io->user;
+    uint8_t buf[600];
+    cdp_iov v;
+    int64_t n;
+    uint64_t i;
+    if (!e->connected) {
+        if (!(io->ready & CDP_IO_WRITE)) return;
+        e->err = -e->node->os.connect_result(e->node, io->fd);
+        e->connected = e->err == 0;
+    }
+    while (!e->err && e->sent < e->total) {
+        v.data = buf;
+        v.bytes = sizeof buf < e->total - e->sent ? sizeof buf : e->total - e->sent;
+        for (i = 0; i < v.bytes; ++i) buf[i] = raw_byte(e->key, e->sent + i);
+        n = cdp__io_send(e->loop, io, &v, 1);
+        if (n == 0) break;
+        if (n < 0) e->err = (int32_t)-n;
+        else e->sent += (uint64_t)n;
+    }
+    while (!e->err && e->got < e->total) {
+        v.data = buf;
+        v.bytes = sizeof buf;
+        n = cdp__io_recv(e->loop, io, &v, 1);
+        if (n == 0) break;
+        if (n < 0) e->err = n == CDP_IO_EOF ? ECONNRESET : (int32_t)-n;
+        for (i = 0; n > 0 && i < (uint64_t)n; ++i)
+            if (buf[i] != raw_byte(e->key, e->got + i)) wrong(e->r, e->node, "byte %llu came back changed", (unsigned long long)(e->got + i));
+        if (n > 0) e->got += (uint64_t)n;
+    }
+    if (e->err || e->got == e->total) e->done = true;
+}
+
+typedef struct raw_server {
+    cdp__loop loop;
+    cdp__io listener;
+    raw_end *ends;
+    uint32_t count, room;
+    run *r;
+    sim_node *node;
+} raw_server;
+
+static void raw_accept(cdp__io *io) {
+    raw_server *s = (raw_server *)io->user;
+    cdp_addr from;
+    int32_t fd;
+    while ((fd = s->node->os.accept(s->node, io->fd, &from)) >= 0) {
+        raw_end *e = &s->ends[s->count++];
+        if (s->count > s->room) abort();
+        e->loop = &s->loop;
+        e->r = s->r;
+        e->node = s->node;
+        cdp__loop_add(&s->loop, &e->io, fd, raw_serve, e);
+    }
+    io->ready = 0;
+}
+
+static cdp_status raw_serve_all(run *r, sim_node *node) {
+    raw_server *s = (raw_server *)sim_alloc(node, sizeof *s);
+    const uint64_t until = node->world->now + r->timeout_ms * SIM_MS;
+    cdp_addr at = sim_host_addr(node->world, node->host, 7000), bound;
+    cdp_status st = CDP_OK;
+    uint32_t i, done = 0;
+    int32_t fd;
+    s->room = 8 * r->nodes;
+    s->ends = (raw_end *)sim_alloc(node, s->room * sizeof *s->ends);
+    s->r = r;
+    s->node = node;
+    if (cdp__loop_open(&s->loop, &node->os) != CDP_OK) st = CDP_ERR_NOMEM;
+    fd = node->os.listen(node, &at, &bound);
+    if (fd < 0) st = cdp__fail_peer(CDP_ERR_IO, -1, -fd, "listen");
+    cdp__loop_add(&s->loop, &s->listener, fd, raw_accept, s);
+    while (st == CDP_OK && node->os.now_ns(node) < until) {
+        for (done = i = 0; i < s->count; ++i) done += s->ends[i].done && !s->ends[i].err;
+        if (done >= r->nodes - 1) break;
+        st = cdp__loop_run(&s->loop, NULL, until);
+    }
+    if (st == CDP_OK && done < r->nodes - 1) st = cdp__fail(CDP_ERR_TIMEOUT, "%u of %u clients served", done, r->nodes - 1);
+    for (i = 0; i < s->count; ++i) cdp__loop_remove(&s->loop, &s->ends[i].io);
+    cdp__loop_remove(&s->loop, &s->listener);
+    cdp__loop_close(&s->loop);
+    sim_free(node, s->ends);
+    sim_free(node, s);
+    return st;
+}
+
+static cdp_status raw_ask(run *r, sim_node *node) {
+    raw_end *e = (raw_end *)sim_alloc(node, sizeof *e);
+    cdp__loop *loop = (cdp__loop *)sim_alloc(node, sizeof *loop);
+    const uint64_t until = node->world->now + r->timeout_ms * SIM_MS;
+    const cdp_addr to = sim_host_addr(node->world, 0, 7000);
+    cdp_status st = cdp__loop_open(loop, &node->os);
+    uint64_t rnd = sim_stream(r->seed, 500 + node->id);
+    const uint64_t total = sim_log_between(&rnd, 1, r->tiny ? 300 : 60000);
+    while (st == CDP_OK) {
+        const int32_t fd = node->os.connect(node, &to);
+        memset(e, 0, sizeof *e);
+        e->loop = loop;
+        e->r = r;
+        e->node = node;
+        e->key = node->id;
+        e->total = total;
+        if (fd < 0) {
+            st = cdp__fail_peer(CDP_ERR_IO, 0, -fd, "connect");
+            break;
+        }
+        cdp__loop_add(loop, &e->io, fd, raw_client, e);
+        e->io.want_write = true;
+        while (!e->done && st == CDP_OK && node->os.now_ns(node) < until) st = cdp__loop_run(loop, NULL, until);
+        cdp__loop_remove(loop, &e->io);
+        if (e->done && !e->err) break;
+        if (node->os.now_ns(node) >= until) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "%llu of %llu bytes came back", (unsigned long long)e->got, (unsigned long long)total);
+        else if (e->done && e->err != ECONNREFUSED) st = cdp__fail_peer(CDP_ERR_PEER_LOST, 0, e->err, "%llu of %llu bytes came back", (unsigned long long)e->got, (unsigned long long)total);
+        else sim_sleep(node, 10 * SIM_MS); /* nobody listens there yet */
+    }
+    cdp__loop_close(loop);
+    sim_free(node, loop);
+    sim_free(node, e);
+    return st;
+}
+
+static cdp_status raw_main(run *r, sim_node *node) {
+    cdp_status st;
+    sim_doing(node, "echo");
+    call_begin(r, node, r->timeout_ms);
+    st = node->id == 0 ? raw_serve_all(r, node) : raw_ask(r, node);
+    call_end(r, node, "echo");
+    return st;
+}
+
+/* ---- >>scenarios ---------------------------------------------------------------------------------------------------- */
+
+#define ALL_FAULTS ((1u << F_COUNT) - 1)
+
+static const scenario scenarios[] = {
+    {"raw", raw_main, 1, 6, ALL_FAULTS & ~(1u << F_NOMEM), false},
+};
+#define SCENARIO_COUNT ((uint32_t)(sizeof scenarios / sizeof scenarios[0]))
+
+/* ---- >>run ------------------------------------------------------------------------------------------------------------ */
+
+static void node_main(sim_node *node, void *arg) {
+    run *r = (run *)arg;
+    outcome *o = &r->out[node->id];
+    o->status = r->sc->func(r, node);
+    if (o->status != CDP_OK) o->error = *cdp_last_error();
+    o->ended = true;
+    o->ended_ns = node->world->now;
+    sim_say(node, "result: %s%s%s", cdp_status_name(o->status), o->status == CDP_OK ? "" : ": ", o->status == CDP_OK ? "" : o->error.text);
+}
+
+static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t seed) {
+    uint64_t s = sim_stream(seed, 9);
+    memset(r, 0, sizeof *r);
+    r->sc = sc;
+    r->fault_kind = fault;
+    r->seed = seed;
+    r->nodes = (uint32_t)sim_between(&s, sc->nodes_min, sc->nodes_max);
+    if (r->nodes < 2 && fault != F_NONE && fault != F_DELAY && fault != F_PAUSE && fault != F_NOMEM) r->nodes = 2 + (uint32_t)(seed % (sc->nodes_max - 1));
+    r->one_host = sim_chance(&s, 512);
+    r->timeout_ms = (uint32_t)sim_between(&s, 5000, 20000);
+    r->init_timeout_ms = (uint32_t)sim_between(&s, 10000, 20000);
+    r->tiny = fault != F_NONE && sim_chance(&s, 100);
+    r->noise = fault == F_NONE ? sim_noise_calm() : sim_noise_wild(seed, r->tiny);
+    r->slack_ns = 1000 * SIM_MS;
+}
+
+/* Where the fault goes, now that it is known what the run without it looks like. */
+static void plan_fault(run *r, const run *dry) {
+    uint64_t s = sim_stream(r->seed, 10);
+    sim_fault *f = &r->fault;
+    const uint32_t n = r->nodes, a = (uint32_t)(sim_random(&s) % n), b = (a + 1 + (uint32_t)(sim_random(&s) % (n > 1 ? n - 1 : 1))) % n;
+    const bool by_call = sim_chance(&s, 512);
+    memset(f, 0, sizeof *f);
+    f->a = (int32_t)a;
+    f->b = (int32_t)b;
+    f->at_ns = sim_random(&s) % (dry->virtual_ns + dry->virtual_ns / 50 + 1);
+    f->for_ns = SIM_FOREVER;
+    switch (r->fault_kind) {
+    case F_KILL:
+    case F_STOP:
+        f->kind = r->fault_kind == F_KILL ? SIM_FAULT_KILL : SIM_FAULT_STOP;
+        if (by_call) f->at_count = sim_between(&s, 1, dry->calls[a]);
+        break;
+    case F_PAUSE:
+        f->kind = SIM_FAULT_STOP;
+        f->for_ns = sim_log_between(&s, SIM_MS, 1500 * SIM_MS);
+        if (by_call) f->at_count = sim_between(&s, 1, dry->calls[a]);
+        break;
+    case F_VANISH: f->kind = SIM_FAULT_VANISH; break;
+    case F_CUT: f->kind = SIM_FAULT_CUT; break;
+    case F_PARTITION:
+    case F_ISOLATE:
+        f->kind = SIM_FAULT_PARTITION;
+        f->set_a = 1ull << a;
+        f->set_b = r->fault_kind == F_PARTITION ? 1ull << b : ~f->set_a;
+        if (sim_chance(&s, 300)) f->for_ns = sim_log_between(&s, SIM_MS, 60 * SIM_S);
+        break;
+    case F_NOMEM:
+        f->kind = SIM_FAULT_NOMEM;
+        f->at_count = sim_between(&s, 1, dry->allocs[a] ? dry->allocs[a] : 1);
+        break;
+    default: break;
+    }
+}
+
+static bool world_run(run *r, FILE *trace) {
+    sim_desc d;
+    uint32_t i;
+    bool ok;
+    memset(&d, 0, sizeof d);
+    d.seed = r->seed;
+    d.node_count = r->nodes;
+    d.main = node_main;
+    d.arg = r;
+    d.noise = r->noise;
+    d.one_host = r->one_host;
+    d.trace = trace;
+    d.limit_ns = 600 * SIM_S;
+    r->world = sim_open(&d);
+    if (r->fault.kind != SIM_FAULT_NONE) sim_add_fault(r->world, &r->fault);
+    ok = sim_run(r->world);
+    if (r->world->fault_count) r->fault = r->world->faults[0];
+    r->hash = r->world->hash;
+    r->virtual_ns = r->world->now - r->world->start_ns;
+    for (i = 0; i < r->nodes; ++i) {
+        r->calls[i] = r->world->nodes[i].calls;
+        r->allocs[i] = r->world->nodes[i].alloc_calls;
+    }
+    return ok;
+}
+
+/* Ranks that an error of `node` may rightly blame. */
+static uint64_t blamable(const run *r, uint32_t node) {
+    const sim_fault *f = &r->fault;
+    const uint64_t a = 1ull << (f->a & 63), b = 1ull << (f->b & 63);
+    switch (r->fault_kind) {
+    case F_KILL:
+    case F_STOP:
+    case F_VANISH:
+    case F_NOMEM: return a;
+    case F_CUT:
+    case F_PARTITION: return a | b;
+    case F_ISOLATE: return node == (uint32_t)f->a ? ~0ull : a;
+    default: return 0;
+    }
+}
+
+/* Reads the end of the world; `text` says what is wrong, if anything is. */
+static verdict judge(run *r, bool ok, char *text, size_t size) {
+    const bool may_fail = r->fault.happened && r->fault_kind != F_PAUSE;
+    bool failed = false;
+    uint32_t i;
+    text[0] = 0;
+    if (!ok) {
+        snprintf(text, size, "%s", r->world->failure);
+        return r->world->hang ? V_HANG : V_OTHER;
+    }
+    for (i = 0; i < r->nodes; ++i) {
+        const sim_node *d = &r->world->nodes[i];
+        const outcome *o = &r->out[i];
+        if (!o->ended) continue; /* killed, or stopped for good: sim_run() has seen to everybody else */
+        if (o->wrong) {
+            snprintf(text, size, "node %u: %s", i, o->note);
+            return V_WRONG;
+        }
+        if (d->block_count || d->fd_count) {
+            snprintf(text, size, "node %u ended with %s and left %llu allocations (%llu bytes) and %u descriptors", i, cdp_status_name(o->status),
+                     (unsigned long long)d->block_count, (unsigned long long)d->block_bytes, d->fd_count);
+            return V_LEAK;
+        }
+        if (o->late && !(r->fault.kind == SIM_FAULT_STOP && r->fault.a == (int32_t)i)) {
+            snprintf(text, size, "node %u: %s (%s: %s)", i, o->note, cdp_status_name(o->status), o->error.text);
+            return V_LATE;
+        }
+        if (o->status == CDP_OK) continue;
+        failed = true;
+        if (r->fault.happened && o->ended_ns > r->fault.happened_ns && o->ended_ns - r->fault.happened_ns > r->notice_ns) r->notice_ns = o->ended_ns - r->fault.happened_ns;
+        if (!may_fail) {
+            snprintf(text, size, "node %u failed without a cause: %s: %s", i, cdp_status_name(o->status), o->error.text);
+            return V_OTHER;
+        }
+    }
+    for (i = 0; r->sc->blame && i < r->nodes; ++i) {
+        const outcome *o = &r->out[i];
+        if (!o->ended || o->status == CDP_OK) continue;
+        if (r->fault_kind == F_NOMEM && o->status == CDP_ERR_NOMEM && r->fault.a == (int32_t)i) continue;
+        if (o->error.peer >= 0 && (blamable(r, i) >> (o->error.peer & 63) & 1)) continue;
+        snprintf(text, size, "node %u blames rank %d: %s: %s (%s)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.where);
+        return V_BLAME;
+    }
+    return failed ? V_ERROR : V_RIGHT;
+}
+
+typedef struct options {
+    uint64_t from, to;
+    const scenario *only;
+    int32_t fault; /* -1: all */
+    bool single, verbose, twice;
+    uint32_t jobs;
+    int64_t kill_node, kill_at;
+} options;
+
+static const char *fault_text(const run *r, char *out, size_t size) {
+    const sim_fault *f = &r->fault;
+    if (f->kind == SIM_FAULT_NONE) snprintf(out, size, "no fault");
+    else if (r->fault_kind == F_CUT || r->fault_kind == F_PARTITION)
+        snprintf(out, size, "%s between %d and %d at %.3f ms%s", fault_names[r->fault_kind], f->a, f->b, (double)f->happened_ns / 1e6 - 1e3, f->happened ? "" : " (did not happen)");
+    else
+        snprintf(out, size, "%s of %d at %.3f ms (os call %llu)%s", fault_names[r->fault_kind], f->a, (double)f->happened_ns / 1e6 - 1e3, (unsigned long long)f->at_count,
+                 f->happened ? "" : " (did not happen)");
+    return out;
+}
+
+/* One seed: the run without the fault, then the one with it. */
+static verdict seed_run(run *r, const scenario *sc, fault_class fault, uint64_t seed, const options *opt, FILE *trace, char *text, size_t size) {
+    static run dry;
+    verdict v;
+    const bool faulty = fault != F_NONE && fault != F_DELAY;
+    if (faulty) {
+        plan_make(&dry, sc, fault, seed);
+        v = judge(&dry, world_run(&dry, NULL), text, size);
+        if (v != V_RIGHT) {
+            if (trace) {
+                sim_close(dry.world);
+                plan_make(&dry, sc, fault, seed);
+                (void)world_run(&dry, trace);
+            }
+            sim_close(dry.world);
+            *r = dry;
+            return v;
+        }
+        sim_close(dry.world);
+    }
+    plan_make(r, sc, fault, seed);
+    if (faulty) plan_fault(r, &dry);
+    if (opt->kill_at >= 0) {
+        r->fault.a = (int32_t)opt->kill_node;
+        r->fault.at_count = (uint64_t)opt->kill_at;
+    }
+    v = judge(r, world_run(r, trace), text, size);
+    sim_close(r->world);
+    return v;
+}
+
+/* ---- >>command line ----------------------------------------------------------------------------------------------------- */
+
+typedef struct cell {
+    uint64_t runs, verdicts[V_COUNT], happened, worst_notice_ns, virtual_ns;
+} cell;
+
+typedef struct worker {
+    uint64_t at; /* the task it is at */
+    uint64_t passed, failed, replayed;
+    pid_t pid;
+    cell cells[16][F_COUNT];
+} worker;
+
+static uint64_t task_count(const options *o, uint32_t *scs, uint32_t *faults) {
+    uint32_t i;
+    uint64_t n = 0;
+    for (i = 0; i < SCENARIO_COUNT * F_COUNT; ++i) {
+        const scenario *sc = &scenarios[i / F_COUNT];
+        const uint32_t f = i % F_COUNT;
+        if ((o->only && o->only != sc) || (o->fault >= 0 && (uint32_t)o->fault != f) || !(sc->faults >> f & 1)) continue;
+        scs[n] = i / F_COUNT;
+        faults[n++] = f;
+    }
+    return n;
+}
+
+static void print_failure(const char *sc, uint32_t fault, uint64_t seed, const char *verdict_name, const char *text, const run *r) {
+    char line[6000], ft[200];
+    const int n = snprintf(line, sizeof line, "FAIL %s/%s seed %llu: %s: %s\n     %s%s%u nodes%s\n     replay: sim --scenario %s --faults %s --seed %llu --verbose\n", sc,
+                           fault_names[fault], (unsigned long long)seed, verdict_name, text, r ? fault_text(r, ft, sizeof ft) : "", r ? ", " : "", r ? r->nodes : 0,
+                           r && r->tiny ? ", tiny buffers" : "", sc, fault_names[fault], (unsigned long long)seed);
+    fflush(stdout);
+    if (n > 0 && write(1, line, (size_t)n) < 0) return; /* one write: lines of several processes do not mix */
+}
+
+static void task_run(worker *w, const options *opt, uint32_t sc, uint32_t fault, uint64_t seed) {
+    static run r, again;
+    char text[5000], text2[5000];
+    verdict v;
+    cell *c = &w->cells[sc][fault];
+    alarm(60);
+    v = seed_run(&r, &scenarios[sc], (fault_class)fault, seed, opt, NULL, text, sizeof text);
+    if (v <= V_ERROR && (opt->twice || seed % 32 == 7)) { /* the same seed must give the same run */
+        const verdict v2 = seed_run(&again, &scenarios[sc], (fault_class)fault, seed, opt, NULL, text2, sizeof text2);
+        ++w->replayed;
+        if (v2 != v || again.hash != r.hash) {
+            snprintf(text, sizeof text, "a second run differs: %s, %016llx against %016llx", verdict_names[v2], (unsigned long long)again.hash, (unsigned long long)r.hash);
+            v = V_OTHER;
+        }
+    }
+    alarm(0);
+    c->runs++;
+    c->verdicts[v]++;
+    c->happened += r.fault.happened;
+    c->virtual_ns += r.virtual_ns;
+    if (r.notice_ns > c->worst_notice_ns) c->worst_notice_ns = r.notice_ns;
+    if (v <= V_ERROR) {
+        w->passed++;
+        return;
+    }
+    w->failed++;
+    print_failure(scenarios[sc].name, fault, seed, verdict_names[v], text, &r);
+}
+
+static void worker_start(worker *w, const options *opt, const uint32_t *scs, const uint32_t *faults, uint64_t kinds, uint64_t total) {
+    pid_t pid;
+    fflush(stdout);
+    pid = fork();
+    if (pid < 0) abort();
+    if (pid > 0) {
+        w->pid = pid; /* not in the child: this memory is shared */
+        return;
+    }
+    for (; w->at < total; w->at += opt->jobs) task_run(w, opt, scs[w->at % kinds], faults[w->at % kinds], opt->from + w->at / kinds);
+    _exit(0);
+}
+
+static int run_many(const options *opt) {
+    static uint32_t scs[16 * F_COUNT], faults[16 * F_COUNT];
+    const uint64_t kinds = task_count(opt, scs, faults), total = kinds * (opt->to - opt->from + 1);
+    worker *ws = (worker *)mmap(NULL, opt->jobs * sizeof *ws, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct timespec t0, t1;
+    double seconds;
+    uint64_t passed = 0, failed = 0, replayed = 0;
+    uint32_t j, f, sc, alive = 0;
+    if (ws == (worker *)MAP_FAILED) abort();
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    for (j = 0; j < opt->jobs; ++j) ws[j].at = j;
+    for (j = 0; j < opt->jobs || alive; ++j) {
+        if (j < opt->jobs) { /* start one */
+            worker_start(&ws[j], opt, scs, faults, kinds, total);
+            ++alive;
+            continue;
+        }
+        {
+            int status = 0;
+            const pid_t pid = wait(&status);
+            worker *w = ws;
+            while (w->pid != pid) ++w;
+            --alive;
+            if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+            { /* it died in a run: that run failed, and the rest goes on in a new process */
+                char text[100];
+                const uint64_t at = w->at;
+                snprintf(text, sizeof text, WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? "still running after 60 s of real time" : "the process died: %s %d",
+                         WIFSIGNALED(status) ? "signal" : "exit status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+                print_failure(scenarios[scs[at % kinds]].name, faults[at % kinds], opt->from + at / kinds, "other", text, NULL);
+                w->failed++;
+                w->cells[scs[at % kinds]][faults[at % kinds]].runs++;
+                w->cells[scs[at % kinds]][faults[at % kinds]].verdicts[V_OTHER]++;
+                w->at += opt->jobs;
+                worker_start(w, opt, scs, faults, kinds, total);
+                ++alive;
+            }
+        }
+    }
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    seconds = (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9;
+    printf("%-10s %-10s %7s %8s %8s %8s %6s %6s %6s %6s %6s %6s %10s\n", "scenario", "fault", "runs", "happened", "right", "r.error", "blame", "hang", "late", "wrong", "leak", "other",
+           "noticed ms");
+    for (sc = 0; sc < SCENARIO_COUNT; ++sc)
+        for (f = 0; f < F_COUNT; ++f) {
+            cell c;
+            memset(&c, 0, sizeof c);
+            for (j = 0; j < opt->jobs; ++j) {
+                const cell *x = &ws[j].cells[sc][f];
+                uint32_t v;
+                c.runs += x->runs;
+                c.happened += x->happened;
+                for (v = 0; v < V_COUNT; ++v) c.verdicts[v] += x->verdicts[v];
+                if (x->worst_notice_ns > c.worst_notice_ns) c.worst_notice_ns = x->worst_notice_ns;
+            }
+            if (!c.runs) continue;
+            printf("%-10s %-10s %7llu %8llu %8llu %8llu %6llu %6llu %6llu %6llu %6llu %6llu %10.1f\n", scenarios[sc].name, fault_names[f], (unsigned long long)c.runs,
+                   (unsigned long long)c.happened, (unsigned long long)c.verdicts[V_RIGHT], (unsigned long long)c.verdicts[V_ERROR], (unsigned long long)c.verdicts[V_BLAME],
+                   (unsigned long long)c.verdicts[V_HANG], (unsigned long long)c.verdicts[V_LATE], (unsigned long long)c.verdicts[V_WRONG],
+                   (unsigned long long)c.verdicts[V_LEAK], (unsigned long long)c.verdicts[V_OTHER], (double)c.worst_notice_ns * 1e-6);
+        }
+    for (j = 0; j < opt->jobs; ++j) {
+        passed += ws[j].passed;
+        failed += ws[j].failed;
+        replayed += ws[j].replayed;
+    }
+    printf("%.1f s, %.0f runs per second, %llu of them repeated with the same trace\n", seconds, (double)(passed + failed) / seconds, (unsigned long long)replayed);
+    printf("%llu passed, %llu failed\n", (unsigned long long)passed, (unsigned long long)failed);
+    munmap(ws, opt->jobs * sizeof *ws);
+    return failed ? 1 : 0;
+}
+
+/* One seed, in this process, so that a debugger sees it. */
+static int run_one(const options *opt) {
+    static uint32_t scs[16 * F_COUNT], faults[16 * F_COUNT];
+    static run r;
+    const uint64_t kinds = task_count(opt, scs, faults);
+    uint64_t i, passed = 0;
+    char text[5000], ft[200];
+    for (i = 0; i < kinds; ++i) {
+        const verdict v = seed_run(&r, &scenarios[scs[i]], (fault_class)faults[i], opt->from, opt, opt->verbose ? stdout : NULL, text, sizeof text);
+        uint32_t k;
+        printf("%s/%s seed %llu: %s%s%s\n  %u nodes%s%s, %s, %.3f ms of virtual time, trace %016llx\n", scenarios[scs[i]].name, fault_names[faults[i]],
+               (unsigned long long)opt->from, verdict_names[v], text[0] ? ": " : "", text, r.nodes, r.tiny ? ", tiny buffers" : "", r.one_host ? ", one host" : "",
+               fault_text(&r, ft, sizeof ft), (double)r.virtual_ns * 1e-6, (unsigned long long)r.hash);
+        for (k = 0; k < r.nodes; ++k)
+            printf("    node %u: %s%s%s at %.3f ms, %llu os calls, blames %d\n", k, r.out[k].ended ? cdp_status_name(r.out[k].status) : "did not end",
+                   r.out[k].ended && r.out[k].status != CDP_OK ? ": " : "", r.out[k].ended ? r.out[k].error.text : "", (double)r.out[k].ended_ns * 1e-6 - 1e3,
+                   (unsigned long long)r.calls[k], r.out[k].error.peer);
+        passed += v <= V_ERROR;
+    }
+    printf("%llu passed, %llu failed\n", (unsigned long long)passed, (unsigned long long)(kinds - passed));
+    return passed == kinds ? 0 : 1;
+}
+
+/* Kill one node at each of its os calls in turn. */
+static int run_sweep(const options *opt, int64_t stride) {
+    static run r, dry;
+    char text[5000];
+    uint64_t passed = 0, failed = 0;
+    uint32_t i, sc;
+    for (sc = 0; sc < SCENARIO_COUNT; ++sc) {
+        options o = *opt;
+        if (opt->only && opt->only != &scenarios[sc]) continue;
+        plan_make(&dry, &scenarios[sc], F_KILL, opt->from);
+        (void)world_run(&dry, NULL);
+        sim_close(dry.world);
+        for (i = 0; i < dry.nodes; ++i) {
+            o.kill_node = i;
+            for (o.kill_at = 1; o.kill_at <= (int64_t)dry.calls[i]; o.kill_at += stride) {
+                const verdict v = seed_run(&r, &scenarios[sc], F_KILL, opt->from, &o, NULL, text, sizeof text);
+                if (v <= V_ERROR) {
+                    ++passed;
+                    continue;
+                }
+                ++failed;
+                printf("FAIL %s: node %u killed at its os call %lld: %s: %s\n     replay: sim --scenario %s --faults kill --seed %llu --kill %u:%lld --verbose\n", scenarios[sc].name, i,
+                       (long long)o.kill_at, verdict_names[v], text, scenarios[sc].name, (unsigned long long)opt->from, i, (long long)o.kill_at);
+            }
+        }
+    }
+    printf("%llu passed, %llu failed\n", (unsigned long long)passed, (unsigned long long)failed);
+    return failed ? 1 : 0;
+}
+
+static int usage(int code) {
+    uint32_t i;
+    printf("sim [--seeds N | FROM..TO] [--scenario NAME] [--faults KIND] [--jobs J] [--twice]\n"
+           "    run every scenario with every kind of fault for seeds 1..N (default: 20)\n"
+           "sim --seed N [--scenario NAME] [--faults KIND] [--verbose] [--kill NODE:CALL]\n"
+           "    one seed in this process; --verbose prints all that happens; --kill puts the kill at that os call\n"
+           "sim --sweep STRIDE --seed N [--scenario NAME]\n"
+           "    kill each node at every STRIDE-th of its os calls in turn\n"
+           "scenarios:");
+    for (i = 0; i < SCENARIO_COUNT; ++i) printf(" %s", scenarios[i].name);
+    printf("\nfaults:");
+    for (i = 0; i < F_COUNT; ++i) printf(" %s", fault_names[i]);
+    printf("\n");
+    return code;
+}
+
+static const char *option_value(int argc, char **argv, int *i) {
+    if (*i + 1 >= argc) exit(usage(2));
+    return argv[++*i];
+}
+
+int main(int argc, char **argv) {
+    options o;
+    int64_t sweep = 0;
+    uint32_t k;
+    int i;
+    memset(&o, 0, sizeof o);
+    o.from = 1;
+    o.to = 20;
+    o.fault = o.kill_at < 0 ? -1 : -1;
+    o.kill_at = o.kill_node = -1;
+    o.jobs = 1;
+    for (i = 1; i < argc; ++i) {
+        const char *a = argv[i];
+        if (strcmp(a, "--help") == 0) return usage(0);
+        else if (strcmp(a, "--verbose") == 0) o.verbose = true;
+        else if (strcmp(a, "--twice") == 0) o.twice = true;
+        else if (strcmp(a, "--jobs") == 0) o.jobs = (uint32_t)atoi(option_value(argc, argv, &i));
+        else if (strcmp(a, "--sweep") == 0) sweep = atoi(option_value(argc, argv, &i));
+        else if (strcmp(a, "--kill") == 0) {
+            const char *v = option_value(argc, argv, &i), *colon = strchr(v, ':');
+            if (!colon) return usage(2);
+            o.kill_node = atoi(v);
+            o.kill_at = atoll(colon + 1);
+        } else if (strcmp(a, "--seed") == 0) {
+            o.from = o.to = strtoull(option_value(argc, argv, &i), NULL, 0);
+            o.single = true;
+        } else if (strcmp(a, "--seeds") == 0) {
+            const char *v = option_value(argc, argv, &i), *dots = strstr(v, "..");
+            o.from = dots ? strtoull(v, NULL, 0) : 1;
+            o.to = strtoull(dots ? dots + 2 : v, NULL, 0);
+        } else if (strcmp(a, "--scenario") == 0) {
+            const char *v = option_value(argc, argv, &i);
+            for (k = 0; k < SCENARIO_COUNT && strcmp(v, scenarios[k].name) != 0; ++k) {}
+            if (k == SCENARIO_COUNT) return usage(2);
+            o.only = &scenarios[k];
+        } else if (strcmp(a, "--faults") == 0) {
+            const char *v = option_value(argc, argv, &i);
+            for (k = 0; k < F_COUNT && strcmp(v, fault_names[k]) != 0; ++k) {}
+            if (k == F_COUNT) return usage(2);
+            o.fault = (int32_t)k;
+        } else {
+            return usage(2);
+        }
+    }
+    if (o.jobs < 1 || o.jobs > 256 || o.to < o.from) return usage(2);
+    if (sweep > 0) return run_sweep(&o, sweep);
+    return o.single ? run_one(&o) : run_many(&o);
+}
