@@ -214,7 +214,7 @@ typedef struct cdp_os {
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
 
-    /* Threads: all of these, or none. mutex_create and friends return NULL when out of memory. */
+    /* Threads: all of these, or none. thread_start, mutex_create and cond_create return NULL when out of memory. */
     void *(*thread_start)(void *user, void (*func)(void *arg), void *arg);
     void (*thread_join)(void *user, void *thread);
     void *(*mutex_create)(void *user);
@@ -225,6 +225,7 @@ typedef struct cdp_os {
     void (*cond_destroy)(void *user, void *cond);
     void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns); /* may wake early */
     void (*cond_broadcast)(void *user, void *cond);
+    void (*thread_yield)(void *user);
 } cdp_os;
 
 /* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
@@ -299,9 +300,9 @@ typedef struct cdp_transport {
     void (*wake)(void *self); /* from any thread, without the lock: make wait() return soon */
     /* Optional. The group is broken for `error`: tell whoever has no link to us (a store, a radio); must not block. */
     void (*failed)(void *self, const cdp_error *error);
-    /* Optional. Before this rank reports `error` (that a peer is gone, say), look whether an earlier cause is known; at
-       most a few hundred milliseconds. Returns true after replacing *error by the earlier cause. */
-    bool (*first_cause)(void *self, cdp_error *error);
+    /* Optional, asked repeatedly before this rank reports `error`: is an earlier cause known (the peer may have left
+       because of somebody else)? 1: yes, *error was replaced by it; 0: still asking; -1: no. Must not block. */
+    int (*first_cause)(void *self, cdp_error *error);
     void (*destroy)(void *self);
 } cdp_transport;
 
@@ -522,6 +523,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #ifndef CDP_NO_THREADS
 #include <pthread.h>
+#include <sched.h>
 #endif
 
 #ifndef CLOCK_MONOTONIC
@@ -1135,6 +1137,13 @@ CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
 }
 #endif
 
+#ifndef CDP_NO_THREADS
+CDP__PRIVATE void cdp__os_thread_yield(void *user) {
+    (void)user;
+    sched_yield();
+}
+#endif
+
 CDP_API const cdp_os *cdp_os_default(void) {
     static const cdp_os os = {
         NULL,
@@ -1144,11 +1153,11 @@ CDP_API const cdp_os *cdp_os_default(void) {
         cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr,
         cdp__os_poll, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,
 #ifdef CDP_NO_THREADS
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 #else
         cdp__os_thread_start, cdp__os_thread_join,
         cdp__os_mutex_create, cdp__os_mutex_destroy, cdp__os_mutex_lock, cdp__os_mutex_unlock,
-        cdp__os_cond_create, cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast,
+        cdp__os_cond_create, cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast, cdp__os_thread_yield,
 #endif
     };
     return &os;
@@ -1867,6 +1876,1529 @@ CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error
     for (i = 0; i + 32 < bytes; ++i) e->text[i] = in[32 + i] < 32 || in[32 + i] == 127 ? '?' : (char)in[32 + i];
     e->text[i] = 0;
     return true;
+}
+
+/* ---- >>exec: runs round functions over a transport ----------------------------------------------------------------------- */
+
+/* One message of the running round. */
+typedef struct cdp__move {
+    cdp__step step;
+    uint64_t bytes, moved; /* of the payload, over all pieces */
+    bool done;
+} cdp__move;
+
+/* What one link carries for this group, between two frames or inside one. */
+typedef struct cdp__peer {
+    uint8_t tx_head[CDP__FRAME_BYTES], rx_head[CDP__FRAME_BYTES];
+    uint32_t tx_head_left, rx_head_got;
+    uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
+    bool used;                 /* something went over this link: it may be told of a failure */
+    bool tell;                 /* ABORT is still to be sent */
+    uint32_t told;             /* bytes of the ABORT frame already sent */
+} cdp__peer;
+
+typedef struct cdp__op {
+    cdp_request rq; /* defaults filled in */
+    uint64_t seq, deadline_ns, start_ns;
+    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
+    void *user;
+} cdp__op;
+
+typedef enum cdp__health {
+    CDP__HEALTHY,
+    CDP__SETTLING, /* something failed here; an earlier cause is being asked for */
+    CDP__FAILED    /* `error` is final and is being passed on */
+} cdp__health;
+
+struct cdp_group {
+    cdp_group_desc desc; /* defaults filled in */
+    const cdp_os *os;
+    cdp_lock lock;       /* guards everything below */
+    cdp_transport transport;
+    cdp__peer *peers;
+
+    /* operations: a queue in order of issue; the first one runs */
+    cdp__op *queue;
+    uint32_t queue_room, queue_at, queue_used;
+    uint64_t issued, completed; /* sequence numbers */
+    uint64_t soonest_ns;        /* the earliest deadline in the queue */
+
+    /* the running operation */
+    bool running;
+    const cdp__algo *algo;
+    cdp__shape shape;
+    cdp__frame call; /* what this rank's frames say */
+    uint32_t round, rounds, move_count, step_count;
+    cdp__step steps[CDP__ROUND_MAX];
+    cdp__move moves[CDP__ROUND_MAX];
+    uint64_t elem; /* bytes of one element */
+    void *tmp;
+    uint64_t tmp_bytes;
+    uint8_t *stage; /* received bytes on their way into a reduction */
+    uint64_t stage_used;
+
+    /* failure */
+    cdp__health health;
+    cdp_error error;
+    uint64_t settle_ns; /* deadline of SETTLING, then of passing the failure on */
+    uint8_t abort_frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
+    uint32_t abort_bytes;
+    int32_t abort_from; /* the peer whose ABORT frame is being read, -1: none */
+    uint8_t abort_in[CDP__ABORT_MAX];
+    uint32_t abort_in_bytes;
+
+    /* who drives: at most one thread sleeps in transport.wait */
+    void *thread;
+    void *cond;        /* callers that wait beside the one that drives */
+    void *park;        /* the progress thread, standing by */
+    uint32_t knocking; /* threads that want the lock (atomic) */
+    bool sleeping;     /* somebody is in transport.wait */
+    bool stop;         /* the progress thread is to end */
+    uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
+    uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
+    int32_t spin_luck; /* whether looking before sleeping has paid off lately */
+};
+
+#define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that the reduction reads what the socket just wrote */
+#define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
+#define CDP__TELL_MS 100u               /* how long a failed group tries to pass its cause on */
+
+CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return g->queue_used ? &g->queue[g->queue_at] : NULL; }
+
+CDP__PRIVATE void *cdp__exec_buffer(cdp_group *g, uint8_t which, uint64_t off) {
+    const cdp_request *rq = &cdp__exec_head(g)->rq;
+    uint8_t *base = (uint8_t *)(which == CDP__TMP ? g->tmp : which == CDP__IN && rq->in ? (void *)(uintptr_t)rq->in : rq->out);
+    return base ? base + off * g->elem : NULL;
+}
+
+/* "rank 3/8: allreduce #17 of 4194304 x f32 sum, ring (round 5/14): " */
+CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
+    cdp__text_add(t, "rank %u/%u: ", g->desc.rank, g->desc.world_size);
+    if (g->running) {
+        char call[128];
+        cdp__frame_text(&g->call, call, sizeof call);
+        cdp__text_add(t, "%s (round %u/%u): ", call, g->round + 1, g->rounds);
+    }
+}
+
+/* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
+   something with. */
+CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
+    cdp__frame f;
+    uint32_t i;
+    memset(&f, 0, sizeof f);
+    f.type = CDP__FRAME_ABORT;
+    f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
+    cdp__frame_encode(&f, g->abort_frame);
+    g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
+    for (i = 0; i < g->desc.world_size; ++i) g->peers[i].tell = g->peers[i].used && (int32_t)i != cause->origin;
+    g->health = CDP__FAILED;
+    g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
+    if (g->transport.failed) g->transport.failed(g->transport.self, cause);
+    cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
+}
+
+/* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this rank. */
+CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
+    cdp__text t = {g->error.text, sizeof g->error.text, 0};
+    g->error = *cause;
+    g->error.rank = (int32_t)g->desc.rank;
+    cdp__text_add(&t, "rank %u/%u: told by rank %d: %s", g->desc.rank, g->desc.world_size, (int)cause->origin, cause->text);
+    cdp__group_publish(g, cause);
+}
+
+/* The first failure wins. `e` has status, peer, errno and the bare text of what happened. */
+CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
+    cdp__text t;
+    if (g->health != CDP__HEALTHY) return;
+    g->error = *e;
+    g->error.rank = g->error.origin = (int32_t)g->desc.rank;
+    g->error.kind = g->running ? (cdp_coll_kind)g->call.kind : CDP_COLL_NONE;
+    g->error.round = g->running ? g->round : 0;
+    g->error.op_seq = g->running ? g->call.seq : 0;
+    t.at = g->error.text;
+    t.size = sizeof g->error.text;
+    t.used = 0;
+    cdp__exec_context(g, &t);
+    cdp__text_add(&t, "%s", e->text);
+    g->health = CDP__SETTLING;
+    g->settle_ns = g->os->now_ns(g->os->user) + CDP__SETTLE_MS * CDP__MS;
+}
+
+CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_last_error()); }
+
+/* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of somebody else. */
+CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
+    cdp_error cause = g->error;
+    const int answer = g->transport.first_cause && g->error.status != CDP_ERR_ABORTED && g->error.status != CDP_ERR_STATE
+                           ? g->transport.first_cause(g->transport.self, &cause)
+                           : -1;
+    if (answer == 0 && now < g->settle_ns) return;
+    if (answer > 0) cdp__group_adopt(g, &cause);
+    else cdp__group_publish(g, &g->error);
+}
+
+/* Peer p announced an ABORT frame: read its payload as it comes, then fail with what it says. */
+CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
+    const uint32_t p = (uint32_t)g->abort_from;
+    cdp__peer *peer = &g->peers[p];
+    cdp_error cause;
+    while (peer->rx_left) {
+        cdp_iov v;
+        int64_t r;
+        v.data = g->abort_in + g->abort_in_bytes;
+        v.bytes = peer->rx_left;
+        r = g->transport.recv(g->transport.self, p, &v, 1);
+        if (r == 0) return;
+        if (r < 0) break;
+        g->abort_in_bytes += (uint32_t)r;
+        peer->rx_left -= (uint64_t)r;
+    }
+    if (peer->rx_left || !cdp__error_decode(g->abort_in, g->abort_in_bytes, &cause)) {
+        cdp__fail_peer(CDP_ERR_PEER_LOST, p, 0, "rank %u failed and left without saying why", p);
+        cdp__group_fail_last(g);
+        return;
+    }
+    cdp__group_adopt(g, &cause);
+}
+
+CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
+    char here[128], there[128];
+    cdp__frame_text(&g->call, here, sizeof here);
+    cdp__frame_text(theirs, there, sizeof there);
+    if (cdp__frame_same_call(&g->call, theirs))
+        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent %u bytes for round %u, which does not fit; it runs with other settings (small_bytes, piece_bytes) or another version", p,
+                       theirs->bytes, theirs->round + 1);
+    else
+        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->desc.rank, here, p, there);
+    cdp__group_fail_last(g);
+}
+
+/* Bytes of the header of the next frame from p. 1: complete and decoded, 0: later, -1: failed. */
+CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
+    cdp__peer *peer = &g->peers[p];
+    while (peer->rx_head_got < CDP__FRAME_BYTES) {
+        cdp_iov v;
+        int64_t r;
+        v.data = peer->rx_head + peer->rx_head_got;
+        v.bytes = CDP__FRAME_BYTES - peer->rx_head_got;
+        r = g->transport.recv(g->transport.self, p, &v, 1);
+        if (r <= 0) return r == 0 ? 0 : -1;
+        peer->rx_head_got += (uint32_t)r;
+    }
+    peer->rx_head_got = 0;
+    peer->used = true;
+    if (!cdp__frame_decode(peer->rx_head, f)) {
+        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent something that is no frame; the connection is damaged or speaks another version", p);
+        return -1;
+    }
+    peer->rx_left = f->bytes;
+    if (f->type == CDP__FRAME_ABORT) {
+        g->abort_from = (int32_t)p;
+        g->abort_in_bytes = 0;
+    }
+    return 1;
+}
+
+/* The transport gave p up (the reason is this thread's last error). What p had said before, if anything, is the better
+   explanation: look for an ABORT frame that it sent while this rank was only sending. */
+CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
+    const cdp_error e = *cdp_last_error();
+    cdp__frame f;
+    if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0 && cdp__exec_recv_head(g, p, &f) > 0 && f.type == CDP__FRAME_ABORT) {
+        cdp__exec_read_abort(g);
+        if (g->health != CDP__HEALTHY) return;
+    }
+    g->abort_from = -1;
+    cdp__group_fail(g, &e);
+}
+
+/* One send of header and payload together, so that a small message is one system call. Returns bytes, 0, or < 0. */
+CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
+    const uint32_t p = (uint32_t)m->step.peer;
+    cdp__peer *peer = &g->peers[p];
+    const uint8_t *src = (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off);
+    cdp_iov v[2];
+    int64_t r;
+    uint64_t head;
+    if (!peer->tx_left && !peer->tx_head_left) { /* the next piece */
+        cdp__frame f = g->call;
+        f.round = g->round;
+        f.bytes = (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
+        cdp__frame_encode(&f, peer->tx_head);
+        peer->tx_head_left = CDP__FRAME_BYTES;
+        peer->tx_left = f.bytes;
+    }
+    v[0].data = peer->tx_head + (CDP__FRAME_BYTES - peer->tx_head_left);
+    v[0].bytes = peer->tx_head_left;
+    v[1].data = (void *)(uintptr_t)(src ? src + m->moved : NULL);
+    v[1].bytes = peer->tx_left;
+    r = peer->tx_head_left ? g->transport.send(g->transport.self, p, v, peer->tx_left ? 2 : 1) : g->transport.send(g->transport.self, p, v + 1, 1);
+    if (r <= 0) return r;
+    peer->used = true;
+    head = cdp__min((uint64_t)r, peer->tx_head_left);
+    peer->tx_head_left -= (uint32_t)head;
+    peer->tx_left -= (uint64_t)r - head;
+    m->moved += (uint64_t)r - head;
+    m->done = m->moved == m->bytes && !peer->tx_head_left;
+    return r;
+}
+
+/* Payload of a RECV goes straight to its place; that of a RECV_REDUCE passes through the stage in cache-sized portions. */
+CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
+    cdp__peer *peer = &g->peers[m->step.peer];
+    uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off);
+    cdp_iov v;
+    int64_t r;
+    if (m->step.kind == CDP__RECV) {
+        v.data = dst + m->moved;
+        v.bytes = peer->rx_left;
+    } else {
+        v.data = g->stage + g->stage_used;
+        v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->stage_used);
+    }
+    r = g->transport.recv(g->transport.self, (uint32_t)m->step.peer, &v, 1);
+    if (r <= 0) return r;
+    peer->rx_left -= (uint64_t)r;
+    m->moved += (uint64_t)r;
+    if (m->step.kind == CDP__RECV_REDUCE) {
+        const uint64_t staged = g->stage_used + (uint64_t)r, whole = staged / g->elem, done = (m->moved - staged) / g->elem;
+        cdp__kernel_of((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (m->step.flags & CDP__SRC_FIRST) != 0)(dst + done * g->elem, g->stage, whole);
+        g->stage_used = staged - whole * g->elem; /* a torn element waits for its rest */
+        memmove(g->stage, g->stage + whole * g->elem, (size_t)g->stage_used);
+    }
+    return r;
+}
+
+CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
+    const uint32_t p = (uint32_t)m->step.peer;
+    cdp__peer *peer = &g->peers[p];
+    int64_t r = 0;
+    if (!peer->rx_left) {
+        cdp__frame f;
+        const int got = cdp__exec_recv_head(g, p, &f);
+        if (got <= 0) return got;
+        if (f.type == CDP__FRAME_ABORT) return 1;
+        if (!cdp__frame_same_call(&g->call, &f) || f.round != g->round || f.bytes > m->bytes - m->moved || (f.bytes == 0) != (m->bytes == 0)) {
+            cdp__exec_mismatch(g, p, &f);
+            return 1;
+        }
+        r = 1;
+    }
+    if (peer->rx_left) {
+        const int64_t n = cdp__exec_recv_payload(g, m);
+        if (n < 0) return n;
+        r += n;
+    }
+    m->done = m->moved == m->bytes && !peer->rx_left;
+    return r;
+}
+
+/* Let every message of the round advance. True when something moved. */
+CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
+    bool any = false;
+    uint32_t i;
+    for (i = 0; i < g->move_count && g->health == CDP__HEALTHY && g->abort_from < 0; ++i) {
+        cdp__move *m = &g->moves[i];
+        int64_t r;
+        if (m->done) continue;
+        r = m->step.kind == CDP__SEND ? cdp__exec_send(g, m) : cdp__exec_recv(g, m);
+        if (r < 0) cdp__exec_lost(g, (uint32_t)m->step.peer);
+        any = any || r != 0;
+    }
+    return any;
+}
+
+/* List the steps of the current round and post its messages. */
+CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
+    uint32_t i;
+    g->step_count = g->algo->round(&g->shape, g->round, g->steps);
+    CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
+    g->move_count = 0;
+    for (i = 0; i < g->step_count; ++i) {
+        cdp__move *m = &g->moves[g->move_count];
+        if (g->steps[i].peer < 0) continue;
+        m->step = g->steps[i];
+        m->bytes = m->step.len * g->elem;
+        m->moved = 0;
+        m->done = false;
+        ++g->move_count;
+    }
+    g->stage_used = 0;
+}
+
+CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
+    uint32_t i;
+    for (i = 0; i < g->step_count; ++i) {
+        const cdp__step *s = &g->steps[i];
+        void *dst;
+        if (s->peer >= 0 || !s->len) continue;
+        dst = cdp__exec_buffer(g, s->dst, s->dst_off);
+        if (s->kind == CDP__COPY) memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
+        else if (s->kind == CDP__REDUCE)
+            cdp__kernel_of((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (s->flags & CDP__SRC_FIRST) != 0)(dst, cdp__exec_buffer(g, s->src, s->src_off), s->len);
+        else if (s->kind == CDP__DIVIDE) cdp__divide((cdp_dtype)g->call.dtype, dst, s->len, g->desc.world_size);
+    }
+}
+
+/* The scratch of an algorithm; it grows to the largest small message and stays. */
+CDP__PRIVATE bool cdp__exec_need_tmp(cdp_group *g, uint64_t bytes) {
+    void *p;
+    if (bytes <= g->tmp_bytes) return true;
+    p = cdp__alloc(g->os, bytes);
+    if (!p) {
+        cdp__fail_nomem("the scratch of an operation", bytes);
+        return false;
+    }
+    cdp__free(g->os, g->tmp);
+    g->tmp = p;
+    g->tmp_bytes = bytes;
+    return true;
+}
+
+CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
+    cdp__op *op = cdp__exec_head(g);
+    const cdp_request *rq = &op->rq;
+    cdp__shape *s = &g->shape;
+    g->elem = cdp_dtype_size(rq->dtype);
+    s->kind = rq->kind;
+    s->op = rq->op;
+    s->rank = g->desc.rank;
+    s->size = g->desc.world_size;
+    s->root = rq->root;
+    s->count = rq->count;
+    s->in_place = !rq->in || rq->in == rq->out;
+    memset(&g->call, 0, sizeof g->call);
+    g->call.type = CDP__FRAME_DATA;
+    g->call.kind = (uint8_t)rq->kind;
+    g->call.dtype = (uint8_t)rq->dtype;
+    g->call.op = (uint8_t)rq->op;
+    g->call.algo = (uint8_t)cdp__select(rq->kind, rq->count * g->elem, g->desc.small_bytes);
+    g->call.seq = op->seq;
+    g->call.count = rq->count;
+    g->call.root = rq->root;
+    g->algo = cdp__algo_at(g->call.algo);
+    g->round = g->step_count = g->move_count = 0;
+    g->rounds = g->algo->rounds(s);
+    g->running = true;
+    op->start_ns = g->os->now_ns(g->os->user);
+    if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
+    else if (g->rounds) cdp__exec_post(g);
+}
+
+CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
+    const cdp__op op = *cdp__exec_head(g);
+    uint32_t i;
+    g->running = false;
+    g->completed = op.seq;
+    g->queue_at = (g->queue_at + 1) % g->queue_room;
+    --g->queue_used;
+    g->soonest_ns = CDP__NEVER;
+    for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    if (op.done) op.done(op.user, op.start_ns, g->os->now_ns(g->os->user));
+    if (g->callers > 1) g->os->cond_broadcast(g->os->user, g->cond); /* it may be what another caller waits for */
+}
+
+/* Every message of the round is done: its local steps, then the next round or the end. */
+CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
+    cdp__exec_local(g);
+    if (++g->round < g->rounds) cdp__exec_post(g);
+    else cdp__exec_complete(g);
+}
+
+/* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
+CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
+    const cdp__move *late = NULL;
+    const cdp__op *op = cdp__exec_head(g);
+    uint32_t i;
+    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i) op = &g->queue[(g->queue_at + i) % g->queue_room];
+    for (i = 0; i < g->move_count && g->running; ++i)
+        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)) late = &g->moves[i];
+    if (late)
+        cdp__fail_peer(CDP_ERR_TIMEOUT, late->step.peer, 0, "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)", op->rq.timeout_ms,
+                       (int)late->step.peer, late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved, (unsigned long long)late->bytes);
+    else
+        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start", op->rq.timeout_ms);
+    cdp__group_fail_last(g);
+}
+
+/* Pass the failure on: finish the frame that is half sent with zeros (its memory may be gone by now), then ABORT. */
+CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
+    static const uint8_t zeros[4096] = {0};
+    cdp__peer *peer = &g->peers[p];
+    cdp_iov v;
+    int64_t r;
+    if (peer->tx_head_left) {
+        v.data = peer->tx_head + (CDP__FRAME_BYTES - peer->tx_head_left);
+        v.bytes = peer->tx_head_left;
+    } else if (peer->tx_left) {
+        v.data = (void *)(uintptr_t)zeros;
+        v.bytes = cdp__min(peer->tx_left, sizeof zeros);
+    } else {
+        v.data = g->abort_frame + peer->told;
+        v.bytes = g->abort_bytes - peer->told;
+    }
+    r = g->transport.send(g->transport.self, p, &v, 1);
+    if (r < 0) peer->tell = false; /* it cannot be told any more */
+    if (r <= 0) return 0;
+    if (peer->tx_head_left) peer->tx_head_left -= (uint32_t)r;
+    else if (peer->tx_left) peer->tx_left -= (uint64_t)r;
+    else peer->told += (uint32_t)r;
+    peer->tell = peer->told < g->abort_bytes;
+    return r;
+}
+
+/* True while some peer is still to be told and there is time for it. */
+CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
+    bool more = false;
+    uint32_t p;
+    if (now >= g->settle_ns) { /* whoever cannot be told by now will not be */
+        for (p = 0; p < g->desc.world_size; ++p) g->peers[p].tell = false;
+        g->settle_ns = CDP__NEVER;
+    }
+    for (p = 0; p < g->desc.world_size; ++p) {
+        while (g->peers[p].tell && cdp__exec_tell(g, p) > 0) {}
+        more = more || g->peers[p].tell;
+    }
+    return more;
+}
+
+typedef enum cdp__progress { CDP__IDLE, CDP__BLOCKED, CDP__MOVED } cdp__progress;
+
+/* One look at everything: never blocks, never allocates after the first operation of a size. IDLE: nothing to do;
+   BLOCKED: only the transport can help; MOVED: call again. */
+CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
+    const uint64_t now = g->os->now_ns(g->os->user);
+    uint32_t i;
+    if (g->health == CDP__SETTLING) cdp__group_settle(g, now);
+    if (g->health == CDP__SETTLING) return CDP__BLOCKED;
+    if (g->health == CDP__FAILED) return cdp__exec_telling(g, now) ? CDP__BLOCKED : CDP__IDLE;
+    if (!g->queue_used) return CDP__IDLE;
+    if (!g->running) cdp__exec_begin(g);
+    if (g->abort_from >= 0) cdp__exec_read_abort(g);
+    if (g->health != CDP__HEALTHY || cdp__exec_move(g)) return CDP__MOVED;
+    for (i = 0; i < g->move_count && g->moves[i].done; ++i) {}
+    if (i == g->move_count && g->abort_from < 0 && g->health == CDP__HEALTHY) {
+        cdp__exec_next(g);
+        return CDP__MOVED;
+    }
+    if (g->health == CDP__HEALTHY && now < g->soonest_ns) return CDP__BLOCKED;
+    if (g->health == CDP__HEALTHY) cdp__exec_fail_timeout(g, now);
+    return CDP__MOVED; /* it has just failed: look again */
+}
+
+/* When the group wants to be looked at again even if nothing arrives. */
+CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) { return g->health == CDP__HEALTHY ? g->soonest_ns : g->settle_ns; }
+
+/* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
+
+/* One direction of one pair: a ring that one rank fills and the other empties; head and tail only grow. */
+typedef struct cdp__ring {
+    uint64_t head; /* bytes ever written; only the writer stores */
+    uint8_t pad_[56];
+    uint64_t tail; /* bytes ever read; only the reader stores */
+    uint8_t pad2_[56];
+} cdp__ring; /* the bytes follow */
+
+/* A rank's bell: whoever changes one of its rings rings it. */
+typedef struct cdp__bell {
+    cdp_lock lock;
+    void *cond;
+    uint64_t rung, seen; /* `seen` is the owner's */
+    bool sleeping, left;
+} cdp__bell;
+
+struct cdp_hub {
+    cdp_hub_desc desc;
+    const cdp_os *os;
+    cdp__ring **rings; /* [from * world_size + to], made on first use */
+    cdp__bell *bells;
+};
+
+typedef struct cdp__hub_end {
+    cdp_hub *hub;
+    uint32_t rank;
+} cdp__hub_end;
+
+/* Either side may come first; the loser of the race throws its ring away. */
+CDP__PRIVATE cdp__ring *cdp__hub_ring(cdp_hub *h, uint32_t from, uint32_t to) {
+    cdp__ring **slot = &h->rings[(uint64_t)from * h->desc.world_size + to];
+    cdp__ring *ring = __atomic_load_n(slot, __ATOMIC_ACQUIRE), *expected = NULL;
+    if (ring) return ring;
+    ring = (cdp__ring *)cdp__alloc(h->os, sizeof *ring + h->desc.ring_bytes);
+    if (!ring) {
+        cdp__fail_nomem("the ring between two ranks of a hub", sizeof *ring + h->desc.ring_bytes);
+        return NULL;
+    }
+    memset(ring, 0, sizeof *ring);
+    if (__atomic_compare_exchange_n(slot, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return ring;
+    cdp__free(h->os, ring);
+    return expected;
+}
+
+CDP__PRIVATE void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
+    cdp__bell *b = &h->bells[rank];
+    __atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST); /* before looking whether somebody sleeps: the sleeper does the reverse */
+    if (!__atomic_load_n(&b->sleeping, __ATOMIC_SEQ_CST)) return;
+    cdp_lock_acquire(&b->lock);
+    if (b->cond) h->os->cond_broadcast(h->os->user, b->cond);
+    cdp_lock_release(&b->lock);
+}
+
+/* Copy n bytes between the ring (at position `at`, wrapping) and memory. */
+CDP__PRIVATE void cdp__ring_copy(const cdp_hub *h, cdp__ring *ring, uint64_t at, uint8_t *mem, uint64_t n, bool into_ring) {
+    uint8_t *bytes = (uint8_t *)(ring + 1);
+    const uint64_t off = at % h->desc.ring_bytes, first = cdp__min(n, h->desc.ring_bytes - off);
+    if (into_ring) {
+        memcpy(bytes + off, mem, (size_t)first);
+        memcpy(bytes, mem + first, (size_t)(n - first));
+    } else {
+        memcpy(mem, bytes + off, (size_t)first);
+        memcpy(mem + first, bytes, (size_t)(n - first));
+    }
+}
+
+CDP__PRIVATE int64_t cdp__hub_move(cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
+    cdp_hub *h = e->hub;
+    cdp__ring *ring = sending ? cdp__hub_ring(h, e->rank, peer) : cdp__hub_ring(h, peer, e->rank);
+    const bool left = __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE); /* before the ring: its last words count */
+    uint64_t moved = 0, at, room;
+    uint32_t i;
+    if (!ring) return CDP_ERR_NOMEM;
+    at = __atomic_load_n(sending ? &ring->head : &ring->tail, __ATOMIC_RELAXED); /* ours */
+    room = sending ? h->desc.ring_bytes - (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE)) : __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE) - at;
+    if (left && (sending || !room)) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
+    for (i = 0; i < n && room; ++i) {
+        const uint64_t bytes = cdp__min(v[i].bytes, room);
+        if (bytes) cdp__ring_copy(h, ring, at, (uint8_t *)v[i].data, bytes, sending);
+        at += bytes;
+        moved += bytes;
+        room -= bytes;
+    }
+    __atomic_store_n(sending ? &ring->head : &ring->tail, at, __ATOMIC_RELEASE);
+    if (moved) cdp__hub_bell(h, peer);
+    return (int64_t)moved;
+}
+
+CDP__PRIVATE int64_t cdp__hub_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, true); }
+CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false); }
+
+/* Without threads nobody can ring while this one sleeps; then poll() sleeps a little, which lets others run. */
+CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+    cdp__hub_end *e = (cdp__hub_end *)self;
+    const cdp_os *os = e->hub->os;
+    cdp__bell *b = &e->hub->bells[e->rank];
+    if (deadline_ns && __atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen) {
+        cdp_lock_release(lock);
+        if (b->cond) {
+            cdp_lock_acquire(&b->lock);
+            __atomic_store_n(&b->sleeping, true, __ATOMIC_SEQ_CST);
+            while (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen && os->now_ns(os->user) < deadline_ns)
+                os->cond_wait(os->user, b->cond, b->lock.mutex, deadline_ns);
+            __atomic_store_n(&b->sleeping, false, __ATOMIC_SEQ_CST);
+            cdp_lock_release(&b->lock);
+        } else {
+            os->poll(os->user, NULL, 0, cdp__min(deadline_ns, os->now_ns(os->user) + CDP__MS / 10));
+        }
+        cdp_lock_acquire(lock);
+    }
+    b->seen = __atomic_load_n(&b->rung, __ATOMIC_SEQ_CST);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__hub_wake(void *self) {
+    cdp__hub_end *e = (cdp__hub_end *)self;
+    cdp__hub_bell(e->hub, e->rank);
+}
+
+CDP__PRIVATE void cdp__hub_leave(void *self) {
+    cdp__hub_end *e = (cdp__hub_end *)self;
+    uint32_t r;
+    __atomic_store_n(&e->hub->bells[e->rank].left, true, __ATOMIC_RELEASE);
+    for (r = 0; r < e->hub->desc.world_size; ++r) cdp__hub_bell(e->hub, r);
+    cdp__free(e->hub->os, e);
+}
+
+CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
+    cdp__hub_end *e;
+    if (h->desc.world_size != world_size)
+        return cdp__fail(CDP_ERR_INVALID, "the hub connects %u ranks, the group is to have %u: make them equal", h->desc.world_size, world_size);
+    e = (cdp__hub_end *)cdp__alloc_zero(h->os, sizeof *e);
+    if (!e) return cdp__fail_nomem("a rank's end of a hub", sizeof *e);
+    e->hub = h;
+    e->rank = rank;
+    out->self = e;
+    out->send = cdp__hub_send;
+    out->recv = cdp__hub_recv;
+    out->wait = cdp__hub_wait;
+    out->wake = cdp__hub_wake;
+    out->destroy = cdp__hub_leave;
+    return CDP_OK;
+}
+
+CDP_API void cdp_hub_destroy(cdp_hub *h) {
+    uint64_t i;
+    if (!h) return;
+    for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i) cdp__free(h->os, h->rings[i]);
+    for (i = 0; h->bells && i < h->desc.world_size; ++i) {
+        if (h->bells[i].cond) h->os->cond_destroy(h->os->user, h->bells[i].cond);
+        cdp__lock_close(&h->bells[i].lock);
+    }
+    cdp__free(h->os, h->rings);
+    cdp__free(h->os, h->bells);
+    cdp__free(h->os, h);
+}
+
+CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
+    const cdp_os *os;
+    cdp_hub *h;
+    uint32_t i;
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create needs a desc and a place for the result");
+    *out = NULL;
+    if (!desc->world_size || desc->world_size > 65536) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create: world_size %u is not in 1 .. 65536", desc->world_size);
+    os = desc->os ? desc->os : cdp_os_default();
+    h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
+    if (!h) return cdp__fail_nomem("a hub", sizeof *h);
+    h->os = os;
+    h->desc = *desc;
+    h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
+    h->rings = (cdp__ring **)cdp__alloc_zero(os, (uint64_t)desc->world_size * desc->world_size * sizeof *h->rings);
+    h->bells = (cdp__bell *)cdp__alloc_zero(os, desc->world_size * sizeof *h->bells);
+    for (i = 0; h->rings && h->bells && i < desc->world_size; ++i) {
+        if (!cdp__lock_open(&h->bells[i].lock, os, os->mutex_create != NULL)) break;
+        h->bells[i].cond = os->cond_create ? os->cond_create(os->user) : NULL;
+        if (os->cond_create && !h->bells[i].cond) break;
+    }
+    if (!h->rings || !h->bells || i < desc->world_size) {
+        cdp_hub_destroy(h);
+        return cdp__fail_nomem("a hub", sizeof *h);
+    }
+    *out = h;
+    return CDP_OK;
+}
+
+/* ---- >>drive: who lets communication advance ---------------------------------------------------------------------------------- */
+
+/* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so that a synchronous
+   operation needs no hand-over between threads; the progress thread stands by while callers come and go, and takes over
+   when work is in flight and nobody waits for it, or when nobody has waited for a while (then it watches for news). */
+#define CDP__STAND_BY_MS 2u /* how soon after the last caller the thread goes back to its watch */
+#define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
+#define CDP__FIRST_MOVES 3u /* what a starting caller does itself: copy in, and the first bytes out */
+
+/* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that just released it. */
+CDP__PRIVATE void cdp__drive_breathe(cdp_group *g) {
+    uint32_t i;
+    if (!__atomic_load_n(&g->knocking, __ATOMIC_RELAXED)) return;
+    cdp_lock_release(&g->lock);
+    for (i = 0; i < 64 && __atomic_load_n(&g->knocking, __ATOMIC_RELAXED); ++i) g->os->thread_yield(g->os->user);
+    cdp_lock_acquire(&g->lock);
+}
+
+/* How every call from outside takes the lock. */
+CDP__PRIVATE void cdp__enter(cdp_group *g) {
+    __atomic_add_fetch(&g->knocking, 1, __ATOMIC_RELAXED);
+    cdp_lock_acquire(&g->lock);
+    __atomic_sub_fetch(&g->knocking, 1, __ATOMIC_RELAXED);
+}
+
+CDP__PRIVATE void cdp__leave(cdp_group *g) { cdp_lock_release(&g->lock); }
+
+CDP__PRIVATE void cdp__drive_poll(cdp_group *g) {
+    while (cdp__exec_poll(g) == CDP__MOVED) cdp__drive_breathe(g);
+}
+
+/* Sleep in the transport, or beside whoever does. */
+CDP__PRIVATE void cdp__drive_sleep(cdp_group *g, uint64_t deadline_ns) {
+    deadline_ns = cdp__min(deadline_ns, cdp__exec_deadline(g));
+    if (g->sleeping) {
+        if (g->cond) g->os->cond_wait(g->os->user, g->cond, g->lock.mutex, deadline_ns);
+        return;
+    }
+    g->sleeping = true;
+    if (g->transport.wait(g->transport.self, &g->lock, deadline_ns) != CDP_OK) cdp__group_fail_last(g);
+    g->sleeping = false;
+    if (g->cond && g->callers) g->os->cond_broadcast(g->os->user, g->cond); /* the next driver */
+}
+
+/* Look for a few microseconds before sleeping: a wake-up costs more than most small operations. Where looking has not
+   paid off lately (more ranks than cores), it is tried only now and then. Returns true when it is worth another poll. */
+CDP__PRIVATE bool cdp__drive_spin(cdp_group *g, uint64_t until_ns) {
+    const bool out_of_luck = g->spin_luck < 0 && (g->drives & 31) != 0;
+    if (g->desc.no_spin || g->sleeping || out_of_luck || g->os->now_ns(g->os->user) >= until_ns) return false;
+    g->sleeping = true;
+    if (g->transport.wait(g->transport.self, NULL, 0) != CDP_OK) cdp__group_fail_last(g);
+    g->sleeping = false;
+    return true;
+}
+
+/* Drive until operation `seq` is done, the group has failed and passed it on, or the deadline. */
+CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+    uint64_t spin_until = 0;
+    bool spun = false;
+    ++g->callers;
+    ++g->drives;
+    if (g->sleeping) g->transport.wake(g->transport.self); /* the progress thread: it will stand by */
+    for (;;) {
+        const uint64_t before = g->completed;
+        cdp__drive_poll(g);
+        if (g->completed >= seq || (g->health == CDP__FAILED && cdp__exec_poll(g) == CDP__IDLE)) break;
+        if (g->os->now_ns(g->os->user) >= deadline_ns) break;
+        if (g->completed != before || !spin_until) spin_until = g->os->now_ns(g->os->user) + g->desc.spin_us * 1000ull;
+        if (cdp__drive_spin(g, spin_until)) {
+            spun = true;
+            continue;
+        }
+        if (spun && g->spin_luck > -8) --g->spin_luck;
+        spun = false;
+        cdp__drive_sleep(g, deadline_ns);
+    }
+    if (spun && g->spin_luck < 8) g->spin_luck += 2;
+    --g->callers;
+    if (g->callers) g->os->cond_broadcast(g->os->user, g->cond); /* one of them drives now */
+    else if (g->thread && g->queue_used) g->os->cond_broadcast(g->os->user, g->park);
+}
+
+CDP__PRIVATE void cdp__drive_thread(void *arg) {
+    cdp_group *g = (cdp_group *)arg;
+    const cdp_os *os = g->os;
+    uint64_t seen = 0;
+    cdp_lock_acquire(&g->lock);
+    while (!g->stop) {
+        const bool busy = g->queue_used && g->health == CDP__HEALTHY;
+        if (g->callers || g->sleeping || (!busy && seen != g->drives)) { /* stand by */
+            seen = g->drives;
+            os->cond_wait(os->user, g->park, g->lock.mutex, os->now_ns(os->user) + (g->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
+        } else if (cdp__exec_poll(g) == CDP__MOVED) {
+            cdp__drive_breathe(g);
+        } else {
+            cdp__drive_sleep(g, CDP__NEVER);
+        }
+    }
+    cdp_lock_release(&g->lock);
+}
+
+/* ---- >>group -------------------------------------------------------------------------------------------------------------------- */
+
+CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    (void)self, (void)v, (void)n;
+    return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one has nobody to talk to");
+}
+CDP__PRIVATE cdp_status cdp__alone_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+    (void)self, (void)lock, (void)deadline_ns;
+    return CDP_OK;
+}
+CDP__PRIVATE void cdp__alone_nothing(void *self) { (void)self; }
+
+CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc) {
+    cdp_group_desc d = *desc;
+    d.timeout_ms = cdp__def(d.timeout_ms, 600000);
+    d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
+    d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 256 * 1024), 1u << 30);
+    d.spin_us = cdp__def(d.spin_us, 20);
+    if (!d.os) d.os = cdp_os_default();
+    return d;
+}
+
+CDP_API void cdp_group_destroy(cdp_group *g) {
+    const cdp_os *os;
+    if (!g) return;
+    os = g->os;
+    if (g->thread) {
+        cdp_lock_acquire(&g->lock);
+        g->stop = true;
+        os->cond_broadcast(os->user, g->park);
+        g->transport.wake(g->transport.self);
+        cdp_lock_release(&g->lock);
+        os->thread_join(os->user, g->thread);
+    }
+    while (g->health != CDP__HEALTHY && cdp__exec_poll(g) == CDP__BLOCKED && os->now_ns(os->user) < g->settle_ns)
+        if (g->transport.wait(g->transport.self, NULL, g->settle_ns) != CDP_OK) break; /* a failure is passed on before leaving */
+    if (g->transport.destroy) g->transport.destroy(g->transport.self);
+    if (g->cond) os->cond_destroy(os->user, g->cond);
+    if (g->park) os->cond_destroy(os->user, g->park);
+    cdp__lock_close(&g->lock);
+    cdp__free(os, g->peers);
+    cdp__free(os, g->queue);
+    cdp__free(os, g->tmp);
+    cdp__free(os, g->stage);
+    cdp__free(os, g);
+}
+
+/* Everything that a group owns, besides its transport. */
+CDP__PRIVATE cdp_status cdp__group_open(cdp_group *g) {
+    const cdp_os *os = g->os;
+    const bool threads = os->thread_start && os->mutex_create; /* callers may be threads even without a progress thread */
+    g->queue_room = 64;
+    g->peers = (cdp__peer *)cdp__alloc_zero(os, g->desc.world_size * sizeof *g->peers);
+    g->queue = (cdp__op *)cdp__alloc(os, g->queue_room * sizeof *g->queue);
+    g->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
+    g->cond = threads ? os->cond_create(os->user) : NULL;
+    g->park = threads ? os->cond_create(os->user) : NULL;
+    if (!g->peers || !g->queue || !g->stage || (threads && (!g->cond || !g->park)) || !cdp__lock_open(&g->lock, os, threads))
+        return cdp__fail_nomem("a group", g->desc.world_size * sizeof *g->peers + CDP__STAGE_BYTES);
+    if (!threads || g->desc.no_thread || g->desc.world_size == 1) return CDP_OK;
+    g->thread = os->thread_start(os->user, cdp__drive_thread, g);
+    return g->thread ? CDP_OK : cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
+}
+
+CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
+    cdp_group *g = NULL;
+    cdp_transport t;
+    cdp_status st = CDP_OK;
+    const cdp_os *os;
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
+    *out = NULL;
+    os = desc->os ? desc->os : cdp_os_default();
+    memset(&t, 0, sizeof t);
+    if (desc->transport) t = *desc->transport;
+    if (!desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: world_size is 0; set it to the number of ranks");
+    else if (desc->rank >= desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u", desc->rank, desc->world_size);
+    else if (!desc->transport && !desc->hub && desc->world_size > 1)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: %u ranks need a hub or a transport (or cdp_init_from_env of cdp_tcp.h)", desc->world_size);
+    else if (!desc->transport && desc->hub) st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
+    else if (!desc->transport) t.send = t.recv = cdp__alone_move, t.wait = cdp__alone_wait, t.wake = t.destroy = cdp__alone_nothing;
+    if (st == CDP_OK && !(g = (cdp_group *)cdp__alloc_zero(os, sizeof *g))) st = cdp__fail_nomem("a group", sizeof *g);
+    if (!g) {
+        if (t.destroy) t.destroy(t.self);
+        return st;
+    }
+    g->os = os;
+    g->desc = cdp__group_desc_defaults(desc);
+    g->transport = t;
+    g->desc.transport = &g->transport;
+    g->abort_from = -1;
+    g->soonest_ns = CDP__NEVER;
+    st = cdp__group_open(g);
+    if (st != CDP_OK) cdp_group_destroy(g);
+    else *out = g;
+    return st;
+}
+
+CDP_API uint32_t cdp_rank(const cdp_group *g) { return g ? g->desc.rank : 0; }
+CDP_API uint32_t cdp_size(const cdp_group *g) { return g ? g->desc.world_size : 0; }
+CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) { return g ? &g->desc : NULL; }
+
+/* The group's failure becomes this thread's last error. Lock held. While SETTLING the cause is not final: not failed yet. */
+CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
+    if (g->health != CDP__FAILED) return CDP_OK;
+    *cdp__error_slot() = g->error;
+    return g->error.status;
+}
+
+CDP_API cdp_status cdp_group_status(cdp_group *g) {
+    cdp_status st;
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_group_status needs a group");
+    cdp__enter(g);
+    st = cdp__group_report(g);
+    cdp__leave(g);
+    return st;
+}
+
+/* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
+CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
+    if (g->health == CDP__FAILED) return;
+    g->health = CDP__HEALTHY; /* somebody's word is better than a cause that is still being settled */
+    cdp__group_fail(g, e);
+    cdp__group_publish(g, &g->error);
+    cdp__drive_poll(g);
+    if (g->cond) g->os->cond_broadcast(g->os->user, g->cond);
+    if (g->sleeping) g->transport.wake(g->transport.self);
+}
+
+CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
+    if (!g) return;
+    cdp__fail_peer(CDP_ERR_ABORTED, g->desc.rank, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
+    cdp__enter(g);
+    cdp__group_break(g, cdp_last_error());
+    cdp__leave(g);
+}
+
+CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
+    uint64_t until;
+    cdp_status st;
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_poll needs a group");
+    until = g->os->now_ns(g->os->user) + budget_us * 1000ull;
+    cdp__enter(g);
+    for (;;) {
+        const bool late = g->os->now_ns(g->os->user) >= until;
+        if (!g->sleeping && (late || g->queue_used)) { /* look at the sockets, also when nothing is in flight */
+            g->sleeping = true;
+            if (g->transport.wait(g->transport.self, &g->lock, late ? 0 : cdp__min(until, cdp__exec_deadline(g))) != CDP_OK) cdp__group_fail_last(g);
+            g->sleeping = false;
+        }
+        cdp__drive_poll(g);
+        if (late || !g->queue_used || g->health == CDP__FAILED) break;
+    }
+    st = cdp__group_report(g);
+    cdp__leave(g);
+    return st;
+}
+
+/* ---- >>work, collectives ------------------------------------------------------------------------------------------------------------ */
+
+CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x < y + b_bytes && y < x + a_bytes;
+}
+
+/* The caller's mistakes, each in one sentence. Fills in the defaults. */
+CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) {
+    const char *name = cdp_coll_name(rq->kind);
+    const uint32_t n = g->desc.world_size;
+    uint64_t bytes, out_bytes;
+    if ((uint32_t)rq->kind <= CDP_COLL_NONE || (uint32_t)rq->kind >= CDP_COLL_COUNT) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)rq->kind);
+    if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
+    if (!rq->op) rq->op = CDP_REDUCE_SUM;
+    if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
+    if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)rq->dtype);
+    if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", name, (int)rq->op);
+    if (rq->kind == CDP_COLL_BROADCAST && rq->root >= n) return cdp__fail(CDP_ERR_INVALID, "broadcast: root %u is not below world_size %u", rq->root, n);
+    if (!cdp__mul_fits(rq->count, cdp_dtype_size(rq->dtype), &bytes) || !cdp__mul_fits(bytes, rq->kind == CDP_COLL_ALLGATHER ? n : 1, &out_bytes))
+        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
+    if (!bytes) return CDP_OK;
+    if (!rq->out) return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name, (unsigned long long)rq->count);
+    if (((uintptr_t)rq->out | (uintptr_t)rq->in) % cdp_dtype_size(rq->dtype))
+        return cdp__fail(CDP_ERR_INVALID, "%s: a buffer is not aligned to its dtype %s", name, cdp_dtype_name(rq->dtype));
+    if (rq->in && rq->in != rq->out && cdp__overlap(rq->in, rq->out, bytes, out_bytes))
+        return cdp__fail(CDP_ERR_INVALID, "%s: input and result overlap; use separate memory, or pass NULL as the input to work in place", name);
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
+    const uint32_t room = g->queue_room * 2;
+    cdp__op *q = (cdp__op *)cdp__alloc(g->os, room * sizeof *q);
+    uint32_t i;
+    if (!q) return false;
+    for (i = 0; i < g->queue_used; ++i) q[i] = g->queue[(g->queue_at + i) % g->queue_room];
+    cdp__free(g->os, g->queue);
+    g->queue = q;
+    g->queue_room = room;
+    g->queue_at = 0;
+    return true;
+}
+
+/* Lock held. The caller's thread makes the first move, so that the first bytes leave before this returns. */
+CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    cdp_status st = cdp__group_report(g);
+    cdp__op *op;
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    if (g->queue_used == g->queue_room && !cdp__queue_grow(g)) return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
+    op = &g->queue[(g->queue_at + g->queue_used++) % g->queue_room];
+    op->rq = *rq;
+    op->seq = ++g->issued;
+    op->deadline_ns = cdp__deadline(g->os, rq->timeout_ms);
+    op->start_ns = 0;
+    op->done = done;
+    op->user = user;
+    out->group = g;
+    out->seq = op->seq;
+    g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
+    for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {}
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    cdp_request rq;
+    cdp_status st;
+    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a group, a request and a place for the work");
+    out->group = NULL;
+    out->seq = 0;
+    rq = *request;
+    st = cdp__request_check(g, &rq);
+    if (st != CDP_OK) return st;
+    cdp__enter(g);
+    st = cdp__start_locked(g, &rq, done, user, out);
+    cdp__leave(g);
+    return st;
+}
+
+/* Work that nobody waits for yet: see that somebody sleeps on its behalf. */
+CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
+    if (!g->thread) return;
+    cdp__enter(g);
+    if (g->queue_used && !g->callers) {
+        if (g->sleeping) g->transport.wake(g->transport.self); /* it sleeps on what it knew before */
+        else g->os->cond_broadcast(g->os->user, g->park);
+    }
+    cdp__leave(g);
+}
+
+CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work *out) {
+    const cdp_status st = cdp__start(g, request, NULL, NULL, out);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+/* Lock held. */
+CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
+    if (w.group->completed >= w.seq) return CDP_OK;
+    return w.group->health == CDP__FAILED ? cdp__group_report(w.group) : CDP_PENDING;
+}
+
+CDP_API cdp_status cdp_work_wait(cdp_work w) {
+    cdp_group *g = w.group;
+    cdp_status st;
+    if (!g || !w.seq) return CDP_OK;
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    if (st == CDP_PENDING) {
+        cdp__drive_until(g, w.seq, CDP__NEVER);
+        st = cdp__work_state(w);
+    }
+    cdp__leave(g);
+    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
+}
+
+CDP_API cdp_status cdp_work_test(cdp_work w) {
+    cdp_group *g = w.group;
+    cdp_status st;
+    if (!g || !w.seq) return CDP_OK;
+    if (!g->thread) (void)cdp_poll(g, 0);
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    cdp__leave(g);
+    return st;
+}
+
+CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = kind;
+    rq.in = in;
+    rq.out = out;
+    rq.count = count;
+    rq.dtype = dtype;
+    rq.op = op;
+    rq.root = root;
+    return rq;
+}
+
+CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
+    cdp_work w;
+    const cdp_status st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
+    return st == CDP_OK ? cdp_work_wait(w) : st;
+}
+
+CDP_API cdp_status cdp_allreduce(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op) {
+    return cdp__run(g, cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0));
+}
+
+CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
+    return cdp_start(g, &rq, work);
+}
+
+CDP_API cdp_status cdp_broadcast(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root) {
+    return cdp__run(g, cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root));
+}
+
+CDP_API cdp_status cdp_broadcast_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
+    return cdp_start(g, &rq, work);
+}
+
+CDP_API cdp_status cdp_allgather(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
+    return cdp__run(g, cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0));
+}
+
+CDP_API cdp_status cdp_allgather_async(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+    return cdp_start(g, &rq, work);
+}
+
+CDP_API cdp_status cdp_barrier(cdp_group *g) { return cdp__run(g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0)); }
+
+CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+    return cdp_start(g, &rq, work);
+}
+
+/* ---- >>bucket (pure): which parameters travel together ---------------------------------------------------------------------- */
+
+typedef struct cdp__bucket_plan {
+    uint32_t bucket_count;
+    uint32_t *bucket_of; /* per parameter */
+} cdp__bucket_plan;
+
+/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype; a bucket is closed by the parameter
+   that brings it to its limit, so limits may be overshot; the first bucket of each dtype has its own, smaller limit, so
+   that communication starts early. Buckets are then numbered in the order in which a backward pass that goes from the last
+   parameter to the first completes them. Needs `bucket_of` with room for n; returns the number of buckets. */
+CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n, uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
+    uint64_t size[CDP_DTYPE_COUNT], limit[CDP_DTYPE_COUNT];
+    uint32_t open[CDP_DTYPE_COUNT], count = 0, renamed = 0, i, k;
+    for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
+        limit[i] = first_bytes;
+        open[i] = UINT32_MAX;
+        size[i] = 0;
+    }
+    for (i = n; i-- > 0;) {
+        const cdp_dtype t = params[i].dtype;
+        if (open[t] == UINT32_MAX) open[t] = count++;
+        bucket_of[i] = open[t];
+        size[t] += params[i].count * cdp_dtype_size(t);
+        if (size[t] >= limit[t]) {
+            limit[t] = bytes;
+            open[t] = UINT32_MAX;
+            size[t] = 0;
+        }
+    }
+    /* A bucket is complete with its lowest parameter: number the buckets by that, highest first. Names at or above `count`
+       are final. */
+    for (i = n; i-- > 0;) {
+        bool lowest = bucket_of[i] < count;
+        for (k = 0; k < i && lowest; ++k) lowest = bucket_of[k] != bucket_of[i];
+        if (!lowest) continue;
+        {
+            const uint32_t old = bucket_of[i];
+            for (k = i; k < n; ++k)
+                if (bucket_of[k] == old) bucket_of[k] = count + renamed;
+            ++renamed;
+        }
+    }
+    for (i = 0; i < n; ++i) bucket_of[i] -= count;
+    return count;
+}
+
+/* ---- >>reducer: DDP ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct cdp__param {
+    cdp_param user;
+    char *name;
+    uint32_t bucket;
+    uint8_t *grad; /* its place in the bucket */
+    bool ready;
+} cdp__param;
+
+typedef struct cdp__bucket {
+    uint8_t *memory;
+    uint64_t count; /* elements */
+    cdp_dtype dtype;
+    uint32_t params, pending; /* how many it has, how many are not ready yet */
+    cdp_work work;
+    uint64_t start_ns, end_ns; /* written by whoever drives the group, with its lock held */
+} cdp__bucket;
+
+struct cdp_ddp {
+    cdp_group *group;
+    const cdp_os *os;
+    cdp__param *params;
+    uint32_t param_count, bucket_count;
+    cdp__bucket *buckets;
+    uint32_t launched;           /* buckets on their way in this backward pass */
+    bool in_backward, sync, sync_next;
+    cdp_status failed;           /* of ready(); reported again by backward_end */
+    cdp_error failed_error;
+    uint64_t begin_ns;
+    cdp_ddp_stats stats;
+};
+
+CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
+    uint32_t i;
+    if (!d) return;
+    for (i = 0; d->in_backward && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work); /* it uses our memory */
+    for (i = 0; d->buckets && i < d->bucket_count; ++i) cdp__free(d->os, d->buckets[i].memory);
+    for (i = 0; d->params && i < d->param_count; ++i) cdp__free(d->os, d->params[i].name);
+    cdp__free(d->os, d->params);
+    cdp__free(d->os, d->buckets);
+    cdp__free(d->os, d);
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
+    char fallback[32];
+    const char *name = p->name;
+    uint64_t bytes;
+    cdp__param *mine = &d->params[i];
+    cdp__format(fallback, sizeof fallback, "param%u", i);
+    if (!name) name = fallback;
+    mine->user = *p;
+    mine->user.dtype = p->dtype ? p->dtype : CDP_DTYPE_F32;
+    if (mine->user.dtype != CDP_DTYPE_F32 && mine->user.dtype != CDP_DTYPE_F64)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32 or f64", name, i, cdp_dtype_name(p->dtype));
+    if (!cdp__mul_fits(p->count, cdp_dtype_size(mine->user.dtype), &bytes))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^64 bytes", name, i);
+    if (p->count && !p->data) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", name, i);
+    mine->name = (char *)cdp__alloc(d->os, strlen(name) + 1);
+    if (!mine->name) return cdp__fail_nomem("a parameter's name", strlen(name) + 1);
+    memcpy(mine->name, name, strlen(name) + 1);
+    mine->user.name = mine->name;
+    return CDP_OK;
+}
+
+/* The buckets' memory, and every parameter's place in it: in the order in which gradients become ready. */
+CDP__PRIVATE cdp_status cdp__ddp_layout(cdp_ddp *d, const cdp_ddp_desc *desc) {
+    const uint32_t n = d->param_count;
+    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of);
+    cdp_param *plain = (cdp_param *)cdp__alloc(d->os, n * sizeof *plain);
+    uint32_t i;
+    if (bucket_of && plain) {
+        for (i = 0; i < n; ++i) plain[i] = d->params[i].user;
+        d->bucket_count = cdp__bucket_plan_make(plain, n, cdp__def(desc->first_bucket_bytes, 1024 * 1024), cdp__def(desc->bucket_bytes, 25 * 1024 * 1024), bucket_of);
+        for (i = 0; i < n; ++i) d->params[i].bucket = bucket_of[i];
+        d->buckets = (cdp__bucket *)cdp__alloc_zero(d->os, d->bucket_count * sizeof *d->buckets);
+    }
+    cdp__free(d->os, bucket_of);
+    cdp__free(d->os, plain);
+    if (!d->buckets) return cdp__fail_nomem("the bucket plan", n * sizeof(cdp_param));
+    for (i = n; i-- > 0;) {
+        cdp__bucket *b = &d->buckets[d->params[i].bucket];
+        b->dtype = d->params[i].user.dtype;
+        b->count += d->params[i].user.count;
+        ++b->params;
+    }
+    for (i = 0; i < d->bucket_count; ++i) {
+        cdp__bucket *b = &d->buckets[i];
+        const uint64_t bytes = b->count * cdp_dtype_size(b->dtype);
+        b->memory = (uint8_t *)cdp__alloc_zero(d->os, bytes);
+        if (!b->memory) return cdp__fail_nomem("a gradient bucket", bytes);
+        d->stats.bytes_per_step += bytes;
+        b->count = 0; /* counts up again below */
+    }
+    for (i = n; i-- > 0;) {
+        cdp__bucket *b = &d->buckets[d->params[i].bucket];
+        d->params[i].grad = b->memory + b->count * cdp_dtype_size(b->dtype);
+        b->count += d->params[i].user.count;
+    }
+    d->stats.bucket_count = d->bucket_count;
+    return CDP_OK;
+}
+
+/* What a rank says of one of its parameters when ranks differ. */
+#define CDP__PARAM_TEXT 96u
+
+CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
+    memset(out, 0, CDP__PARAM_TEXT);
+    if (i >= d->param_count) cdp__format(out, CDP__PARAM_TEXT, "nothing (it has %u parameters)", d->param_count);
+    else cdp__format(out, CDP__PARAM_TEXT, "'%s' %s[%llu]", d->params[i].name, cdp_dtype_name(d->params[i].user.dtype), (unsigned long long)d->params[i].user.count);
+}
+
+CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
+    char shape[48];
+    cdp__format(shape, sizeof shape, "|%d|%llu", (int)d->params[i].user.dtype, (unsigned long long)d->params[i].user.count);
+    return cdp__hash(cdp__hash(CDP__HASH_START, d->params[i].name, strlen(d->params[i].name)), shape, strlen(shape));
+}
+
+/* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank what it is on rank 0 and
+   on the first rank that differs. `heads` holds (hash, count) of each rank. */
+CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
+    const uint32_t world = cdp_size(d->group);
+    uint32_t most = 0, i, r, other = 0, first;
+    int64_t differs;
+    uint64_t *hashes = NULL;
+    char *texts;
+    cdp_status st;
+    for (r = 0; r < world; ++r) most = (uint32_t)cdp__max(most, heads[2 * r + 1]);
+    first = most;
+    hashes = (uint64_t *)cdp__alloc_zero(d->os, most * sizeof *hashes + CDP__PARAM_TEXT * world);
+    if (!hashes) return cdp__fail_nomem("a comparison of parameters", most * sizeof *hashes);
+    texts = (char *)(hashes + most);
+    if (cdp_rank(d->group) == 0)
+        for (i = 0; i < d->param_count; ++i) hashes[i] = cdp__param_hash(d, i);
+    st = cdp_broadcast(d->group, hashes, most, CDP_DTYPE_I64, 0);
+    for (i = 0; i < most && first == most; ++i)
+        if ((i < d->param_count ? cdp__param_hash(d, i) : 0) != hashes[i]) first = i;
+    differs = first;
+    if (st == CDP_OK) st = cdp_allreduce(d->group, NULL, &differs, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN);
+    cdp__param_text(d, (uint32_t)differs, texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
+    if (st == CDP_OK) st = cdp_allgather(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8);
+    for (r = 1; r < world && !other; ++r)
+        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r;
+    if (st == CDP_OK)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+                            "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank 0 but %s on rank %u; give every rank the same parameters in the same order",
+                            cdp_rank(d->group), world, (long long)differs, texts, texts + other * CDP__PARAM_TEXT, other);
+    cdp__free(d->os, hashes);
+    return st;
+}
+
+/* One hash of the whole model per rank; only when they differ, more is exchanged. */
+CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
+    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 2 * world * sizeof *heads), hash = CDP__HASH_START;
+    bool equal = true;
+    cdp_status st;
+    uint32_t i;
+    if (!heads) return cdp__fail_nomem("a comparison of models", 2 * world * sizeof *heads);
+    for (i = 0; i < d->param_count; ++i) {
+        const uint64_t h = cdp__param_hash(d, i);
+        hash = cdp__hash(hash, &h, sizeof h);
+    }
+    heads[2 * rank] = hash;
+    heads[2 * rank + 1] = d->param_count;
+    st = cdp_allgather(d->group, NULL, heads, 2, CDP_DTYPE_I64);
+    for (i = 1; i < world; ++i) equal = equal && heads[2 * i] == heads[0] && heads[2 * i + 1] == heads[1];
+    if (st == CDP_OK && !equal) st = cdp__ddp_explain(d, heads);
+    cdp__free(d->os, heads);
+    return st;
+}
+
+/* All parameters of rank 0 to everybody; the broadcasts are all in flight at once, so small ones cost little. */
+CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d) {
+    cdp_work last = {NULL, 0};
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i)
+        if (d->params[i].user.count) st = cdp_broadcast_async(d->group, d->params[i].user.data, d->params[i].user.count, d->params[i].user.dtype, 0, &last);
+    return st == CDP_OK ? cdp_work_wait(last) : st; /* operations of a group end in order */
+}
+
+CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
+    cdp_status st = CDP_OK;
+    const cdp_os *os;
+    cdp_ddp *d;
+    uint32_t i;
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
+    *out = NULL;
+    if (!desc->group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: the desc has no group");
+    if (!desc->params || !desc->param_count) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: there are no parameters; set params and param_count");
+    os = desc->group->os;
+    d = (cdp_ddp *)cdp__alloc_zero(os, sizeof *d);
+    if (!d) return cdp__fail_nomem("a ddp", sizeof *d);
+    d->os = os;
+    d->group = desc->group;
+    d->sync = d->sync_next = true;
+    d->param_count = desc->param_count;
+    d->params = (cdp__param *)cdp__alloc_zero(os, desc->param_count * sizeof *d->params);
+    if (!d->params) st = cdp__fail_nomem("the parameter list", desc->param_count * sizeof *d->params);
+    for (i = 0; i < desc->param_count && st == CDP_OK; ++i) st = cdp__ddp_copy_param(d, i, &desc->params[i]);
+    if (st == CDP_OK) st = cdp__ddp_layout(d, desc);
+    if (st == CDP_OK) st = cdp__ddp_compare(d);
+    if (st == CDP_OK && !desc->no_broadcast) st = cdp__ddp_broadcast(d);
+    if (st == CDP_OK) *out = d;
+    else cdp_ddp_destroy(d);
+    return st;
+}
+
+CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? d->params[i].grad : NULL; }
+
+CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
+    uint32_t i;
+    if (!d || d->in_backward) return;
+    for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)(d->buckets[i].count * cdp_dtype_size(d->buckets[i].dtype)));
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].user.grad) memset(d->params[i].user.grad, 0, (size_t)(d->params[i].user.count * cdp_dtype_size(d->params[i].user.dtype)));
+}
+
+CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_no_sync needs a ddp");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_no_sync: call it before cdp_ddp_backward_begin or after cdp_ddp_backward_end");
+    d->sync_next = !on;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
+    uint32_t i;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
+    d->in_backward = true;
+    d->sync = d->sync_next;
+    d->launched = 0;
+    d->failed = CDP_OK;
+    for (i = 0; i < d->param_count; ++i) d->params[i].ready = false;
+    for (i = 0; i < d->bucket_count; ++i) d->buckets[i].pending = d->buckets[i].params;
+    d->begin_ns = d->os->now_ns(d->os->user);
+    return cdp_group_status(d->group);
+}
+
+CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    cdp__bucket *b = (cdp__bucket *)user;
+    b->start_ns = start_ns;
+    b->end_ns = end_ns;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count, b->dtype, CDP_REDUCE_AVG, 0);
+    const cdp_status st = cdp__start(d->group, &rq, cdp__bucket_done, b, &b->work);
+    if (st == CDP_OK) ++d->launched;
+    if (st == CDP_OK) cdp__hand_over(d->group);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
+    if (d->failed == CDP_OK) {
+        d->failed = st;
+        d->failed_error = *cdp_last_error();
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
+    cdp__param *p;
+    cdp_status st = CDP_OK;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready needs a ddp");
+    if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_ready(%u): no backward pass is open; call cdp_ddp_backward_begin first", i);
+    if (i >= d->param_count) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready(%u): there are only %u parameters", i, d->param_count));
+    p = &d->params[i];
+    if (p->ready) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE, "parameter '%s' (index %u) was marked ready twice in one backward pass; mark it once, when its gradient is complete", p->name, i));
+    p->ready = true;
+    if (!d->sync) return CDP_OK;
+    if (p->user.grad) memcpy(p->grad, p->user.grad, (size_t)(p->user.count * cdp_dtype_size(p->user.dtype)));
+    --d->buckets[p->bucket].pending;
+    while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
+    if (st == CDP_OK && !d->group->thread && d->launched) st = cdp_poll(d->group, 0);
+    return st == CDP_OK ? st : cdp__ddp_fail(d, st);
+}
+
+/* Parameters that never became ready, by name; the text is cut when there are many. */
+CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
+    char names[256];
+    cdp__text t = {names, sizeof names, 0};
+    uint32_t i, count = 0;
+    for (i = 0; i < d->param_count; ++i) {
+        if (d->params[i].ready) continue;
+        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", d->params[i].name, i);
+    }
+    if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
+    return count ? cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass ended although %u of %u parameters were never marked ready: %s", count, d->param_count, names) : CDP_OK;
+}
+
+/* Copy the caller's own arrays back, and account for the time. */
+CDP__PRIVATE void cdp__ddp_finish(cdp_ddp *d, uint64_t end_call_ns) {
+    cdp_ddp_stats *s = &d->stats;
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i)
+        if (d->params[i].user.grad) memcpy(d->params[i].user.grad, d->params[i].grad, (size_t)(d->params[i].user.count * cdp_dtype_size(d->params[i].user.dtype)));
+    s->comm_ns = s->exposed_ns = 0;
+    for (i = 0; i < d->bucket_count; ++i) { /* operations of a group run one after the other: nothing is counted twice */
+        const cdp__bucket *b = &d->buckets[i];
+        s->comm_ns += b->end_ns - b->start_ns;
+        if (b->end_ns > end_call_ns) s->exposed_ns += b->end_ns - cdp__max(b->start_ns, end_call_ns);
+    }
+    s->backward_ns = end_call_ns - d->begin_ns;
+    s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
+    s->total_backward_ns += s->backward_ns;
+    s->total_comm_ns += s->comm_ns;
+    s->total_exposed_ns += s->exposed_ns;
+    ++s->steps;
+}
+
+CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
+    uint64_t end_call_ns;
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
+    if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
+    end_call_ns = d->os->now_ns(d->os->user);
+    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_missing(d));
+    if (d->failed != CDP_OK && d->sync) { /* the others wait for buckets that will never come: tell them why */
+        cdp__enter(d->group);
+        if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
+        cdp__leave(d->group);
+        (void)cdp_group_status(d->group);
+    }
+    st = d->failed;
+    if (st == CDP_OK && d->sync && d->bucket_count) st = cdp_work_wait(d->buckets[d->bucket_count - 1].work);
+    if (st == CDP_OK && d->sync) cdp__ddp_finish(d, end_call_ns);
+    if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
+    d->in_backward = false;
+    return st;
+}
+
+CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
+    cdp_ddp_stats none;
+    memset(&none, 0, sizeof none);
+    return d ? d->stats : none;
 }
 
 #ifdef __cplusplus
