@@ -1,0 +1,627 @@
+/* The proof of the collective algorithms: all ranks' round functions run side by side, without any I/O.
+
+   An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a network to be shown.
+   For every algorithm, every world size 1..64 and some up to 4,096, this checks
+     - that all ranks have the same number of rounds, and at most CDP__ROUND_MAX steps in each;
+     - that what is sent in a round is received in that round, equally long, at most one message per ordered pair: so no
+       buffering is needed at all, and ranks that wait for each other always wait for something that comes;
+     - that no message of a round writes what another message of that round reads or writes, and that every range lies
+       inside its buffer. Messages are moved in pieces of random size and order straight from memory to memory, so a
+       hazard also spoils the contents;
+     - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so that a contribution
+       that is lost or counted twice cannot hide. The other is combined by a function that is neither associative nor
+       commutative, and compared with the order of operands written down here: so floats get the same bits everywhere;
+     - rounds, messages and elements sent per rank against formulas of their own.
+   The last part plants defects in the round functions and demands that each of them is noticed.
+
+   rounds [--verbose] */
+#define CDP_IMPLEMENTATION
+#include "cdp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct value {
+    uint64_t sum, order;
+} value;
+
+static uint64_t passed, failed, seed = 1;
+static bool verbose;
+
+static uint64_t mix(uint64_t z) { /* the finaliser of splitmix64 */
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static uint64_t draw(void) { return mix(seed += 0x9e3779b97f4a7c15ull); }
+
+/* Neither associative nor commutative. */
+static value combine(value left, value right) {
+    value v;
+    v.sum = left.sum + right.sum;
+    v.order = mix(3 * left.order + mix(right.order + 0x5bd1e995));
+    return v;
+}
+
+/* Division by the number of ranks, as far as this proof is concerned: twice is not once, and before is not after. */
+static value divided(value x) {
+    value v;
+    v.sum = mix(x.sum + 0x1234567);
+    v.order = mix(x.order ^ 0xabcdef);
+    return v;
+}
+
+static bool same(value a, value b) { return a.sum == b.sum && a.order == b.order; }
+
+/* What rank r brings as its element i; nothing is stored. */
+static value brought(uint32_t r, uint64_t i) {
+    value v;
+    v.sum = mix(i * 0x9e3779b97f4a7c15ull + r + 17);
+    v.order = mix(v.sum + r);
+    return v;
+}
+
+/* ---- >>defects ---------------------------------------------------------------------------------------------------- */
+
+typedef enum defect_kind {
+    D_NONE, D_OFFSET, D_SHORTER, D_LONGER, D_PEER, D_MISSING, D_TWICE, D_OPERANDS, D_OVERWRITE, D_ADD, D_NO_SCRATCH, D_EXTRA_ROUND, D_COUNT
+} defect_kind;
+static const char *const defect_names[D_COUNT] = {
+    "none", "wrong block", "one element less", "one element more", "wrong peer", "missing step", "step twice", "operands swapped",
+    "received instead of reduced", "reduced instead of received", "received in place instead of into scratch", "one rank has a round more"};
+
+typedef struct defect {
+    defect_kind kind;
+    uint32_t rank, round, step;
+} defect;
+
+/* Applies where it fits; false where it would change nothing that matters. */
+static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint32_t *n) {
+    cdp__step *t = &steps[d->step];
+    const bool message = t->peer >= 0, reads = t->src != 0, reduces = t->kind == CDP__RECV_REDUCE || t->kind == CDP__REDUCE;
+    switch (d->kind) {
+    case D_OFFSET:
+        if (!t->len) return false;
+        *(reads && (t->dst == 0 || t->len % 2) ? &t->src_off : &t->dst_off) += 1;
+        return true;
+    case D_SHORTER:
+        if (!t->len) return false;
+        --t->len;
+        return true;
+    case D_LONGER:
+        if (t->kind == CDP__DIVIDE) return false; /* spoils an element that the next rounds overwrite: harmless */
+        ++t->len;
+        return true;
+    case D_PEER:
+        if (!message || s->size < 3) return false;
+        do t->peer = (int32_t)(((uint32_t)t->peer + 1) % s->size);
+        while ((uint32_t)t->peer == s->rank);
+        return true;
+    case D_MISSING:
+        if (!message && !t->len) return false;
+        memmove(t, t + 1, (*n - d->step - 1) * sizeof *t);
+        --*n;
+        return true;
+    case D_TWICE:
+        if ((t->kind == CDP__COPY || !t->len) && !message) return false;
+        if (*n == CDP__ROUND_MAX) return false;
+        steps[(*n)++] = *t;
+        return true;
+    case D_OPERANDS:
+        if (!reduces || !t->len) return false;
+        t->flags ^= CDP__SRC_FIRST;
+        return true;
+    case D_OVERWRITE:
+        if (!reduces || !t->len) return false;
+        t->kind = t->kind == CDP__REDUCE ? CDP__COPY : CDP__RECV;
+        return true;
+    case D_ADD:
+        if ((t->kind != CDP__RECV && t->kind != CDP__COPY) || !t->len) return false;
+        t->kind = t->kind == CDP__COPY ? CDP__REDUCE : CDP__RECV_REDUCE;
+        return true;
+    case D_NO_SCRATCH:
+        if (t->dst != CDP__TMP || !t->len) return false;
+        t->dst = CDP__OUT;
+        return true;
+    default: return false;
+    }
+}
+
+/* ---- >>all ranks at once ---------------------------------------------------------------------------------------- */
+
+typedef struct proof {
+    const cdp__algo *algo;
+    cdp__shape shape;   /* of every rank but for `rank` */
+    bool data;          /* move contents; else only look at the steps */
+    const defect *bad;
+    bool spoilt;        /* the defect found its place */
+    uint32_t rounds;
+    uint64_t in_len, out_len, tmp_len;
+    value *in, *out, *tmp; /* rank r's part at r * len */
+    uint64_t *heard;    /* barrier: a bit per rank, of which ranks it has heard */
+    uint32_t heard_words;
+    cdp__step *steps;   /* [rank * CDP__ROUND_MAX] of this round */
+    uint32_t *step_count;
+    uint64_t *messages, *elements; /* sent, per rank */
+    char why[200];      /* empty: no objection */
+} proof;
+
+static __attribute__((format(printf, 2, 3))) bool object(proof *p, const char *f, ...) {
+    va_list ap;
+    if (p->why[0]) return false;
+    va_start(ap, f);
+    vsnprintf(p->why, sizeof p->why, f, ap);
+    va_end(ap);
+    return false;
+}
+
+static cdp__shape shape_of(const proof *p, uint32_t rank) {
+    cdp__shape s = p->shape;
+    s.rank = rank;
+    return s;
+}
+
+static uint64_t room_of(const proof *p, uint8_t buffer) {
+    return buffer == CDP__IN ? p->in_len : buffer == CDP__OUT ? p->out_len : buffer == CDP__TMP ? p->tmp_len : 0;
+}
+
+static value *at(const proof *p, uint32_t rank, uint8_t buffer, uint64_t off) {
+    return buffer == CDP__IN ? p->in + rank * p->in_len + off : buffer == CDP__OUT ? p->out + rank * p->out_len + off : p->tmp + rank * p->tmp_len + off;
+}
+
+static bool is_message(const cdp__step *t) { return t->kind == CDP__SEND || t->kind == CDP__RECV || t->kind == CDP__RECV_REDUCE; }
+
+static bool range_fits(proof *p, uint32_t r, uint8_t buffer, uint64_t off, uint64_t len) {
+    const uint64_t room = room_of(p, buffer);
+    if (buffer < CDP__IN || buffer > CDP__TMP) return object(p, "rank %u: step uses buffer %u", r, buffer);
+    if (buffer == CDP__IN && p->shape.in_place) return object(p, "rank %u: reads IN, which is OUT here", r);
+    return (off <= room && len <= room - off) || object(p, "rank %u: a step reaches beyond its buffer", r);
+}
+
+static bool check_step(proof *p, uint32_t r, const cdp__step *t) {
+    const bool reads = t->kind == CDP__SEND || t->kind == CDP__COPY || t->kind == CDP__REDUCE, writes = t->kind != CDP__SEND;
+    if (t->kind < CDP__SEND || t->kind > CDP__DIVIDE) return object(p, "rank %u: unknown kind of step", r);
+    if (is_message(t) ? t->peer < 0 || (uint32_t)t->peer >= p->shape.size || (uint32_t)t->peer == r : t->peer != -1)
+        return object(p, "rank %u: a step has peer %d", r, (int)t->peer);
+    if (reads && !range_fits(p, r, t->src, t->src_off, t->len)) return false;
+    if (writes && !range_fits(p, r, t->dst, t->dst_off, t->len)) return false;
+    if (writes && t->dst == CDP__IN) return object(p, "rank %u: writes IN", r);
+    if (reads && writes && t->src == t->dst && t->src_off < t->dst_off + t->len && t->dst_off < t->src_off + t->len && t->len)
+        return object(p, "rank %u: a local step overlaps itself", r);
+    return true;
+}
+
+static bool overlap(uint8_t buf_a, uint64_t a, uint64_t a_len, uint8_t buf_b, uint64_t b, uint64_t b_len) {
+    return buf_a == buf_b && a_len && b_len && a < b + b_len && b < a + a_len;
+}
+
+/* Rules inside one rank's round: ranges of messages do not meet unless both only read; one message per peer and way. */
+static bool check_round_of(proof *p, uint32_t r) {
+    const cdp__step *steps = p->steps + r * CDP__ROUND_MAX;
+    const uint32_t n = p->step_count[r];
+    uint32_t i, k;
+    bool local = false;
+    for (i = 0; i < n; ++i) {
+        if (!check_step(p, r, &steps[i])) return false;
+        local = local || !is_message(&steps[i]);
+        for (k = 0; k < i && is_message(&steps[i]); ++k) {
+            const cdp__step *a = &steps[i], *b = &steps[k];
+            if (!is_message(b)) continue;
+            if (a->peer == b->peer && (a->kind == CDP__SEND) == (b->kind == CDP__SEND)) return object(p, "rank %u: two messages of one round with rank %d", r, (int)a->peer);
+            if (a->kind == CDP__SEND && b->kind == CDP__SEND) continue;
+            if (overlap(a->kind == CDP__SEND ? a->src : a->dst, a->kind == CDP__SEND ? a->src_off : a->dst_off, a->len, b->kind == CDP__SEND ? b->src : b->dst,
+                        b->kind == CDP__SEND ? b->src_off : b->dst_off, b->len))
+                return object(p, "rank %u: messages of one round overlap", r);
+        }
+    }
+    return true;
+}
+
+static const cdp__step *find_receive(const proof *p, uint32_t from, uint32_t to) {
+    uint32_t i;
+    for (i = 0; i < p->step_count[to]; ++i) {
+        const cdp__step *t = &p->steps[to * CDP__ROUND_MAX + i];
+        if ((t->kind == CDP__RECV || t->kind == CDP__RECV_REDUCE) && (uint32_t)t->peer == from) return t;
+    }
+    return NULL;
+}
+
+/* Every send has its receive and the other way round: as many receives as sends, and a partner for each send. */
+static bool check_matching(proof *p) {
+    uint64_t sends = 0, receives = 0;
+    uint32_t r, i;
+    for (r = 0; r < p->shape.size; ++r)
+        for (i = 0; i < p->step_count[r]; ++i) {
+            const cdp__step *t = &p->steps[r * CDP__ROUND_MAX + i], *to;
+            if (t->kind == CDP__RECV || t->kind == CDP__RECV_REDUCE) ++receives;
+            if (t->kind != CDP__SEND) continue;
+            ++sends;
+            to = find_receive(p, r, (uint32_t)t->peer);
+            if (!to) return object(p, "rank %u sends to %d, which does not receive", r, (int)t->peer);
+            if (to->len != t->len) return object(p, "rank %u sends %llu elements, %d receives %llu", r, (unsigned long long)t->len, (int)t->peer, (unsigned long long)to->len);
+            p->messages[r]++;
+            p->elements[r] += t->len;
+        }
+    return sends == receives || object(p, "%llu sends, %llu receives", (unsigned long long)sends, (unsigned long long)receives);
+}
+
+static void move_piece(proof *p, uint32_t from, const cdp__step *s, const cdp__step *t, uint64_t start, uint64_t len) {
+    const uint32_t to = (uint32_t)s->peer;
+    const value *x = at(p, from, s->src, s->src_off + start);
+    value *y = at(p, to, t->dst, t->dst_off + start);
+    uint64_t i;
+    for (i = 0; i < len; ++i) y[i] = t->kind == CDP__RECV ? x[i] : t->flags & CDP__SRC_FIRST ? combine(x[i], y[i]) : combine(y[i], x[i]);
+}
+
+/* All messages of a round in pieces: first a random part of each, in rank order, then the rest from the last rank on. */
+static void exchange(proof *p) {
+    const uint32_t n = p->shape.size;
+    const uint64_t salt = draw();
+    uint32_t pass, r, i, w;
+    for (pass = 0; pass < 2; ++pass)
+        for (r = 0; r < n; ++r) {
+            const uint32_t from = pass ? n - 1 - r : r;
+            for (i = 0; i < p->step_count[from]; ++i) {
+                const cdp__step *s = &p->steps[from * CDP__ROUND_MAX + i];
+                const uint64_t part = s->len ? mix(salt + from * CDP__ROUND_MAX + i) % (s->len + 1) : 0;
+                if (s->kind != CDP__SEND) continue;
+                move_piece(p, from, s, find_receive(p, from, (uint32_t)s->peer), pass ? part : 0, pass ? s->len - part : part);
+            }
+        }
+    if (!p->heard) return;
+    memcpy(p->heard + (size_t)n * p->heard_words, p->heard, (size_t)n * p->heard_words * sizeof *p->heard);
+    for (r = 0; r < n; ++r)
+        for (i = 0; i < p->step_count[r]; ++i) {
+            const cdp__step *s = &p->steps[r * CDP__ROUND_MAX + i];
+            if (s->kind != CDP__SEND) continue;
+            for (w = 0; w < p->heard_words; ++w) p->heard[(uint32_t)s->peer * p->heard_words + w] |= p->heard[(n + r) * p->heard_words + w];
+        }
+}
+
+static void local_steps(proof *p, uint32_t r) {
+    uint32_t i;
+    for (i = 0; i < p->step_count[r]; ++i) {
+        const cdp__step *t = &p->steps[r * CDP__ROUND_MAX + i];
+        uint64_t k;
+        if (is_message(t)) continue;
+        for (k = 0; k < t->len; ++k) {
+            value *y = at(p, r, t->dst, t->dst_off + k);
+            if (t->kind == CDP__DIVIDE) *y = divided(*y);
+            else if (t->kind == CDP__COPY) *y = *at(p, r, t->src, t->src_off + k);
+            else *y = t->flags & CDP__SRC_FIRST ? combine(*at(p, r, t->src, t->src_off + k), *y) : combine(*y, *at(p, r, t->src, t->src_off + k));
+        }
+    }
+}
+
+static bool run_round(proof *p, uint32_t k) {
+    uint32_t r;
+    for (r = 0; r < p->shape.size; ++r) {
+        const cdp__shape s = shape_of(p, r);
+        cdp__step *steps = p->steps + r * CDP__ROUND_MAX;
+        p->step_count[r] = p->algo->round(&s, k, steps);
+        if (p->step_count[r] > CDP__ROUND_MAX) return object(p, "rank %u: %u steps in round %u", r, p->step_count[r], k);
+        if (p->bad && p->bad->rank == r && p->bad->round == k && p->bad->step < p->step_count[r]) p->spoilt = spoil(p->bad, &s, steps, &p->step_count[r]) || p->spoilt;
+    }
+    for (r = 0; r < p->shape.size; ++r)
+        if (!check_round_of(p, r)) return false;
+    if (!check_matching(p)) return false;
+    if (!p->data) return true;
+    exchange(p);
+    for (r = 0; r < p->shape.size; ++r) local_steps(p, r);
+    return true;
+}
+
+/* ---- >>what must come out ----------------------------------------------------------------------------------------- */
+
+static bool is_doubling(const proof *p) { return p->shape.kind == CDP_COLL_ALLREDUCE && strcmp(p->algo->name, "ring") != 0; }
+
+static uint32_t power_below(uint32_t n) { /* the largest power of two that is not above n */
+    uint32_t k = 1;
+    while (k <= n / 2) k *= 2;
+    return k;
+}
+
+/* Recursive doubling: pairs (0,1), (2,3), ... fold first while there are ranks beyond a power of two; then a balanced
+   tree over what is left, the lower half always on the left. */
+static value tree(uint32_t n, uint32_t lo, uint32_t hi, uint64_t i) {
+    const uint32_t extra = n - power_below(n);
+    if (hi - lo > 1) return combine(tree(n, lo, lo + (hi - lo) / 2, i), tree(n, lo + (hi - lo) / 2, hi, i));
+    if (lo < extra) return combine(brought(2 * lo, i), brought(2 * lo + 1, i));
+    return brought(lo + extra, i);
+}
+
+static uint32_t part_of(uint64_t i, uint64_t count, uint32_t n) { /* which part of the ring element i lies in */
+    uint64_t at_ = 0;
+    uint32_t k;
+    for (k = 0; k + 1 < n; ++k) {
+        at_ += count / n + (k < count % n);
+        if (i < at_) break;
+    }
+    return k;
+}
+
+static value expected(const proof *p, uint64_t i) {
+    const uint32_t n = p->shape.size;
+    const uint64_t c = p->shape.count;
+    value v;
+    uint32_t k, first;
+    if (p->shape.kind == CDP_COLL_BROADCAST) return brought(p->shape.root, i);
+    if (p->shape.kind == CDP_COLL_ALLGATHER) return brought((uint32_t)(i / c), i % c);
+    if (is_doubling(p)) {
+        v = tree(n, 0, power_below(n), i);
+    } else { /* the ring adds the ranks from the part's number on, one after the other, from the left */
+        first = part_of(i, c, n);
+        v = brought(first, i);
+        for (k = 1; k < n; ++k) v = combine(v, brought((first + k) % n, i));
+    }
+    return p->shape.op == CDP_REDUCE_AVG && n > 1 ? divided(v) : v;
+}
+
+static uint64_t part_len(const proof *p, uint32_t i) {
+    const uint32_t n = p->shape.size;
+    return p->shape.count / n + (i % n < p->shape.count % n);
+}
+
+static void formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *messages, uint64_t *elements) {
+    const uint32_t n = p->shape.size, two = power_below(n), extra = n - two;
+    const uint64_t c = p->shape.count;
+    uint32_t log_up = 0, log_down = 0, v, k;
+    while ((1u << log_up) < n) ++log_up;
+    while ((2u << log_down) <= n) ++log_down;
+    switch (p->shape.kind) {
+    case CDP_COLL_ALLREDUCE:
+        if (is_doubling(p)) {
+            *rounds = 1 + log_down + (extra ? 2 : 0);
+            *messages = r < 2 * extra ? (r % 2 ? log_down + 1u : 1u) : log_down;
+            *elements = *messages * c;
+        } else { /* every part but one, twice */
+            *rounds = 2 * n - 1;
+            *messages = 2 * (n - 1);
+            *elements = n > 1 ? 2 * c - part_len(p, r + 1) - part_len(p, r + 2) : 0;
+        }
+        return;
+    case CDP_COLL_ALLGATHER:
+        *rounds = n;
+        *messages = n - 1;
+        *elements = (n - 1) * c;
+        return;
+    case CDP_COLL_BROADCAST: /* who has it after round k passes it on in every later round, while there is somebody */
+        v = (r + n - p->shape.root) % n;
+        *rounds = log_up;
+        *messages = 0;
+        for (k = 0; k < log_up; ++k) *messages += v < (1u << k) && v + (1u << k) < n;
+        *elements = *messages * c;
+        return;
+    default:
+        *rounds = *messages = log_up;
+        *elements = 0;
+        return;
+    }
+}
+
+static bool check_end(proof *p) {
+    const uint32_t n = p->shape.size;
+    uint64_t rounds = 0, messages = 0, elements = 0, i;
+    uint32_t r, w;
+    for (r = 0; r < n; ++r) {
+        formula(p, r, &rounds, &messages, &elements);
+        if (p->rounds != rounds) return object(p, "%u rounds, the formula says %llu", p->rounds, (unsigned long long)rounds);
+        if (p->messages[r] != messages || p->elements[r] != elements)
+            return object(p, "rank %u sent %llu messages, %llu elements; the formula says %llu and %llu", r, (unsigned long long)p->messages[r],
+                          (unsigned long long)p->elements[r], (unsigned long long)messages, (unsigned long long)elements);
+    }
+    for (i = 0; p->data && i < p->out_len; ++i) {
+        const value v = expected(p, i);
+        for (r = 0; r < n; ++r)
+            if (!same(*at(p, r, CDP__OUT, i), v))
+                return object(p, "rank %u element %llu is wrong%s", r, (unsigned long long)i, at(p, r, CDP__OUT, i)->sum == v.sum ? " (order of operands)" : "");
+    }
+    for (i = 0; p->data && !p->shape.in_place && p->in && i < p->in_len; ++i)
+        for (r = 0; r < n; ++r)
+            if (!same(*at(p, r, CDP__IN, i), brought(r, i))) return object(p, "rank %u: the input was changed", r);
+    for (r = 0; p->heard && r < n; ++r)
+        for (w = 0; w < n; ++w)
+            if (!(p->heard[r * p->heard_words + w / 64] >> w % 64 & 1)) return object(p, "rank %u passed the barrier without rank %u", r, w);
+    return true;
+}
+
+static void prepare(proof *p) {
+    const uint32_t n = p->shape.size;
+    const uint64_t c = p->shape.count;
+    uint64_t i;
+    uint32_t r;
+    for (r = 0; r < n; ++r) {
+        for (i = 0; i < p->in_len; ++i) *at(p, r, CDP__IN, i) = brought(r, i);
+        for (i = 0; i < p->out_len; ++i) at(p, r, CDP__OUT, i)->sum = at(p, r, CDP__OUT, i)->order = draw(); /* garbage */
+        if (p->shape.kind == CDP_COLL_BROADCAST && r == p->shape.root)
+            for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, i) = brought(r, i);
+        if (p->shape.in_place && p->shape.kind == CDP_COLL_ALLREDUCE)
+            for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, i) = brought(r, i);
+        if (p->shape.in_place && p->shape.kind == CDP_COLL_ALLGATHER)
+            for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, r * c + i) = brought(r, i);
+        if (p->heard) p->heard[r * p->heard_words + r / 64] |= 1ull << r % 64;
+    }
+}
+
+static void *zeroed(uint64_t n, uint64_t size) {
+    void *m = calloc((size_t)(n ? n : 1), (size_t)size);
+    if (!m) abort();
+    return m;
+}
+
+/* Returns whether there was no objection. */
+static bool prove(proof *p) {
+    const uint32_t n = p->shape.size;
+    uint32_t r, k;
+    p->rounds = UINT32_MAX;
+    for (r = 0; r < n; ++r) {
+        const cdp__shape s = shape_of(p, r);
+        uint32_t rounds = p->algo->rounds(&s);
+        if (p->bad && p->bad->kind == D_EXTRA_ROUND && p->bad->rank == r) {
+            ++rounds;
+            p->spoilt = true;
+        }
+        if (p->rounds == UINT32_MAX) p->rounds = rounds;
+        if (p->rounds != rounds) return object(p, "rank %u has %u rounds, rank 0 has %u", r, rounds, p->rounds);
+        p->tmp_len = cdp__max(p->tmp_len, p->algo->tmp_len(&s));
+    }
+    p->out_len = p->shape.kind == CDP_COLL_BARRIER ? 0 : p->shape.kind == CDP_COLL_ALLGATHER ? n * p->shape.count : p->shape.count;
+    p->in_len = p->shape.in_place || p->shape.kind == CDP_COLL_BROADCAST || p->shape.kind == CDP_COLL_BARRIER ? 0 : p->shape.count;
+    p->steps = (cdp__step *)zeroed((uint64_t)n * CDP__ROUND_MAX, sizeof *p->steps);
+    p->step_count = (uint32_t *)zeroed(n, sizeof *p->step_count);
+    p->messages = (uint64_t *)zeroed(n, sizeof *p->messages);
+    p->elements = (uint64_t *)zeroed(n, sizeof *p->elements);
+    if (p->data) {
+        p->in = (value *)zeroed(n * p->in_len, sizeof *p->in);
+        p->out = (value *)zeroed(n * p->out_len, sizeof *p->out);
+        p->tmp = (value *)zeroed(n * p->tmp_len, sizeof *p->tmp);
+        p->heard_words = (n + 63) / 64;
+        if (p->shape.kind == CDP_COLL_BARRIER) p->heard = (uint64_t *)zeroed(2ull * n * p->heard_words, sizeof *p->heard);
+        prepare(p);
+    }
+    for (k = 0; k < p->rounds && run_round(p, k); ++k) {}
+    if (!p->why[0]) check_end(p);
+    free(p->steps);
+    free(p->step_count);
+    free(p->messages);
+    free(p->elements);
+    free(p->in);
+    free(p->out);
+    free(p->tmp);
+    free(p->heard);
+    return !p->why[0];
+}
+
+/* ---- >>cases ------------------------------------------------------------------------------------------------------ */
+
+static proof proof_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce op) {
+    proof p;
+    memset(&p, 0, sizeof p);
+    p.algo = cdp__algo_at(algo);
+    p.shape.kind = p.algo->kind;
+    p.shape.size = n;
+    p.shape.count = count;
+    p.shape.root = root;
+    p.shape.in_place = in_place;
+    p.shape.op = op;
+    p.data = true;
+    return p;
+}
+
+static void report(const proof *p, bool ok, const char *extra) {
+    if (ok) ++passed;
+    else ++failed;
+    if (ok && !verbose) return;
+    printf("%s %s %s, %u ranks, %llu elements, root %u%s%s%s%s: %s\n", ok ? "ok  " : "FAIL", p->algo->name, cdp_coll_name(p->shape.kind), p->shape.size,
+           (unsigned long long)p->shape.count, p->shape.root, p->shape.in_place ? ", in place" : "", p->shape.op == CDP_REDUCE_AVG ? ", avg" : "", extra[0] ? ", " : "", extra,
+           p->why[0] ? p->why : "right");
+}
+
+static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce op, bool data) {
+    proof p = proof_of(algo, n, count, root, in_place, op);
+    p.data = data;
+    report(&p, prove(&p), data ? "" : "steps only");
+}
+
+/* Every kind of call of this size. `roots`: how many roots to try for a broadcast. */
+static void all_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t roots, bool data) {
+    const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
+    uint32_t i;
+    if (kind == CDP_COLL_BARRIER) {
+        if (count == 0) one(algo, n, 0, 0, false, CDP_REDUCE_SUM, data);
+    } else if (kind == CDP_COLL_BROADCAST) {
+        for (i = 0; i < roots && i < n; ++i) one(algo, n, count, roots >= n ? i : i == 0 ? 0 : i == 1 ? n - 1 : (uint32_t)(draw() % n), false, CDP_REDUCE_SUM, data);
+    } else {
+        for (i = 0; i < (kind == CDP_COLL_ALLREDUCE ? 4u : 2u); ++i) one(algo, n, count, 0, i % 2, i / 2 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, data);
+    }
+}
+
+static void prove_sizes(uint32_t algo) {
+    static const uint32_t large[] = {65, 96, 100, 127, 128, 129, 255, 256, 257, 511, 512, 1000, 1024, 2048, 4096};
+    const bool ring = cdp__algo_at(algo)->tmp_len == cdp__no_tmp && cdp__algo_at(algo)->kind == CDP_COLL_ALLREDUCE;
+    const bool gather = cdp__algo_at(algo)->kind == CDP_COLL_ALLGATHER;
+    uint32_t n, i, k;
+    for (n = 1; n <= 64; ++n) {
+        const uint64_t counts[] = {0, 1, n - 1, n, n + 1, 5ull * n - 1, 97};
+        for (i = 0; i < sizeof counts / sizeof counts[0]; ++i) {
+            for (k = 0; k < i && counts[k] != counts[i]; ++k) {}
+            if (k == i) all_of(algo, n, counts[i], 64, true);
+        }
+        all_of(algo, n, 1ull << 40, 2, false); /* far beyond 32 bits */
+        all_of(algo, n, (3ull << 41) + 7, 2, false);
+    }
+    for (i = 0; i < sizeof large / sizeof large[0]; ++i) {
+        n = large[i];
+        if (ring || gather) { /* n ranks of 2n rounds: the largest only with few elements, and fewer kinds of call */
+            if (n <= 257) all_of(algo, n, gather ? 3 : n + 1, 1, true);
+            else if (n <= 1024) one(algo, n, gather ? 1 : n - 1, 0, true, CDP_REDUCE_SUM, true);
+            else if (n <= 2048) one(algo, n, gather ? 1 : 65, 0, true, CDP_REDUCE_AVG, true);
+            else one(algo, n, gather ? 1ull << 40 : (1ull << 45) + 1, 0, true, CDP_REDUCE_SUM, false);
+        } else {
+            all_of(algo, n, 0, 5, true);
+            all_of(algo, n, 3, 5, true);
+            all_of(algo, n, (1ull << 45) + 1, 5, false);
+        }
+    }
+}
+
+/* Every step of every rank in every round of some sizes, spoilt in every way: none may pass. */
+static void plant_defects(uint32_t algo) {
+    static const uint32_t sizes[] = {2, 3, 4, 5, 7, 8};
+    uint32_t z;
+    for (z = 0; z < sizeof sizes / sizeof sizes[0]; ++z) {
+        const uint32_t n = sizes[z];
+        const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
+        const uint64_t count = kind == CDP_COLL_BARRIER ? 0 : 2 * n + 1;
+        defect d;
+        for (d.rank = 0; d.rank < n; ++d.rank)
+            for (d.round = 0; d.round < 2 * n; ++d.round)
+                for (d.step = 0; d.step < CDP__ROUND_MAX; ++d.step) {
+                    uint32_t what;
+                    for (what = D_NONE + 1; what < D_COUNT; ++what) {
+                        proof p = proof_of(algo, n, count, kind == CDP_COLL_BROADCAST ? n / 2 : 0, false, kind == CDP_COLL_ALLREDUCE ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
+                        bool clean;
+                        d.kind = (defect_kind)what;
+                        if (d.kind == D_EXTRA_ROUND && d.round + d.step > 0) continue;
+                        p.bad = &d;
+                        clean = prove(&p);
+                        if (!p.spoilt) continue;
+                        if (clean) snprintf(p.why, sizeof p.why, "not noticed: %s at rank %u, round %u, step %u", defect_names[what], d.rank, d.round, d.step);
+                        report(&p, !clean, defect_names[what]);
+                    }
+                }
+    }
+}
+
+static void check_selection(void) {
+    static const uint64_t bytes[] = {0, 1, 65536, 65537, 1ull << 40};
+    uint32_t kind, i;
+    for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
+        for (i = 0; i < 5; ++i) {
+            const cdp__algo *a = cdp__algo_at(cdp__select((cdp_coll_kind)kind, bytes[i], 65536));
+            const bool ok = a && a->kind == (cdp_coll_kind)kind;
+            if (ok) ++passed;
+            else ++failed;
+            if (!ok) printf("FAIL: the selection for %s, %llu bytes names an algorithm for something else\n", cdp_coll_name((cdp_coll_kind)kind), (unsigned long long)bytes[i]);
+        }
+}
+
+int main(int argc, char **argv) {
+    uint32_t i;
+    verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
+    check_selection();
+    for (i = 0; i < CDP__ALGO_COUNT; ++i) {
+        const uint64_t p0 = passed, f0 = failed;
+        uint64_t p1, f1;
+        prove_sizes(i);
+        p1 = passed;
+        f1 = failed;
+        plant_defects(i);
+        printf("%s (%s): %llu cases right, %llu wrong; %llu of %llu planted defects noticed\n", cdp__algo_at(i)->name, cdp_coll_name(cdp__algo_at(i)->kind),
+               (unsigned long long)(p1 - p0), (unsigned long long)(f1 - f0), (unsigned long long)(passed - p1), (unsigned long long)(passed - p1 + failed - f1));
+    }
+    printf("%llu passed, %llu failed\n", (unsigned long long)passed, (unsigned long long)failed);
+    return failed ? 1 : 0;
+}
