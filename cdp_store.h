@@ -1,0 +1,2972 @@
+/*  cdp_store.h - key-value stores through which ranks find each other - v0.1.0
+
+    WHAT IT IS
+    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are four:
+    in one process (hash), on a server over TCP (tcp, and the server itself), with all keys under a prefix (prefix), and
+    whatever you bring (fill in `cdp_store` of cdp.h). The wire protocol is that of PyTorch's TCPStore (2.x), so this
+    client works with a Python server, and Python clients work with this server.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION       in ONE file, before
+        #include "cdp_store.h"           (other files: the #include alone; link with -pthread)
+    CDP_STORE_IMPLEMENTATION implements this header and, since it stands on private parts of it, cdp.h in the same file;
+    another file must not implement cdp.h again then.
+
+    QUICK START
+        cdp_store_server_desc sd = {0};
+        cdp_store_server *server;
+        if (rank == 0) {
+            sd.host = "127.0.0.1";
+            sd.port = 29500;
+            if (cdp_store_server_create(&sd, &server) != CDP_OK) return cdp_print_error(stderr);
+        }
+        cdp_tcp_store_desc cd = {0};
+        cdp_store *store;
+        cd.host = "127.0.0.1";
+        cd.port = 29500;
+        if (cdp_tcp_store_create(&cd, &store) != CDP_OK) return cdp_print_error(stderr);   // waits for the server
+        if (rank == 0 && cdp_store_set(store, "hello", "world", 5) != CDP_OK) return cdp_print_error(stderr);
+        void *value;
+        uint64_t bytes;
+        if (cdp_store_get(store, "hello", &value, &bytes, 0) != CDP_OK) return cdp_print_error(stderr);
+        puts((const char *)value);
+        cdp_store_free(store, value);
+        cdp_store_destroy(store);
+        if (rank == 0) cdp_store_server_destroy(server);
+
+    CONTENTS (search for >>name)
+        desc             what each store is made from
+        store functions  the calls of a program
+        addr             text to addresses and back                        (pure)
+        wire             requests as bytes: an incremental parser, writers (pure)
+        number           decimal text and 64-bit integers                  (pure)
+        kv               the map: memory accounting, no clock, no socket, no lock
+        store-hash       the map behind a lock
+        store-tcp-server connections, waiters, last wills
+        store-tcp-client connecting, one request at a time on the wire
+        store-prefix     renames keys on their way to another store
+        public           the blocking calls
+
+    API BY TASK
+        I want to...                                      call
+        publish a value                                   cdp_store_set, cdp_store_multi_set
+        wait for a value and read it                      cdp_store_get, cdp_store_multi_get
+        count arrivals, draw unique numbers               cdp_store_add
+        let exactly one rank win                          cdp_store_compare_set(key, "" -> mine), compare the answer
+        wait for keys / look whether they are there       cdp_store_wait / cdp_store_check
+        keep two users of one store apart                 cdp_prefix_store_create
+        let others notice that this process died          will_key and will_value of cdp_tcp_store_desc
+        start a request and do something else meanwhile   store->start(), then store->wait() with a deadline in the past
+
+    CONFIGURATION
+        CDP_API, CDP_STATIC, CDP_NO_STDIO, CDP_NO_THREADS, CDP_NO_LOG_STRINGS: see cdp.h. None of its own.
+
+    THREADS
+        hash store: any thread, any number at a time. tcp store with its own loop: likewise; requests travel one after
+        the other, so a waiting get() delays the calls of other threads (make a second client for those). tcp store or
+        server on a loop that was handed in: the caller's lock guards them. prefix store: as the store inside.
+        Server: create, poll and destroy from one thread at a time; port from any.
+
+    MEMORY
+        Everything comes from desc.os->alloc. A connected client without a request costs the server about half a KiB.
+        Values that a call returns belong to the caller until cdp_store_free().
+
+    ERRORS
+        INVALID (argument), NOMEM, TIMEOUT (nobody set the key, or the server does not answer), STORE (the server is
+        gone: this client is of no more use), STATE (the server was closed in an orderly way while this call waited),
+        IO (no socket). After a TIMEOUT the client is as good as before.
+
+    LIMITS
+        key 8 KiB, value 8 MiB, keys in one call 131072, all of a server together 1 GiB: fields of the server's desc.
+
+    License: that of cdp.h.                                                                                         */
+#if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
+#define CDP_CORE_IMPLEMENTATION
+#endif
+#include "cdp.h"
+
+#ifndef CDP_STORE_INCLUDED
+#define CDP_STORE_INCLUDED
+
+#define CDP_STORE_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#if CDP_STORE_VERSION != CDP_VERSION
+#error "cdp_store.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>desc ---------------------------------------------------------------------------------------------------- */
+
+struct cdp__loop; /* a loop shared by several parts of the library; programs leave it NULL */
+
+#define CDP_STORE_MAX_KEY_BYTES 8192u     /* defaults of the server, and what the clients refuse to exceed */
+#define CDP_STORE_MAX_VALUE_BYTES 8388608u
+#define CDP_STORE_MAX_LIST 131072u
+
+typedef struct cdp_hash_store_desc {
+    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store */
+    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+} cdp_hash_store_desc;
+
+/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`, waiting for a key that is
+   not there times out at once. `desc` may be NULL. Errors: NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out);
+
+/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not destroyed with it; prefixes
+   nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out);
+
+typedef struct cdp_tcp_store_desc {
+    const char *host;            /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied          */
+    uint16_t port;               /* required                                                                      */
+    uint32_t timeout_ms;         /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)            */
+    uint32_t connect_timeout_ms; /* how long to try to reach the server (default: timeout_ms)                     */
+    const char *will_key;        /* last will: if this client ends without cdp_store_destroy(), the server does   */
+    cdp_bytes will_value;        /*   compare_set(will_key, "" -> will_value). Copied. Only with servers of this
+                                      library; others never hear of it (default: none)                            */
+    uint64_t max_value_bytes;    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES)      */
+    const cdp_os *os;            /* (default: cdp_os_default()); must outlive the store                           */
+    cdp_logger logger;           /* (default: warnings and errors to stderr)                                      */
+    struct cdp__loop *loop;      /* (default: its own) the loop to run on; must outlive the store                 */
+} cdp_tcp_store_desc;
+
+/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever more slowly, until the
+   deadline. All addresses of a name are tried in turn. Blocks. Errors: INVALID, NOMEM; TIMEOUT (nobody answers; names
+   the address, the last errno and what to check); STORE (something answers that is no store). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out);
+
+typedef struct cdp_store_server cdp_store_server;
+
+typedef struct cdp_store_server_desc {
+    const char *host;              /* where to listen: address or name; exactly there, "0.0.0.0" or "::" for all
+                                      interfaces (default: 127.0.0.1)                                             */
+    cdp_addr addr;                 /* or as an address (family 0: use host); its port counts when `port` is 0     */
+    uint16_t port;                 /* (default: 0, any free one; see cdp_store_server_port)                       */
+    bool has_listen_fd;            /* use listen_fd instead: inherited, bound, listening; closed at destroy, and  */
+    int32_t listen_fd;             /*   also when creation fails after its arguments were accepted                */
+    uint64_t max_key_bytes;        /* (default: 8 KiB)                                                            */
+    uint64_t max_value_bytes;      /* (default: 8 MiB)                                                            */
+    uint64_t max_list;             /* keys of one request (default: 131072)                                       */
+    uint64_t max_total_bytes;      /* map and buffers together (default: 1 GiB)                                   */
+    uint64_t max_reply_bytes;      /* answers waiting for one client to read them (default: 64 MiB)               */
+    uint32_t max_clients;          /* (default: 65536)                                                            */
+    uint32_t handshake_timeout_ms; /* a connection that has not said what it wants by then is closed (default: 30000) */
+    bool no_thread;                /* no thread: it advances in cdp_store_server_poll() only                      */
+    const cdp_os *os;              /* (default: cdp_os_default()); must outlive the server                        */
+    cdp_logger logger;             /* (default: warnings and errors to stderr)                                    */
+    struct cdp__loop *loop;        /* (default: its own, with its own thread when `os` has threads)               */
+} cdp_store_server_desc;
+
+/* Start serving. Nobody is authenticated: whoever reaches the address can read and write every key.
+   Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose another, or 0). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out);
+
+/* The port it listens on. Any thread. */
+CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
+
+/* For a server without a thread: sleep once until somebody wants something or os->now_ns() reaches deadline_ns (0: only
+   look), and serve it. Errors: STATE (it has a thread), NOMEM, IO. */
+CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
+
+/* Close. Clients of this library that wait for a key are told that this was on purpose. NULL is allowed. */
+CDP_API void cdp_store_server_destroy(cdp_store_server *server);
+
+/* ---- >>store functions ------------------------------------------------------------------------------------------ */
+
+/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means the store's default,
+   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file. */
+
+/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same store sees the value. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's, until cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+
+/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL) gets the result. A value
+   that is no number: hash store INVALID; over TCP the server hangs up on this client (STORE). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(cdp_store *store, const char *key, int64_t delta, int64_t *sum);
+
+/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`. *value gets what it holds
+   afterwards - or `expected`, when the key is absent and something was expected. Free it with cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key, const void *expected, uint64_t expected_bytes,
+                                                        const void *desired, uint64_t desired_bytes, void **value, uint64_t *bytes);
+
+/* Until every key has been there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
+
+/* Whether every key is there now. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
+
+/* *was_there may be NULL. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(cdp_store *store, const char *key, bool *was_there);
+
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
+
+/* key += value; an absent key counts as empty. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero byte behind its end. Free
+   *memory with cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys, uint32_t count, cdp_bytes *values,
+                                                      void **memory, uint32_t timeout_ms);
+
+/* keys[i] := values[i]; others may see some of them before the rest. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
+
+/* Give back what a call returned. NULL is allowed. */
+CDP_API void cdp_store_free(cdp_store *store, void *memory);
+
+/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is allowed. */
+CDP_API void cdp_store_destroy(cdp_store *store);
+
+/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The functions above are
+   short for this one. Results are freed with cdp_store_request_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
+
+/* Free the results of a request that is done. For those who write stores: `results` is one block from os->alloc, and so
+   is each results[i].data. For those who start requests themselves: where several threads share a client, a request can
+   be done just before it is cancelled; its status then is CDP_OK, and it may have results to free. The status of a
+   prefix store's request changes in start(), wait() and cancel() only. */
+CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) { return cdp_hash_store_create(&desc, out); }
+inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) { return cdp_tcp_store_create(&desc, out); }
+inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp_store_server **out) { return cdp_store_server_create(&desc, out); }
+#endif
+
+#endif /* CDP_STORE_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) && !defined(CDP_STORE_IMPL_INCLUDED)
+#define CDP_STORE_IMPL_INCLUDED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>addr (pure): literal addresses ----------------------------------------------------------------------------- */
+
+/* The parsers return the first character behind what they took, or NULL. */
+
+/* No leading zeros: "010" is 8 to some programs and 10 to others. */
+CDP__PRIVATE const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
+    const char *start = p;
+    uint64_t v = 0;
+    for (; *p >= '0' && *p <= '9'; ++p) {
+        v = v * 10 + (uint64_t)(*p - '0');
+        if (v > max) return NULL;
+    }
+    if (p == start || (*start == '0' && p > start + 1)) return NULL;
+    *out = (uint32_t)v;
+    return p;
+}
+
+CDP__PRIVATE const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
+    uint32_t i, v;
+    for (i = 0; i < 4; ++i) {
+        if (i && *p++ != '.') return NULL;
+        p = cdp__addr_decimal(p, 255, &v);
+        if (!p) return NULL;
+        ip[i] = (uint8_t)v;
+    }
+    return p;
+}
+
+CDP__PRIVATE int32_t cdp__addr_hex(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many bytes in *bytes. */
+CDP__PRIVATE const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
+    uint32_t v = 0, digits = 0;
+    if (room >= 4) {
+        const char *q = cdp__addr_ip4(p, ip);
+        if (q) {
+            *bytes = 4;
+            return q;
+        }
+    }
+    for (; cdp__addr_hex(*p) >= 0; ++p) {
+        v = v << 4 | (uint32_t)cdp__addr_hex(*p);
+        if (++digits > 4) return NULL;
+    }
+    if (!digits || room < 2) return NULL;
+    ip[0] = (uint8_t)(v >> 8);
+    ip[1] = (uint8_t)v;
+    *bytes = 2;
+    return p;
+}
+
+CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
+    uint8_t got[16];
+    uint32_t n = 0, gap = 99, bytes; /* gap: where "::" stands, in bytes; 99: nowhere */
+    if (p[0] == ':') {
+        if (p[1] != ':') return NULL;
+        p += 2;
+        gap = 0;
+    }
+    while (n < 16 && cdp__addr_hex(*p) >= 0) {
+        p = cdp__addr_ip6_group(p, got + n, 16 - n, &bytes);
+        if (!p) return NULL;
+        n += bytes;
+        if (bytes == 4 || *p != ':' || n == 16) break;
+        if (p[1] == ':') {
+            if (gap != 99) return NULL;
+            gap = n;
+            p += 2;
+        } else if (cdp__addr_hex(*++p) < 0) {
+            return NULL;
+        }
+    }
+    if (gap == 99 ? n != 16 : n > 14) return NULL;
+    gap = gap == 99 ? 16 : gap;
+    memset(ip, 0, 16);
+    memcpy(ip, got, gap);
+    memcpy(ip + 16 - (n - gap), got + gap, n - gap);
+    return p;
+}
+
+/* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else, host names and interface
+   names behind % included. Without a port in the text, out->port is 0. */
+CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
+    const bool bracket = *text == '[';
+    uint32_t v = 0;
+    const char *p;
+    memset(out, 0, sizeof *out);
+    p = bracket ? NULL : cdp__addr_ip4(text, out->ip);
+    if (p) {
+        out->family = 4;
+    } else {
+        p = cdp__addr_ip6(text + bracket, out->ip);
+        if (p && *p == '%') {
+            p = cdp__addr_decimal(p + 1, UINT32_MAX, &v);
+            out->scope = v;
+        }
+        if (!p || (bracket && *p++ != ']')) return false;
+        out->family = 6;
+    }
+    if (*p == ':' && (bracket || out->family == 4)) {
+        p = cdp__addr_decimal(p + 1, 65535, &v);
+        out->port = (uint16_t)v;
+    }
+    return p && !*p;
+}
+
+CDP__PRIVATE uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
+
+/* The longest run of two or more zero groups, the first of equals (RFC 5952). */
+CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
+    uint32_t i, run = 0, best = 8;
+    *length = 1;
+    for (i = 0; i < 8; ++i) {
+        run = cdp__addr_word(a, i) ? 0 : run + 1;
+        if (run > *length) {
+            *length = run;
+            best = i + 1 - run;
+        }
+    }
+    return best;
+}
+
+/* "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
+CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+    cdp__text t = {dst, size, 0};
+    uint32_t i, run, zeros;
+    if (a->family == 4) {
+        cdp__text_add(&t, "%u.%u.%u.%u:%u", a->ip[0], a->ip[1], a->ip[2], a->ip[3], a->port);
+        return;
+    }
+    if (a->family != 6) {
+        cdp__text_add(&t, "(no address)");
+        return;
+    }
+    zeros = cdp__addr_zeros(a, &run);
+    cdp__text_add(&t, "[");
+    for (i = 0; i < 8; ++i) {
+        if (i == zeros) {
+            cdp__text_add(&t, "::");
+            i += run - 1;
+        } else {
+            cdp__text_add(&t, i && i != zeros + run ? ":%x" : "%x", cdp__addr_word(a, i));
+        }
+    }
+    if (a->scope) cdp__text_add(&t, "%%%u", a->scope);
+    cdp__text_add(&t, "]:%u", a->port);
+}
+
+/* ---- >>wire (pure): requests as bytes ----------------------------------------------------------------------------- */
+
+/* PyTorch's TCPStore protocol as of 2.x: opcode, then fields; integers are little-endian; a string or a value is a
+   64-bit count and that many bytes. Answers carry no opcode: they come in the order of the requests. */
+typedef enum cdp__cmd {
+    CDP__CMD_NONE,
+    CDP__CMD_VALIDATE, CDP__CMD_SET, CDP__CMD_COMPARE_SET, CDP__CMD_GET, CDP__CMD_ADD, CDP__CMD_CHECK, CDP__CMD_WAIT,
+    CDP__CMD_NUM_KEYS, CDP__CMD_DELETE, CDP__CMD_APPEND, CDP__CMD_MULTI_GET, CDP__CMD_MULTI_SET, CDP__CMD_CANCEL_WAIT,
+    CDP__CMD_PING, CDP__CMD_LIST_KEYS, CDP__CMD_BARRIER, CDP__CMD_WILL,
+    CDP__CMD_COUNT
+} cdp__cmd;
+
+#define CDP__OP_VALIDATE 0
+#define CDP__OP_SET 1
+#define CDP__OP_COMPARE_SET 2
+#define CDP__OP_GET 3
+#define CDP__OP_ADD 4
+#define CDP__OP_CHECK 5
+#define CDP__OP_WAIT 6
+#define CDP__OP_NUM_KEYS 7
+#define CDP__OP_DELETE 8
+#define CDP__OP_APPEND 9
+#define CDP__OP_MULTI_GET 10
+#define CDP__OP_MULTI_SET 11
+#define CDP__OP_CANCEL_WAIT 12
+#define CDP__OP_PING 13
+#define CDP__OP_LIST_KEYS 17
+#define CDP__OP_BARRIER 18
+#define CDP__OP_WILL 0xC0 /* ours */
+
+#define CDP__WIRE_MAGIC 0x3C85F7CEu
+#define CDP__WIRE_READY 0
+#define CDP__WIRE_NOT_READY 1
+#define CDP__WIRE_STOP_WAITING 0
+#define CDP__WIRE_CANCELED 1
+#define CDP__WIRE_CLOSING 2 /* ours: the answer to a wait of a server that is being closed in an orderly way */
+
+/* The key by whose presence a client knows a server of this library. Keys of programs begin with a slash. */
+#define CDP__WIRE_OURS "cdp/server"
+
+/* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a leading * means a 64-bit
+   count and that many repetitions of the rest. */
+typedef struct cdp__wire_row {
+    uint8_t op, cmd;
+    const char *fields;
+} cdp__wire_row;
+
+/* Before a connection has said which dialect it speaks. An older dialect without a greeting would be told apart here, by
+   its first five bytes not being these, and get a table of its own. */
+static const cdp__wire_row cdp__wire_greeting[] = {
+    {CDP__OP_VALIDATE, CDP__CMD_VALIDATE, "u"},
+    {0, CDP__CMD_NONE, NULL},
+};
+
+static const cdp__wire_row cdp__wire_v2[] = {
+    {CDP__OP_SET, CDP__CMD_SET, "kv"},
+    {CDP__OP_COMPARE_SET, CDP__CMD_COMPARE_SET, "kvv"},
+    {CDP__OP_GET, CDP__CMD_GET, "k"},
+    {CDP__OP_ADD, CDP__CMD_ADD, "ki"},
+    {CDP__OP_CHECK, CDP__CMD_CHECK, "*k"},
+    {CDP__OP_WAIT, CDP__CMD_WAIT, "*k"},
+    {CDP__OP_NUM_KEYS, CDP__CMD_NUM_KEYS, ""},
+    {CDP__OP_DELETE, CDP__CMD_DELETE, "k"},
+    {CDP__OP_APPEND, CDP__CMD_APPEND, "kv"},
+    {CDP__OP_MULTI_GET, CDP__CMD_MULTI_GET, "*k"},
+    {CDP__OP_MULTI_SET, CDP__CMD_MULTI_SET, "*kv"},
+    {CDP__OP_CANCEL_WAIT, CDP__CMD_CANCEL_WAIT, ""},
+    {CDP__OP_PING, CDP__CMD_PING, "u"},
+    {CDP__OP_LIST_KEYS, CDP__CMD_LIST_KEYS, ""},
+    {CDP__OP_BARRIER, CDP__CMD_BARRIER, "ki"},
+    {CDP__OP_WILL, CDP__CMD_WILL, "kv"},
+    {0, CDP__CMD_NONE, NULL},
+};
+
+typedef struct cdp__wire_limits {
+    uint64_t key_bytes, value_bytes, list;
+} cdp__wire_limits;
+
+/* What a parser remembers between two looks: only where it is in a list. Half a field stays with the caller. */
+typedef struct cdp__wire {
+    const cdp__wire_row *table;
+    const cdp__wire_row *row; /* the list command that is under way, or NULL */
+    uint64_t left;            /* its items that are still to come */
+} cdp__wire;
+
+/* A command without a list is one item, first and last at once. A list command is a first item without a key, which
+   tells the count, then one item for each entry. So no command needs memory for more than one entry. */
+typedef struct cdp__wire_item {
+    cdp__cmd cmd;
+    bool first, last;
+    uint64_t count;        /* with `first` of a list */
+    cdp_bytes key, value[2]; /* point into the bytes that were looked at; key.data NULL: none */
+    uint64_t number;
+} cdp__wire_item;
+
+typedef enum cdp__wire_result { CDP__WIRE_ITEM, CDP__WIRE_MORE, CDP__WIRE_BAD } cdp__wire_result;
+
+/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is known. */
+typedef struct cdp__wire_in {
+    const uint8_t *p;
+    uint64_t n, at, need;
+} cdp__wire_in;
+
+CDP__PRIVATE const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
+    in->need = in->at + bytes; /* cannot overflow: bytes was checked against a limit */
+    if (in->n < in->need) return NULL;
+    in->at += bytes;
+    return in->p + in->at - bytes;
+}
+
+CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
+    const uint8_t *p = cdp__wire_take(in, 8);
+    if (!p) return CDP__WIRE_MORE;
+    out->bytes = cdp__get_u64(p);
+    if (out->bytes > max) return CDP__WIRE_BAD; /* before anybody makes room for it */
+    out->data = cdp__wire_take(in, out->bytes);
+    return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
+}
+
+CDP__PRIVATE cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
+    uint32_t values = 0;
+    for (; *fields; ++fields) {
+        cdp__wire_result r = CDP__WIRE_ITEM;
+        if (*fields == 'k') {
+            r = cdp__wire_string(in, max->key_bytes, &out->key);
+        } else if (*fields == 'v') {
+            r = cdp__wire_string(in, max->value_bytes, &out->value[values++]);
+        } else {
+            const uint8_t *p = cdp__wire_take(in, *fields == 'u' ? 4 : 8);
+            if (!p) return CDP__WIRE_MORE;
+            out->number = *fields == 'u' ? cdp__get_u32(p) : cdp__get_u64(p);
+        }
+        if (r != CDP__WIRE_ITEM) return r;
+    }
+    return CDP__WIRE_ITEM;
+}
+
+CDP__PRIVATE const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
+    for (; table->fields; ++table)
+        if (table->op == op) return table;
+    return NULL;
+}
+
+/* The start of a command: all of it, or of a list the count. */
+CDP__PRIVATE cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
+    const uint8_t *p = cdp__wire_take(in, 1);
+    const cdp__wire_row *row = p ? cdp__wire_find(w->table, *p) : NULL;
+    if (!p) return CDP__WIRE_MORE;
+    if (!row) return CDP__WIRE_BAD;
+    out->cmd = (cdp__cmd)row->cmd;
+    out->first = out->last = true;
+    if (row->fields[0] != '*') return cdp__wire_fields(in, row->fields, max, out);
+    p = cdp__wire_take(in, 8);
+    if (!p) return CDP__WIRE_MORE;
+    out->count = cdp__get_u64(p);
+    if (out->count > max->list) return CDP__WIRE_BAD;
+    out->last = out->count == 0;
+    w->row = out->last ? NULL : row;
+    w->left = out->count;
+    return CDP__WIRE_ITEM;
+}
+
+/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and *bytes are used up. MORE: it
+   is not complete; *bytes are needed for the next piece of it. BAD: nothing sensible can follow. */
+CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
+    cdp__wire_in in;
+    cdp__wire_result r;
+    in.p = p;
+    in.n = n;
+    in.at = in.need = 0;
+    memset(out, 0, sizeof *out);
+    if (w->row) {
+        out->cmd = (cdp__cmd)w->row->cmd;
+        out->last = w->left == 1;
+        r = cdp__wire_fields(&in, w->row->fields + 1, max, out);
+        if (r == CDP__WIRE_ITEM && --w->left == 0) w->row = NULL;
+    } else {
+        r = cdp__wire_command(w, &in, max, out);
+    }
+    *bytes = r == CDP__WIRE_ITEM ? in.at : in.need;
+    return r;
+}
+
+/* Writers: to p, where there must be room; they return what follows. */
+CDP__PRIVATE uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
+    cdp__put_u64(p, v);
+    return p + 8;
+}
+
+CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
+    const size_t prefix_bytes = strlen(prefix);
+    p = cdp__wire_put_number(p, prefix_bytes + s.bytes);
+    memcpy(p, prefix, prefix_bytes);
+    if (s.bytes) memcpy(p + prefix_bytes, s.data, (size_t)s.bytes);
+    return p + prefix_bytes + s.bytes;
+}
+
+/* ---- >>number (pure): decimal text ------------------------------------------------------------------------------ */
+
+/* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
+CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
+    const uint64_t limit = (uint64_t)INT64_MAX;
+    uint64_t v = 0, i = 0, start;
+    bool negative = false;
+    while (i < n && (p[i] == ' ' || (p[i] >= 9 && p[i] <= 13))) ++i;
+    if (i < n && (p[i] == '-' || p[i] == '+')) negative = p[i++] == '-';
+    for (start = i; i < n && p[i] >= '0' && p[i] <= '9'; ++i) {
+        const uint64_t digit = (uint64_t)(p[i] - '0');
+        if (v > (limit + negative - digit) / 10) return false;
+        v = v * 10 + digit;
+    }
+    if (i == start) return false;
+    *out = (int64_t)(negative ? 0 - v : v); /* two's complement, as everywhere that this compiles */
+    return true;
+}
+
+/* `dst` has room for 24 bytes; returns the length. */
+CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
+    cdp__text t = {dst, 24, 0};
+    cdp__text_add(&t, "%lld", (long long)v);
+    return t.used;
+}
+
+/* A key for a message: printable, and not too long. */
+typedef struct cdp__key_text {
+    char at[84];
+} cdp__key_text;
+
+CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
+    const uint8_t *p = (const uint8_t *)key.data;
+    uint64_t i, n = cdp__min(key.bytes, 80);
+    for (i = 0; i < n; ++i) t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
+    memcpy(t->at + n, key.bytes > n ? "..." : "", key.bytes > n ? 4 : 1);
+    return t->at;
+}
+
+/* ---- >>kv: the map ------------------------------------------------------------------------------------------------ */
+
+struct cdp__waiter;
+
+/* An entry may exist without a value, because somebody waits for it. The key follows the struct. */
+typedef struct cdp__kv_entry {
+    struct cdp__kv_entry *next;
+    uint64_t hash, key_bytes;
+    uint8_t *value;
+    uint64_t value_bytes, value_room;
+    struct cdp__waiter *waiters; /* the server's */
+    bool present;
+} cdp__kv_entry;
+
+typedef struct cdp__kv {
+    const cdp_os *os;
+    cdp__kv_entry **buckets;
+    uint64_t bucket_count; /* a power of two, or 0 before the first entry */
+    uint64_t entry_count, present_count;
+    uint64_t seed;
+    uint64_t bytes, max_bytes; /* of entries and values */
+} cdp__kv;
+
+CDP__PRIVATE void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
+    memset(kv, 0, sizeof *kv);
+    kv->os = os;
+    kv->seed = cdp__hash(CDP__HASH_START, &seed, sizeof seed);
+    kv->max_bytes = max_bytes;
+}
+
+CDP__PRIVATE const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
+
+CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
+    uint64_t i;
+    for (i = 0; i < kv->bucket_count; ++i) {
+        cdp__kv_entry *e = kv->buckets[i], *next;
+        for (; e; e = next) {
+            next = e->next;
+            cdp__free(kv->os, e->value);
+            cdp__free(kv->os, e);
+        }
+    }
+    cdp__free(kv->os, kv->buckets);
+    kv->buckets = NULL;
+    kv->bucket_count = 0;
+}
+
+CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
+    const uint64_t h = cdp__hash(kv->seed, key.data, key.bytes);
+    cdp__kv_entry *e = kv->bucket_count ? kv->buckets[h & (kv->bucket_count - 1)] : NULL;
+    for (; e; e = e->next)
+        if (e->hash == h && e->key_bytes == key.bytes && (!key.bytes || memcmp(cdp__kv_key(e), key.data, (size_t)key.bytes) == 0)) return e;
+    return NULL;
+}
+
+/* The entry when it has a value, else NULL. */
+CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
+    cdp__kv_entry *e = cdp__kv_find(kv, key);
+    return e && e->present ? e : NULL;
+}
+
+CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
+    const uint64_t n = kv->bucket_count ? 2 * kv->bucket_count : 16;
+    cdp__kv_entry **buckets;
+    uint64_t i;
+    if (kv->entry_count < kv->bucket_count) return true;
+    buckets = (cdp__kv_entry **)cdp__alloc_zero(kv->os, n * sizeof *buckets);
+    if (!buckets) return kv->bucket_count != 0; /* longer chains are better than no entry */
+    for (i = 0; i < kv->bucket_count; ++i) {
+        cdp__kv_entry *e = kv->buckets[i], *next;
+        for (; e; e = next) {
+            next = e->next;
+            e->next = buckets[e->hash & (n - 1)];
+            buckets[e->hash & (n - 1)] = e;
+        }
+    }
+    cdp__free(kv->os, kv->buckets);
+    kv->buckets = buckets;
+    kv->bucket_count = n;
+    return true;
+}
+
+CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
+    return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)", (unsigned long long)kv->max_bytes);
+}
+
+/* The entry of a key, made without a value when there is none. NULL when there is no room, with the last error set. */
+CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
+    const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
+    cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
+    if (e) return e;
+    if (bytes > kv->max_bytes - cdp__min(kv->bytes, kv->max_bytes)) {
+        cdp__kv_full(kv);
+        return NULL;
+    }
+    e = cdp__kv_grow(kv) ? (cdp__kv_entry *)cdp__alloc_zero(kv->os, bytes) : NULL;
+    if (!e) {
+        cdp__fail_nomem("a key of the store", bytes);
+        return NULL;
+    }
+    if (key.bytes) memcpy(e + 1, key.data, (size_t)key.bytes);
+    e->key_bytes = key.bytes;
+    e->hash = cdp__hash(kv->seed, key.data, key.bytes);
+    bucket = &kv->buckets[e->hash & (kv->bucket_count - 1)];
+    e->next = *bucket;
+    *bucket = e;
+    ++kv->entry_count;
+    kv->bytes += bytes;
+    return e;
+}
+
+/* Drop an entry that has neither a value nor anybody waiting. */
+CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
+    cdp__kv_entry **at;
+    if (!e || e->present || e->waiters) return;
+    for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;) at = &(*at)->next;
+    *at = e->next;
+    --kv->entry_count;
+    kv->bytes -= sizeof(cdp__kv_entry) + e->key_bytes;
+    CDP_ASSERT(!e->value);
+    cdp__free(kv->os, e);
+}
+
+/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing has changed. */
+CDP__PRIVATE cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
+    const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes; /* appending little by little stays linear */
+    uint8_t *value;
+    if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
+    if (room > kv->max_bytes - cdp__min(kv->bytes - e->value_room, kv->max_bytes)) return cdp__kv_full(kv);
+    value = (uint8_t *)cdp__alloc(kv->os, room);
+    if (!value) return cdp__fail_nomem("a value of the store", room);
+    if (keep) memcpy(value, e->value, (size_t)keep);
+    cdp__free(kv->os, e->value);
+    kv->bytes += room - e->value_room;
+    e->value = value;
+    e->value_room = room;
+    return CDP_OK;
+}
+
+/* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
+CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
+    const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
+    if (status != CDP_OK) {
+        cdp__kv_release(kv, e); /* it may have been made just for this */
+        return status;
+    }
+    if (value.bytes) memcpy(e->value + at, value.data, (size_t)value.bytes);
+    e->value_bytes = at + value.bytes;
+    kv->present_count += !e->present;
+    e->present = true;
+    return CDP_OK;
+}
+
+/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was stored. */
+CDP__PRIVATE cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+    *out = cdp__kv_obtain(kv, key);
+    return *out ? cdp__kv_write(kv, *out, 0, value) : CDP_ERR_NOMEM;
+}
+
+CDP__PRIVATE cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+    *out = cdp__kv_obtain(kv, key);
+    return *out ? cdp__kv_write(kv, *out, (*out)->value_bytes, value) : CDP_ERR_NOMEM;
+}
+
+CDP__PRIVATE cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
+    char text[24];
+    cdp_bytes value;
+    cdp__kv_entry *e = cdp__kv_get(kv, key);
+    *sum = 0;
+    *out = NULL;
+    if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) {
+        cdp__key_text t;
+        return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+    }
+    *sum = (int64_t)((uint64_t)*sum + (uint64_t)delta);
+    value.data = text;
+    value.bytes = cdp__number_text(*sum, text);
+    return cdp__kv_set(kv, key, value, out);
+}
+
+/* *answer points into the map, or is `expected`; valid until the next change. */
+CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
+    cdp__kv_entry *e = cdp__kv_get(kv, key);
+    cdp_status status = CDP_OK;
+    bool equal;
+    *out = NULL;
+    *answer = expected;
+    if (!e && expected.bytes) return CDP_OK;
+    equal = !e || (e->value_bytes == expected.bytes && (!expected.bytes || memcmp(e->value, expected.data, (size_t)expected.bytes) == 0));
+    if (equal) status = cdp__kv_set(kv, key, desired, &e);
+    if (status != CDP_OK) return status;
+    *out = equal ? e : NULL;
+    answer->data = e->value;
+    answer->bytes = e->value_bytes;
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
+    cdp__kv_entry *e = cdp__kv_get(kv, key);
+    if (!e) return false;
+    cdp__free(kv->os, e->value);
+    kv->bytes -= e->value_room;
+    e->value = NULL;
+    e->value_bytes = e->value_room = 0;
+    e->present = false;
+    --kv->present_count;
+    cdp__kv_release(kv, e);
+    return true;
+}
+
+/* ---- >>request: what all stores do with one ------------------------------------------------------------------------ */
+
+CDP__PRIVATE void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
+    uint64_t i;
+    for (i = 0; rq->results && i < count; ++i) {
+        void *p;
+        memcpy(&p, &rq->results[i].data, sizeof p); /* it came from alloc, not from a const */
+        cdp__free(os, p);
+    }
+    cdp__free(os, rq->results);
+    rq->results = NULL;
+}
+
+CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+    if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
+    return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
+}
+
+CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
+    const uint64_t n = cdp__store_request_result_count(rq);
+    rq->results = NULL;
+    if (n) rq->results = (cdp_bytes *)cdp__alloc_zero(os, n * sizeof *rq->results);
+    return !n || rq->results;
+}
+
+/* Room for a result of `bytes` and the zero behind it. */
+CDP__PRIVATE uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)cdp__alloc(os, bytes + 1);
+    if (!p) return NULL;
+    p[bytes] = 0;
+    rq->results[i].data = p;
+    rq->results[i].bytes = bytes;
+    return p;
+}
+
+CDP__PRIVATE bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
+    uint8_t *p = cdp__store_request_result(os, rq, i, value.bytes);
+    if (p && value.bytes) memcpy(p, value.data, (size_t)value.bytes);
+    return p != NULL;
+}
+
+CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
+    if (op == CDP_STORE_NUM_KEYS) return 0;
+    return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET || op == CDP_STORE_MULTI_SET ? UINT32_MAX : 1;
+}
+
+/* Values that a request brings. */
+CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_SET: case CDP_STORE_APPEND: return 1;
+    case CDP_STORE_COMPARE_SET: return 2;
+    case CDP_STORE_MULTI_SET: return rq->key_count;
+    default: return 0;
+    }
+}
+
+/* Whether a request makes sense, before anybody works on it. */
+CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
+    const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT ? cdp__store_request_keys_needed(rq->op) : 0;
+    if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT) return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
+    if (needed != UINT32_MAX && rq->key_count != needed)
+        return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op, needed, rq->key_count);
+    if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
+        return cdp__fail(CDP_ERR_INVALID, "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
+    return CDP_OK;
+}
+
+/* ---- >>store-hash -------------------------------------------------------------------------------------------------- */
+
+typedef struct cdp__hash_store {
+    cdp_store store;
+    cdp__kv kv;
+    cdp_lock lock;
+    void *cond; /* NULL without threads */
+} cdp__hash_store;
+
+CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
+    const uint64_t n = cdp__store_request_result_count(rq);
+    uint64_t i;
+    for (i = 0; i < rq->key_count; ++i)
+        if (!cdp__kv_get(&h->kv, rq->keys[i])) return CDP_PENDING;
+    if (!cdp__store_request_make_results(h->kv.os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    for (i = 0; i < n; ++i) {
+        const cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[i]);
+        cdp_bytes value;
+        value.data = e->value;
+        value.bytes = e->value_bytes;
+        if (cdp__store_request_put_result(h->kv.os, rq, i, value)) continue;
+        cdp__store_request_drop_results(h->kv.os, rq, n);
+        return cdp__fail_nomem("a value", value.bytes);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e;
+    cdp_bytes answer;
+    cdp_status status;
+    uint8_t *p = NULL;
+    const uint64_t room = cdp__max(rq->values[1].bytes, rq->values[0].bytes);
+    const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
+    /* The answer's memory first: a store that changed must not report failure. */
+    if (cdp__store_request_make_results(h->kv.os, rq)) p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
+    status = p ? cdp__kv_compare_set(&h->kv, rq->keys[0], rq->values[0], rq->values[1], &answer, &e) : cdp__fail_nomem("a value", room);
+    if (status != CDP_OK) {
+        cdp__store_request_drop_results(h->kv.os, rq, 1);
+        return status;
+    }
+    if (answer.bytes) memcpy(p, answer.data, (size_t)answer.bytes);
+    p[answer.bytes] = 0;
+    rq->results[0].bytes = answer.bytes;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e;
+    cdp_status status = CDP_OK;
+    uint32_t i;
+    if (rq->op == CDP_STORE_ADD) return cdp__kv_add(&h->kv, rq->keys[0], rq->delta, &rq->number, &e);
+    if (rq->op == CDP_STORE_COMPARE_SET) return cdp__hash_compare_set(h, rq);
+    if (rq->op == CDP_STORE_APPEND) return cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
+    for (i = 0; i < rq->key_count && status == CDP_OK; ++i) status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
+    return status;
+}
+
+/* With the lock held: do it now, or CDP_PENDING. */
+CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp_status status;
+    switch (rq->op) {
+    case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
+    case CDP_STORE_CHECK:
+        status = cdp__hash_read(h, rq);
+        rq->number = status == CDP_OK;
+        return status == CDP_PENDING ? CDP_OK : status;
+    case CDP_STORE_DELETE: rq->number = cdp__kv_delete(&h->kv, rq->keys[0]); return CDP_OK;
+    case CDP_STORE_NUM_KEYS: rq->number = (int64_t)h->kv.present_count; return CDP_OK;
+    default: status = cdp__hash_write(h, rq); break;
+    }
+    if (h->cond) h->kv.os->cond_broadcast(h->kv.os->user, h->cond);
+    return status;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
+    cdp__hash_store *h = (cdp__hash_store *)self;
+    rq->results = NULL;
+    rq->status = cdp__store_request_validate(rq);
+    if (rq->status != CDP_OK) return rq->status;
+    cdp_lock_acquire(&h->lock);
+    rq->status = cdp__hash_try(h, rq);
+    cdp_lock_release(&h->lock);
+    return rq->status;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__hash_store *h = (cdp__hash_store *)self;
+    const cdp_os *os = h->kv.os;
+    cdp_lock_acquire(&h->lock);
+    while (rq->status == CDP_PENDING) {
+        rq->status = cdp__hash_try(h, rq);
+        if (rq->status != CDP_PENDING || !h->cond || os->now_ns(os->user) >= deadline_ns) break;
+        os->cond_wait(os->user, h->cond, h->lock.mutex, deadline_ns);
+    }
+    cdp_lock_release(&h->lock);
+    return rq->status;
+}
+
+CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
+    (void)self;
+    (void)rq; /* a pending request is known to nobody but its caller */
+}
+
+CDP__PRIVATE void cdp__hash_destroy(void *self) {
+    cdp__hash_store *h = (cdp__hash_store *)self;
+    const cdp_os *os = h->kv.os;
+    cdp__kv_close(&h->kv);
+    if (h->cond) os->cond_destroy(os->user, h->cond);
+    cdp__lock_close(&h->lock);
+    cdp__free(os, h);
+}
+
+CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out) {
+    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
+    cdp__hash_store *h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
+    *out = NULL;
+    if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
+    cdp__kv_open(&h->kv, os, 0, UINT64_MAX);
+    h->store.self = h;
+    h->store.os = os;
+    h->store.timeout_ms = cdp__def(desc ? desc->timeout_ms : 0, 300000);
+    h->store.start = cdp__hash_start;
+    h->store.wait = cdp__hash_wait;
+    h->store.cancel = cdp__hash_cancel;
+    h->store.destroy = cdp__hash_destroy;
+    if (!cdp__lock_open(&h->lock, os, true)) {
+        cdp__hash_destroy(h);
+        return cdp__fail_nomem("a lock", sizeof(cdp_lock));
+    }
+    if (h->lock.mutex) {
+        h->cond = os->cond_create(os->user);
+        if (!h->cond) {
+            cdp__hash_destroy(h);
+            return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
+        }
+    }
+    *out = &h->store;
+    return CDP_OK;
+}
+
+/* ---- >>buffer: bytes on their way ---------------------------------------------------------------------------------- */
+
+typedef struct cdp__fifo {
+    uint8_t *data;
+    uint64_t at, used, room; /* data[at .. used) is what is left to do */
+} cdp__fifo;
+
+CDP__PRIVATE uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
+
+CDP__PRIVATE void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
+    cdp__free(os, b->data);
+    memset(b, 0, sizeof *b);
+}
+
+/* Make room for `more` bytes behind those that are there. Moves them. */
+CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
+    const uint64_t left = cdp__fifo_left(b), room = cdp__max(64, cdp__max(left + more, 2 * left));
+    uint8_t *p;
+    if (b->room - b->used >= more) return true;
+    if (b->at && b->room - left >= more && b->at >= left) { /* moving costs no more than what was already sent */
+        memcpy(b->data, b->data + b->at, (size_t)left);
+    } else {
+        p = (uint8_t *)cdp__alloc(os, room);
+        if (!p) return false;
+        if (left) memcpy(p, b->data + b->at, (size_t)left);
+        cdp__free(os, b->data);
+        b->data = p;
+        b->room = room;
+    }
+    b->at = 0;
+    b->used = left;
+    return true;
+}
+
+/* ---- >>store-tcp-server -------------------------------------------------------------------------------------------- */
+
+struct cdp__guest;
+
+/* One connection waiting for one key: in the list of the key and in that of the connection. */
+typedef struct cdp__waiter {
+    struct cdp__guest *conn;
+    cdp__kv_entry *entry;
+    struct cdp__waiter *key_next, *key_prev, *conn_next, *conn_prev;
+} cdp__waiter;
+
+typedef struct cdp__will {
+    cdp_bytes key, value; /* behind this struct */
+} cdp__will;
+
+typedef struct cdp__guest {
+    cdp__io io;
+    cdp_store_server *server;
+    struct cdp__guest *next, *prev; /* in server->fresh until it has greeted, then in server->conns */
+    struct cdp__guest *next_dirty;
+    bool dirty;    /* in server->dirty: to be flushed, or closed, before the current callback ends */
+    bool doomed;   /* to be closed; nothing more is read or answered */
+    bool greeted;
+    bool truth;    /* CHECK: every key so far is there */
+    uint32_t awaited; /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
+    uint64_t born_ns;
+    uint64_t need; /* bytes of `in` without which parsing again is pointless */
+    cdp__wire wire;
+    cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
+    cdp__waiter *waiters;
+    cdp__will *will;
+} cdp__guest;
+
+#define CDP__SERVER_SCRATCH 65536u
+#define CDP__SERVER_SMALL 4096u           /* half an item up to this size is copied to the scratch and back */
+#define CDP__SERVER_BACKLOG 65536u        /* answers not yet taken: no new command is begun */
+#define CDP__SERVER_READ_BUDGET 1048576u  /* bytes from one connection before the others have their turn */
+#define CDP__SERVER_ACCEPT_RETRY_NS (100 * CDP__MS)
+
+struct cdp_store_server {
+    cdp_store_server_desc desc; /* resolved */
+    const cdp_os *os;
+    cdp__loop own_loop, *loop;
+    cdp__io listener;
+    cdp_addr at;
+    cdp__timer accept_timer, greet_timer;
+    cdp__kv kv;
+    cdp__wire_limits limits;
+    cdp__guest fresh, conns; /* list heads; fresh is in order of age */
+    cdp__guest *dirty;
+    uint64_t buffer_bytes;
+    uint32_t client_count;
+    bool full_told;
+    uint8_t *scratch;
+    void *thread;
+    bool stop; /* atomic */
+};
+
+CDP__PRIVATE void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
+    c->next = head;
+    c->prev = head->prev;
+    c->prev->next = c->next->prev = c;
+}
+
+CDP__PRIVATE void cdp__guest_unlink(cdp__guest *c) {
+    c->next->prev = c->prev;
+    c->prev->next = c->next;
+    c->next = c->prev = NULL;
+}
+
+CDP__PRIVATE void cdp__guest_mark(cdp__guest *c) {
+    if (c->dirty) return;
+    c->dirty = true;
+    c->next_dirty = c->server->dirty;
+    c->server->dirty = c;
+}
+
+/* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody looks at it any more. */
+CDP__PRIVATE void cdp__guest_doom(cdp__guest *c, const char *why) {
+    if (c->doomed) return;
+    c->doomed = true;
+    cdp__guest_mark(c);
+    if (why) cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1, "store server: closing a connection: %s", why);
+}
+
+/* Like cdp__fifo_reserve, within the server's budget. */
+CDP__PRIVATE bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
+    cdp_store_server *s = c->server;
+    const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
+    if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes) return false;
+    if (!cdp__fifo_reserve(s->os, b, more)) return false;
+    s->buffer_bytes += b->room - before;
+    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
+    return true;
+}
+
+CDP__PRIVATE void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
+    cdp_store_server *s = c->server;
+    s->buffer_bytes -= b->room;
+    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
+    cdp__fifo_free(s->os, b);
+}
+
+CDP__PRIVATE void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
+    if (c->doomed) return;
+    if (cdp__fifo_left(&c->out) + bytes > c->server->desc.max_reply_bytes) {
+        cdp__guest_doom(c, "it does not read its answers (max_reply_bytes)");
+    } else if (!cdp__guest_reserve(c, &c->out, bytes)) {
+        cdp__guest_doom(c, "no memory for an answer (max_total_bytes)");
+    } else {
+        if (bytes) memcpy(c->out.data + c->out.used, data, (size_t)bytes);
+        c->out.used += bytes;
+        cdp__guest_mark(c);
+    }
+}
+
+CDP__PRIVATE void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
+
+CDP__PRIVATE void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
+    uint8_t b[8];
+    cdp__put_u64(b, v);
+    cdp__guest_reply(c, b, 8);
+}
+
+CDP__PRIVATE void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
+    cdp__guest_reply_number(c, bytes);
+    cdp__guest_reply(c, data, bytes);
+}
+
+/* Waiting */
+
+CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
+    cdp__guest *c = w->conn;
+    cdp_store_server *s = c->server;
+    if (w->key_next) w->key_next->key_prev = w->key_prev;
+    if (w->key_prev) w->key_prev->key_next = w->key_next;
+    else w->entry->waiters = w->key_next;
+    if (w->conn_next) w->conn_next->conn_prev = w->conn_prev;
+    if (w->conn_prev) w->conn_prev->conn_next = w->conn_next;
+    else c->waiters = w->conn_next;
+    s->kv.bytes -= sizeof *w;
+    cdp__free(s->os, w);
+}
+
+CDP__PRIVATE void cdp__guest_await(cdp__guest *c, cdp_bytes key) {
+    cdp_store_server *s = c->server;
+    cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
+    cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w) : NULL;
+    if (!w) {
+        cdp__kv_release(&s->kv, e);
+        cdp__guest_doom(c, "no memory to wait for a key (max_total_bytes)");
+        return;
+    }
+    w->conn = c;
+    w->entry = e;
+    w->key_next = e->waiters;
+    w->conn_next = c->waiters;
+    if (w->key_next) w->key_next->key_prev = w;
+    if (w->conn_next) w->conn_next->conn_prev = w;
+    e->waiters = c->waiters = w;
+    s->kv.bytes += sizeof *w;
+    ++c->awaited;
+}
+
+CDP__PRIVATE void cdp__guest_forget_waits(cdp__guest *c) {
+    while (c->waiters) {
+        cdp__kv_entry *e = c->waiters->entry;
+        cdp__waiter_drop(c->waiters);
+        cdp__kv_release(&c->server->kv, e);
+    }
+    c->awaited = 0;
+}
+
+CDP__PRIVATE void cdp__guest_arrived(cdp__guest *c) {
+    CDP_ASSERT(c->awaited);
+    if (--c->awaited == 0) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
+}
+
+/* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
+CDP__PRIVATE void cdp__server_wake(cdp__kv_entry *e) {
+    while (e && e->waiters) {
+        cdp__guest *c = e->waiters->conn;
+        cdp__waiter_drop(e->waiters);
+        cdp__guest_arrived(c);
+    }
+}
+
+/* Commands: one function each, called with an item of the wire; see cdp__wire_item. */
+
+CDP__PRIVATE void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
+    if (status == CDP_OK) {
+        cdp__server_wake(e);
+        return;
+    }
+    if (status == CDP_ERR_NOMEM) cdp__log(&c->server->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
+    cdp__guest_doom(c, cdp_last_error()->text);
+}
+
+CDP__PRIVATE void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
+    if (it->number != CDP__WIRE_MAGIC) {
+        cdp__guest_doom(c, "it did not greet like a store client");
+        return;
+    }
+    c->wire.table = cdp__wire_v2;
+    c->greeted = true;
+    cdp__guest_unlink(c);
+    cdp__guest_link(&c->server->conns, c);
+}
+
+CDP__PRIVATE void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__kv_entry *e = NULL;
+    if (it->key.data) cdp__guest_stored(c, cdp__kv_set(&c->server->kv, it->key, it->value[0], &e), e);
+}
+
+CDP__PRIVATE void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
+    const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
+    cdp__kv_entry *e = NULL;
+    if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes)
+        cdp__guest_doom(c, "a value that was appended to became too long (max_value_bytes)");
+    else
+        cdp__guest_stored(c, cdp__kv_append(&c->server->kv, it->key, it->value[0], &e), e);
+}
+
+CDP__PRIVATE void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__kv_entry *e = NULL;
+    cdp_bytes answer;
+    const cdp_status status = cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
+    if (status == CDP_OK) cdp__guest_reply_string(c, answer.data, answer.bytes);
+    cdp__guest_stored(c, status, e);
+}
+
+/* Also of a list. An absent key reads as empty, as PyTorch's server has it. */
+CDP__PRIVATE void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
+    const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
+    if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
+}
+
+CDP__PRIVATE void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__kv_entry *e = NULL;
+    int64_t sum;
+    const cdp_status status = cdp__kv_add(&c->server->kv, it->key, (int64_t)it->number, &sum, &e);
+    if (status == CDP_OK) cdp__guest_reply_number(c, (uint64_t)sum);
+    cdp__guest_stored(c, status, e);
+}
+
+CDP__PRIVATE void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
+    const uint64_t n = sizeof CDP__WIRE_OURS - 1;
+    if (it->first) c->truth = true;
+    if (it->key.data && !(it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, n) == 0))
+        c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
+    if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+}
+
+CDP__PRIVATE void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
+    if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
+    if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key);
+    if (it->last && !c->doomed) cdp__guest_arrived(c);
+}
+
+CDP__PRIVATE void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
+    (void)it;
+    cdp__guest_forget_waits(c);
+    cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
+}
+
+CDP__PRIVATE void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
+    (void)it;
+    cdp__guest_reply_number(c, c->server->kv.present_count);
+}
+
+CDP__PRIVATE void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__guest_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
+}
+
+CDP__PRIVATE void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
+    uint8_t b[4];
+    cdp__put_u32(b, (uint32_t)it->number);
+    cdp__guest_reply(c, b, 4);
+}
+
+CDP__PRIVATE void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
+    const cdp__kv *kv = &c->server->kv;
+    uint64_t i;
+    (void)it;
+    cdp__guest_reply_number(c, kv->present_count);
+    for (i = 0; i < kv->bucket_count && !c->doomed; ++i) {
+        const cdp__kv_entry *e;
+        for (e = kv->buckets[i]; e; e = e->next)
+            if (e->present) cdp__guest_reply_string(c, cdp__kv_key(e), e->key_bytes);
+    }
+}
+
+/* A counter in the map; who makes it reach the size releases everybody who waits for it. */
+CDP__PRIVATE void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__kv_entry *e = NULL;
+    int64_t sum;
+    const cdp_status status = cdp__kv_add(&c->server->kv, it->key, 1, &sum, &e);
+    if (status != CDP_OK || sum >= (int64_t)it->number) {
+        if (status == CDP_OK) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
+        cdp__guest_stored(c, status, e);
+    } else {
+        cdp__guest_await(c, it->key);
+    }
+}
+
+/* An empty key withdraws it. */
+CDP__PRIVATE void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
+    cdp_store_server *s = c->server;
+    const uint64_t bytes = it->key.bytes + it->value[0].bytes;
+    uint8_t *p;
+    if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
+    cdp__free(s->os, c->will);
+    c->will = NULL;
+    if (!it->key.bytes) return;
+    if (s->kv.bytes + sizeof *c->will + bytes <= s->kv.max_bytes) c->will = (cdp__will *)cdp__alloc(s->os, sizeof *c->will + bytes);
+    if (!c->will) {
+        cdp__guest_doom(c, "no memory for a last will (max_total_bytes)");
+        return;
+    }
+    s->kv.bytes += sizeof *c->will + bytes;
+    p = (uint8_t *)(c->will + 1);
+    memcpy(p, it->key.data, (size_t)it->key.bytes);
+    if (it->value[0].bytes) memcpy(p + it->key.bytes, it->value[0].data, (size_t)it->value[0].bytes);
+    c->will->key.data = p;
+    c->will->key.bytes = it->key.bytes;
+    c->will->value.data = p + it->key.bytes;
+    c->will->value.bytes = it->value[0].bytes;
+}
+
+/* In the order of cdp__cmd. */
+static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item *it) = {
+    NULL,
+    cdp__server_on_validate, cdp__server_on_set, cdp__server_on_compare_set, cdp__server_on_get, cdp__server_on_add, cdp__server_on_check, cdp__server_on_wait,
+    cdp__server_on_num_keys, cdp__server_on_delete, cdp__server_on_append, cdp__server_on_get, cdp__server_on_set, cdp__server_on_cancel_wait,
+    cdp__server_on_ping, cdp__server_on_list_keys, cdp__server_on_barrier, cdp__server_on_will,
+};
+
+/* Bytes in, bytes out */
+
+/* Do what the n bytes say; returns how many were used up. */
+CDP__PRIVATE uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
+    uint64_t used = 0, bytes;
+    cdp__wire_item item;
+    c->need = 1;
+    while (!c->doomed && used < n) {
+        cdp__wire_result r;
+        /* Between commands only: who sends a long list may not read before its end. */
+        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
+        r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
+        if (r == CDP__WIRE_BAD) cdp__guest_doom(c, c->greeted ? "it sent what is no request, or a larger one than allowed" : "it is no store client");
+        if (r == CDP__WIRE_MORE) c->need = bytes;
+        if (r != CDP__WIRE_ITEM) break;
+        used += bytes;
+        cdp__server_commands[item.cmd](c, &item);
+    }
+    return used;
+}
+
+CDP__PRIVATE bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
+    if (!n) return true;
+    if (!cdp__guest_reserve(c, &c->in, n)) {
+        cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
+        return false;
+    }
+    memcpy(c->in.data + c->in.used, p, (size_t)n);
+    c->in.used += n;
+    return true;
+}
+
+/* Parse what lies in c->in. */
+CDP__PRIVATE void cdp__guest_parse(cdp__guest *c) {
+    if (cdp__fifo_left(&c->in) < c->need) return;
+    c->in.at += cdp__guest_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
+    if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
+}
+
+/* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
+   share. Returns as cdp_os.recv. */
+CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
+    cdp_store_server *s = c->server;
+    const uint64_t old = cdp__fifo_left(&c->in);
+    uint64_t used, n;
+    cdp_iov iov;
+    int64_t r;
+    iov.data = s->scratch + old;
+    iov.bytes = CDP__SERVER_SCRATCH - old;
+    r = cdp__io_recv(s->loop, &c->io, &iov, 1);
+    if (r <= 0) return r;
+    if (old) memcpy(s->scratch, c->in.data + c->in.at, (size_t)old);
+    if (old) cdp__guest_release(c, &c->in);
+    n = old + (uint64_t)r;
+    used = n < c->need ? 0 : cdp__guest_consume(c, s->scratch, n);
+    if (!c->doomed) cdp__guest_keep(c, s->scratch + used, n - used);
+    return r;
+}
+
+/* A large item: straight to its place. The place grows with what arrives, not with what was announced. */
+CDP__PRIVATE int64_t cdp__guest_read_large(cdp__guest *c) {
+    const uint64_t left = cdp__fifo_left(&c->in);
+    cdp_iov iov;
+    int64_t r;
+    if (c->in.used == c->in.room && !cdp__guest_reserve(c, &c->in, cdp__max(1, cdp__min(c->need > left ? c->need - left : 0, cdp__max(left, CDP__SERVER_SCRATCH))))) {
+        cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
+        return 0;
+    }
+    iov.data = c->in.data + c->in.used;
+    iov.bytes = c->in.room - c->in.used;
+    r = cdp__io_recv(c->server->loop, &c->io, &iov, 1);
+    if (r <= 0) return r;
+    c->in.used += (uint64_t)r;
+    cdp__guest_parse(c);
+    return r;
+}
+
+CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
+    uint64_t budget = CDP__SERVER_READ_BUDGET;
+    if (c->in.data) cdp__guest_parse(c); /* left there while answers were waiting */
+    while (!c->doomed && (c->io.ready & CDP_IO_READ)) {
+        const uint64_t old = cdp__fifo_left(&c->in);
+        int64_t r;
+        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break; /* stays ready: nobody polls for it */
+        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__guest_read_scratch(c) : cdp__guest_read_large(c);
+        if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
+        if (r <= 0) break;
+        budget -= cdp__min(budget, (uint64_t)r);
+        if (!budget && !c->io.broken) {
+            c->io.ready &= (uint16_t)~CDP_IO_READ; /* poll reports it again */
+            break;
+        }
+    }
+}
+
+CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
+    while (cdp__fifo_left(&c->out) && !c->doomed) {
+        cdp_iov iov;
+        int64_t r;
+        iov.data = c->out.data + c->out.at;
+        iov.bytes = cdp__fifo_left(&c->out);
+        r = cdp__io_send(c->server->loop, &c->io, &iov, 1);
+        if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
+        if (r <= 0) return;
+        c->out.at += (uint64_t)r;
+    }
+    if (c->out.data && !cdp__fifo_left(&c->out)) cdp__guest_release(c, &c->out);
+}
+
+/* Connections come and go */
+
+CDP__PRIVATE void cdp__guest_execute_will(cdp__guest *c) {
+    cdp_store_server *s = c->server;
+    cdp__kv_entry *e = NULL;
+    cdp_bytes nothing, answer;
+    if (!c->will) return;
+    nothing.data = NULL;
+    nothing.bytes = 0;
+    if (cdp__kv_compare_set(&s->kv, c->will->key, nothing, c->will->value, &answer, &e) == CDP_OK) cdp__server_wake(e);
+    else cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s", cdp_last_error()->text);
+}
+
+CDP__PRIVATE void cdp__guest_free(cdp__guest *c) {
+    cdp_store_server *s = c->server;
+    cdp__guest_forget_waits(c);
+    cdp__guest_release(c, &c->in);
+    cdp__guest_release(c, &c->out);
+    if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
+    cdp__free(s->os, c->will);
+    cdp__guest_unlink(c);
+    cdp__loop_remove(s->loop, &c->io);
+    --s->client_count;
+    cdp__free(s->os, c);
+}
+
+/* Everything that handlers put off. Every callback of the loop ends with it. */
+CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
+    bool closed = false;
+    while (s->dirty) {
+        cdp__guest *c = s->dirty;
+        s->dirty = c->next_dirty;
+        c->dirty = false;
+        if (!c->doomed) {
+            const bool paused = cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
+            cdp__guest_flush(c);
+            if (paused && !c->doomed && cdp__fifo_left(&c->out) <= CDP__SERVER_BACKLOG) cdp__guest_read(c);
+        }
+        if (!c->doomed || c->dirty) continue; /* doomed just now: it is in the list again */
+        cdp__guest_forget_waits(c);
+        cdp__guest_execute_will(c);
+        cdp__guest_free(c);
+        closed = true;
+    }
+    if (closed && s->accept_timer.next) { /* there are descriptors again */
+        cdp__loop_timer_clear(&s->accept_timer);
+        s->listener.ready &= (uint16_t)~CDP_IO_READ;
+    }
+}
+
+CDP__PRIVATE void cdp__guest_ready(cdp__io *io) {
+    cdp__guest *c = (cdp__guest *)io->user;
+    cdp_store_server *s = c->server;
+    if (!c->doomed && (io->ready & CDP_IO_WRITE)) cdp__guest_flush(c);
+    if (!c->doomed) cdp__guest_read(c);
+    cdp__server_settle(s);
+}
+
+CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
+    cdp_store_server *s = (cdp_store_server *)t->user;
+    const uint64_t limit = s->desc.handshake_timeout_ms * CDP__MS, now = s->os->now_ns(s->os->user);
+    cdp__guest *c;
+    for (c = s->fresh.next; c != &s->fresh && c->born_ns + limit <= now; c = c->next) cdp__guest_doom(c, "it never said what it wants");
+    cdp__server_settle(s);
+    if (s->fresh.next != &s->fresh) cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
+}
+
+CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd) {
+    const bool full = s->client_count >= s->desc.max_clients;
+    cdp__guest *c = full ? NULL : (cdp__guest *)cdp__alloc_zero(s->os, sizeof *c);
+    if (!c) {
+        s->os->close(s->os->user, fd);
+        if (!s->full_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s", full ? "max_clients are connected" : "out of memory");
+        s->full_told = true;
+        return;
+    }
+    c->server = s;
+    c->need = 1;
+    c->wire.table = cdp__wire_greeting;
+    c->born_ns = s->os->now_ns(s->os->user);
+    cdp__guest_link(&s->fresh, c);
+    cdp__loop_add(s->loop, &c->io, fd, cdp__guest_ready, c);
+    ++s->client_count;
+    if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
+        cdp__loop_timer_set(s->loop, &s->greet_timer, c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
+}
+
+CDP__PRIVATE void cdp__server_accept_again(cdp__timer *t) {
+    cdp_store_server *s = (cdp_store_server *)t->user;
+    s->listener.ready &= (uint16_t)~CDP_IO_READ;
+}
+
+CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
+    cdp_store_server *s = (cdp_store_server *)io->user;
+    uint32_t i;
+    cdp_addr from;
+    int32_t fd = 0;
+    for (i = 0; i < 256 && fd >= 0; ++i) {
+        fd = s->os->accept(s->os->user, io->fd, &from);
+        if (fd >= 0) cdp__server_welcome(s, fd);
+    }
+    if (fd >= 0 || fd == -EAGAIN) {
+        io->ready &= (uint16_t)~CDP_IO_READ;
+    } else { /* out of descriptors, most likely: left marked as ready, so that polling it does not spin */
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
+        cdp__loop_timer_set(s->loop, &s->accept_timer, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS, cdp__server_accept_again, s);
+    }
+    io->broken = false; /* a listening socket has no connection that could break */
+    cdp__server_settle(s);
+}
+
+CDP__PRIVATE void cdp__server_thread(void *arg) {
+    cdp_store_server *s = (cdp_store_server *)arg;
+    while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
+        if (cdp__loop_run(s->loop, NULL, CDP__NEVER) == CDP_OK) continue;
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
+        s->os->poll(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS); /* out of memory: not in a busy loop */
+    }
+}
+
+/* Say goodbye to who waits, at most what the socket takes at once, and close. Unread input is read first, since closing
+   a socket that has some makes the system throw away what was sent last. */
+CDP__PRIVATE void cdp__server_dismiss(cdp__guest *c) {
+    cdp_store_server *s = c->server;
+    uint32_t i;
+    cdp_iov iov;
+    if (c->awaited) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
+    cdp__guest_flush(c);
+    iov.data = s->scratch;
+    iov.bytes = CDP__SERVER_SCRATCH;
+    for (i = 0; i < 16 && s->os->recv(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+    cdp__guest_free(c);
+}
+
+CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
+    const cdp_os *os = s ? s->os : NULL;
+    if (!s) return;
+    __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
+    if (s->thread) {
+        cdp__loop_wake(s->loop);
+        os->thread_join(os->user, s->thread);
+    }
+    while (s->fresh.next != &s->fresh) cdp__server_dismiss(s->fresh.next);
+    while (s->conns.next != &s->conns) cdp__server_dismiss(s->conns.next);
+    cdp__loop_timer_clear(&s->accept_timer);
+    cdp__loop_timer_clear(&s->greet_timer);
+    cdp__loop_remove(s->loop, &s->listener);
+    cdp__kv_close(&s->kv);
+    cdp__loop_close(&s->own_loop);
+    cdp__free(os, s->scratch);
+    cdp__free(os, s);
+}
+
+CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) { return s->at.port; }
+
+CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {
+    if (s->thread) return cdp__fail(CDP_ERR_STATE, "this store server has its own thread; cdp_store_server_poll() is for one made with no_thread");
+    return cdp__loop_run(s->loop, NULL, deadline_ns);
+}
+
+CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
+    d->os = d->os ? d->os : cdp_os_default();
+    d->host = d->host ? d->host : "127.0.0.1";
+    d->max_key_bytes = cdp__def(d->max_key_bytes, CDP_STORE_MAX_KEY_BYTES);
+    d->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
+    d->max_list = cdp__def(d->max_list, CDP_STORE_MAX_LIST);
+    d->max_total_bytes = cdp__def(d->max_total_bytes, 1ull << 30);
+    d->max_reply_bytes = cdp__def(d->max_reply_bytes, 64ull << 20);
+    d->max_clients = cdp__def(d->max_clients, 65536);
+    d->handshake_timeout_ms = cdp__def(d->handshake_timeout_ms, 30000);
+}
+
+CDP__PRIVATE cdp_status cdp__server_cannot_listen(const cdp_addr *at, int32_t err) {
+    char text[64];
+    const char *hint = "";
+    cdp__addr_text(at, text, sizeof text);
+    if (err == EADDRINUSE) hint = "; another program has this port: choose another one, or 0 for any free one";
+    if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
+    if (err == EACCES) hint = "; ports below 1024 are reserved";
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
+}
+
+/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how many, 0 with the last
+   error set. Blocks only for names. */
+CDP__PRIVATE uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
+    int32_t n = 1;
+    uint32_t i;
+    if (d->addr.family) out[0] = d->addr;
+    else if (!cdp__addr_parse(d->host, &out[0])) n = d->os->resolve(d->os->user, d->host, d->port, out, max);
+    if (n <= 0) {
+        cdp__fail_peer(CDP_ERR_IO, -1, -n, "cannot listen: the name \"%s\" has no address", d->host);
+        return 0;
+    }
+    for (i = 0; i < (uint32_t)n; ++i)
+        if (d->port) out[i].port = d->port;
+    return (uint32_t)n;
+}
+
+CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
+    cdp_addr at[8];
+    const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
+    int32_t fd = -1;
+    uint32_t i;
+    if (s->desc.has_listen_fd) {
+        fd = s->desc.listen_fd;
+        cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s); /* from here on it is ours to close */
+        /* It may come from a program that likes to block; a replaced os has its own ideas of descriptors. */
+        if (s->os->accept == cdp_os_default()->accept) cdp__os_prepare_socket(fd);
+        fd = s->os->local_addr(s->os->user, fd, &s->at);
+        return fd < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd) : CDP_OK;
+    }
+    if (!n) return CDP_ERR_IO;
+    for (i = 0; i < n && fd < 0; ++i) {
+        s->at = at[i];
+        fd = s->os->listen(s->os->user, &at[i], &s->at);
+    }
+    if (fd < 0) return cdp__server_cannot_listen(&at[n - 1], -fd);
+    cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
+    const cdp_os *os = s->os;
+    uint64_t seed = 0;
+    cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
+    if (status != CDP_OK) return status;
+    s->scratch = (uint8_t *)cdp__alloc(os, CDP__SERVER_SCRATCH);
+    if (!s->scratch) return cdp__fail_nomem("a store server", CDP__SERVER_SCRATCH);
+    if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
+    cdp__kv_open(&s->kv, os, seed, s->desc.max_total_bytes);
+    status = cdp__server_listen(s);
+    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->thread_start || !os->wake_open) return status;
+    s->thread = os->thread_start(os->user, cdp__server_thread, s);
+    return s->thread ? CDP_OK : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
+}
+
+CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out) {
+    cdp_store_server_desc d;
+    cdp_store_server *s;
+    cdp_status status;
+    *out = NULL;
+    if (!desc) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_create: desc is NULL");
+    d = *desc;
+    cdp__server_desc_defaults(&d);
+    if (d.has_listen_fd && d.listen_fd < 0) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
+    s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
+    if (!s) return cdp__fail_nomem("a store server", sizeof *s);
+    s->desc = d;
+    s->os = d.os;
+    s->loop = d.loop ? d.loop : &s->own_loop;
+    s->limits.key_bytes = d.max_key_bytes;
+    s->limits.value_bytes = d.max_value_bytes;
+    s->limits.list = d.max_list;
+    s->fresh.next = s->fresh.prev = &s->fresh;
+    s->conns.next = s->conns.prev = &s->conns;
+    status = cdp__server_open(s);
+    s->desc.host = NULL; /* the caller's memory */
+    if (status != CDP_OK) cdp_store_server_destroy(s);
+    else *out = s;
+    return status;
+}
+
+/* ---- >>store-tcp-client -------------------------------------------------------------------------------------------- */
+
+/* Who moves it on: PAUSE the timer; CONNECTING and GREETING the socket (the timer when that takes too long); READY the
+   pump; BROKEN nobody, for good. */
+typedef enum cdp__client_state { CDP__CLIENT_PAUSE, CDP__CLIENT_CONNECTING, CDP__CLIENT_GREETING, CDP__CLIENT_READY, CDP__CLIENT_BROKEN } cdp__client_state;
+
+/* What the next bytes from the server are. */
+typedef enum cdp__expect {
+    CDP__EXPECT_NOTHING, /* the request has no answer: it is done when it is sent */
+    CDP__EXPECT_STOP,    /* of a WAIT */
+    CDP__EXPECT_CANCEL,  /* of a CANCEL_WAIT: the answer to the WAIT may come first */
+    CDP__EXPECT_FLAG,    /* of a CHECK */
+    CDP__EXPECT_NUMBER,
+    CDP__EXPECT_VALUES
+} cdp__expect;
+
+/* Where a client tries to get to; only needed until it is connected, except host and port. */
+typedef struct cdp__client_way {
+    cdp_addr at[8];
+    uint32_t count, index; /* index: the address being tried */
+    uint32_t attempts;
+    uint64_t started_ns, deadline_ns, backoff_ns;
+    uint64_t refused_ns;   /* when something first took the connection and closed it without a word; 0: not yet */
+    int32_t sys_errno;     /* of the last attempt */
+    bool told;             /* a warning that it takes long was logged */
+    uint32_t nonce;
+} cdp__client_way;
+
+#define CDP__CLIENT_SPARE 64u /* always free in `out` behind a request: to cancel it and withdraw a will without memory */
+#define CDP__CLIENT_GREETING_BYTES 5u
+#define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
+#define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
+#define CDP__CLIENT_TELL_NS (10000 * CDP__MS)
+#define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
+#define CDP__CLIENT_ATTEMPT_NS (5000 * CDP__MS) /* for one address, when there are others */
+#define CDP__CLIENT_GREET_NS (15000 * CDP__MS)  /* likewise, for its first answer: a busy server is slow */
+#define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
+
+typedef struct cdp__client {
+    cdp_store store;
+    const cdp_os *os;
+    cdp_logger logger;
+    cdp__loop own_loop, *loop;
+    cdp_lock lock;    /* no lock on a shared loop: that is the caller's business */
+    void *cond;       /* for those who wait while another thread drives the loop */
+    uint32_t sleepers;
+    bool driven;
+    cdp__client_state state;
+    cdp__io io;
+    cdp__timer timer;
+    cdp__client_way way;
+    char *host;
+    char name[300];   /* "host:port (address)" for messages */
+    uint16_t port;
+    cdp__fifo out;
+    uint8_t in[256];  /* read ahead */
+    uint32_t in_at, in_used;
+    /* the request on the wire */
+    bool busy;
+    cdp__expect expect;
+    cdp_store_request *rq;      /* NULL when it was cancelled: its answer is dropped */
+    uint64_t values, value_at;  /* VALUES: how many there are, which one is next */
+    uint8_t head[8];
+    uint32_t head_used;
+    bool in_value;
+    uint8_t *value;             /* where its rest goes; NULL: nowhere */
+    uint64_t value_left, max_value_bytes;
+    cdp_store_request *first, *last; /* those behind it */
+    bool ours;                  /* the server knows the extensions of this library */
+    cdp_bytes will_key, will_value; /* copies */
+    bool will_sent;
+    cdp_error error;            /* why it is BROKEN */
+} cdp__client;
+
+/* Completion */
+
+CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
+    cdp_store_request *rq = c->rq;
+    c->busy = false;
+    c->rq = NULL;
+    c->expect = CDP__EXPECT_NOTHING;
+    c->in_value = false;
+    c->head_used = 0;
+    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out); /* one large value should not stay for good */
+    if (!rq) return;
+    if (status != CDP_OK) cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+    rq->status = status;
+}
+
+/* The last error says why: it is the end of this client, and of every request it has. */
+CDP__PRIVATE void cdp__client_break(cdp__client *c) {
+    const cdp_status status = cdp_last_error()->status;
+    if (c->state == CDP__CLIENT_BROKEN) return;
+    c->error = *cdp_last_error();
+    c->state = CDP__CLIENT_BROKEN;
+    cdp__loop_timer_clear(&c->timer);
+    cdp__loop_remove(c->loop, &c->io);
+    cdp__client_done(c, status);
+    while (c->first) {
+        cdp_store_request *rq = c->first;
+        c->first = rq->next;
+        rq->status = status;
+    }
+    c->last = NULL;
+}
+
+CDP__PRIVATE void cdp__client_gone(cdp__client *c, int64_t result) {
+    if (result == CDP_IO_EOF) cdp__fail(CDP_ERR_STORE, "the store at %s is gone: it closed the connection (its process ended or was killed, or it refused a request)", c->name);
+    else cdp__fail_peer(CDP_ERR_STORE, -1, (int32_t)(result ? -result : ECONNRESET), "the store at %s is gone", c->name);
+    cdp__client_break(c);
+}
+
+CDP__PRIVATE void cdp__client_confused(cdp__client *c, const char *what) {
+    cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
+    cdp__client_break(c);
+}
+
+/* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own never meet. */
+
+CDP__PRIVATE uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
+    uint64_t i, total = 0;
+    for (i = 0; i < n; ++i) total += 8 + extra + s[i].bytes;
+    return total;
+}
+
+CDP__PRIVATE uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
+    if (!cdp__fifo_reserve(c->os, &c->out, bytes + CDP__CLIENT_SPARE)) {
+        cdp__fail_nomem("a request to the store", bytes);
+        return NULL;
+    }
+    return c->out.data + c->out.used;
+}
+
+CDP__PRIVATE void cdp__client_end(cdp__client *c, const uint8_t *p) {
+    c->out.used = (uint64_t)(p - c->out.data);
+    CDP_ASSERT(c->out.used <= c->out.room);
+}
+
+/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. */
+CDP__PRIVATE bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
+    const uint64_t bytes = 9 + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
+    uint8_t *p = cdp__client_begin(c, bytes);
+    uint32_t i;
+    if (!p) return false;
+    *p++ = op;
+    p = cdp__wire_put_number(p, rq->key_count);
+    for (i = 0; i < rq->key_count; ++i) {
+        p = cdp__wire_put_string(p, "/", rq->keys[i]);
+        if (with_values) p = cdp__wire_put_string(p, "", rq->values[i]);
+    }
+    cdp__client_end(c, p);
+    return true;
+}
+
+/* An operation on one key, with `values` values. */
+CDP__PRIVATE bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
+    uint8_t *p = cdp__client_begin(c, 1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1) + cdp__client_strings(rq->values, values, 0));
+    uint32_t i;
+    if (!p) return false;
+    *p++ = op;
+    if (rq->key_count) p = cdp__wire_put_string(p, "/", rq->keys[0]);
+    for (i = 0; i < values; ++i) p = cdp__wire_put_string(p, "", rq->values[i]);
+    if (op == CDP__OP_ADD) p = cdp__wire_put_number(p, (uint64_t)rq->delta);
+    cdp__client_end(c, p);
+    return true;
+}
+
+/* A request, or of one that waits the wait. */
+CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_SET: return cdp__client_put_key(c, CDP__OP_SET, rq, 1);
+    case CDP_STORE_ADD: return cdp__client_put_key(c, CDP__OP_ADD, rq, 0);
+    case CDP_STORE_COMPARE_SET: return cdp__client_put_key(c, CDP__OP_COMPARE_SET, rq, 2);
+    case CDP_STORE_DELETE: return cdp__client_put_key(c, CDP__OP_DELETE, rq, 0);
+    case CDP_STORE_NUM_KEYS: return cdp__client_put_key(c, CDP__OP_NUM_KEYS, rq, 0);
+    case CDP_STORE_APPEND: return cdp__client_put_key(c, CDP__OP_APPEND, rq, 1);
+    case CDP_STORE_MULTI_SET: return cdp__client_put_list(c, CDP__OP_MULTI_SET, rq, true);
+    case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
+    default: return cdp__client_put_list(c, CDP__OP_WAIT, rq, false);
+    }
+}
+
+CDP__PRIVATE cdp__expect cdp__client_expects(cdp_store_op op) {
+    switch (op) {
+    case CDP_STORE_SET: case CDP_STORE_APPEND: case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
+    case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
+    case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
+    case CDP_STORE_ADD: case CDP_STORE_DELETE: case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
+    default: return CDP__EXPECT_STOP;
+    }
+}
+
+/* What the server would only answer by hanging up is refused here. */
+CDP__PRIVATE cdp_status cdp__client_validate(const cdp_store_request *rq) {
+    const cdp_status status = cdp__store_request_validate(rq);
+    const uint32_t values = status == CDP_OK ? cdp__store_request_values(rq) : 0;
+    uint32_t i;
+    if (status != CDP_OK) return status;
+    if (rq->key_count > CDP_STORE_MAX_LIST) return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit", rq->key_count, CDP_STORE_MAX_LIST);
+    for (i = 0; i < rq->key_count; ++i)
+        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES)
+            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed", (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
+    for (i = 0; i < values; ++i)
+        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES) {
+            cdp__key_text t;
+            return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" has %llu bytes; at most %u are allowed",
+                             cdp__key_print(&t, rq->keys[rq->key_count > 1 ? i : 0]), (unsigned long long)rq->values[i].bytes, CDP_STORE_MAX_VALUE_BYTES);
+        }
+    return CDP_OK;
+}
+
+/* Bytes out */
+
+/* True when everything is sent. */
+CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
+    while (cdp__fifo_left(&c->out)) {
+        cdp_iov iov;
+        int64_t r;
+        iov.data = c->out.data + c->out.at;
+        iov.bytes = cdp__fifo_left(&c->out);
+        r = cdp__io_send(c->loop, &c->io, &iov, 1);
+        if (r == 0 && !c->io.broken) return false;
+        if (r <= 0) {
+            cdp__client_gone(c, r);
+            return false;
+        }
+        c->out.at += (uint64_t)r;
+    }
+    c->out.at = c->out.used = 0;
+    return true;
+}
+
+/* Bytes in */
+
+CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
+    cdp_iov iov;
+    int64_t r;
+    iov.data = dst;
+    iov.bytes = bytes;
+    r = cdp__io_recv(c->loop, &c->io, &iov, 1);
+    if (r < 0 || (r == 0 && c->io.broken)) {
+        cdp__client_gone(c, r);
+        return -1;
+    }
+    if ((uint64_t)r < bytes) c->io.ready &= (uint16_t)~CDP_IO_READ; /* that was all; poll will tell of more */
+    return r;
+}
+
+/* Up to `bytes` of the answer to dst (NULL: nowhere). 0: later; < 0: the client is broken. */
+CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
+    uint64_t n;
+    if (c->in_at == c->in_used) {
+        int64_t r;
+        if (dst && bytes >= sizeof c->in) return cdp__client_recv(c, dst, bytes);
+        r = cdp__client_recv(c, c->in, sizeof c->in);
+        if (r <= 0) return r;
+        c->in_at = 0;
+        c->in_used = (uint32_t)r;
+    }
+    n = cdp__min(bytes, c->in_used - c->in_at);
+    if (dst) memcpy(dst, c->in + c->in_at, (size_t)n);
+    c->in_at += (uint32_t)n;
+    return (int64_t)n;
+}
+
+/* The key is there: done, or on to reading it. */
+CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    if (!rq || rq->op == CDP_STORE_WAIT) {
+        cdp__client_done(c, CDP_OK);
+        return;
+    }
+    if (!(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0) : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
+        cdp__client_done(c, CDP_ERR_NOMEM);
+        return;
+    }
+    c->expect = CDP__EXPECT_VALUES;
+    c->values = rq->key_count;
+    c->value_at = 0;
+    if (!c->values) cdp__client_done(c, CDP_OK); /* a list of none has no answer */
+}
+
+CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
+    if (c->expect == CDP__EXPECT_FLAG) {
+        if (v > CDP__WIRE_NOT_READY) {
+            cdp__client_confused(c, "neither yes nor no to a check");
+            return;
+        }
+        if (c->rq) c->rq->number = v == CDP__WIRE_READY;
+        cdp__client_done(c, CDP_OK);
+    } else if (v == CDP__WIRE_CLOSING) {
+        cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host", c->name);
+        cdp__client_break(c);
+    } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
+        cdp__client_stopped(c);
+    } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
+        cdp__client_done(c, CDP_OK);
+    } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) { /* this one just missed the cancel */
+        cdp__client_confused(c, "an unknown answer to a wait");
+    }
+}
+
+CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
+    c->in_value = false;
+    if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
+}
+
+/* The length of a value has arrived. */
+CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
+    if (bytes > c->max_value_bytes) {
+        cdp__client_confused(c, "a value is larger than max_value_bytes");
+        return;
+    }
+    c->value = c->rq ? cdp__store_request_result(c->os, c->rq, c->value_at, bytes) : NULL;
+    if (c->rq && !c->value) { /* tell the caller, and keep up with the stream */
+        cdp_store_request *rq = c->rq;
+        c->rq = NULL;
+        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+        rq->status = CDP_ERR_NOMEM;
+    }
+    c->value_left = bytes;
+    c->in_value = true;
+    if (!bytes) cdp__client_next_value(c);
+}
+
+/* A few bytes of the answer. False when there are none now. */
+CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
+    const uint32_t want = c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
+    int64_t r;
+    if (c->in_value) {
+        r = cdp__client_take(c, c->rq ? c->value : NULL, c->value_left);
+        if (r <= 0) return false;
+        c->value_left -= (uint64_t)r;
+        if (c->value) c->value += r;
+        if (!c->value_left) cdp__client_next_value(c);
+        return true;
+    }
+    r = cdp__client_take(c, c->head + c->head_used, want - c->head_used);
+    if (r <= 0) return false;
+    c->head_used += (uint32_t)r;
+    if (c->head_used < want) return true;
+    c->head_used = 0;
+    if (want == 1) {
+        cdp__client_byte(c, c->head[0]);
+    } else if (c->expect == CDP__EXPECT_VALUES) {
+        cdp__client_value(c, cdp__get_u64(c->head));
+    } else {
+        if (c->rq) c->rq->number = (int64_t)cdp__get_u64(c->head);
+        cdp__client_done(c, CDP_OK);
+    }
+    return true;
+}
+
+/* Nobody expects an answer: see whether the server is still there. */
+CDP__PRIVATE void cdp__client_look(cdp__client *c) {
+    if (c->in_at != c->in_used || cdp__client_recv(c, c->in, sizeof c->in) > 0) cdp__client_confused(c, "bytes that nobody asked for");
+}
+
+CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
+    return cdp__fail(CDP_ERR_NOMEM, "out of memory for a request to the store at %s, or for its answer", c->name);
+}
+
+/* Put the next request on the wire. */
+CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
+    cdp_store_request *rq = c->first;
+    c->first = rq->next;
+    if (!c->first) c->last = NULL;
+    rq->next = NULL;
+    if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
+        cdp__store_request_drop_results(c->os, rq, 0);
+        rq->status = cdp__client_no_memory(c);
+        return;
+    }
+    c->rq = rq;
+    c->busy = true;
+    c->expect = cdp__client_expects(rq->op);
+    c->values = 1;
+    c->value_at = 0;
+}
+
+/* As far as it goes without waiting. */
+CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
+    while (c->state == CDP__CLIENT_READY) {
+        const bool sent = cdp__client_flush(c);
+        if (c->state != CDP__CLIENT_READY) return;
+        if (c->busy && c->expect != CDP__EXPECT_NOTHING) {
+            if (!cdp__client_step(c)) return;
+        } else if (c->busy) {
+            if (!sent) return;
+            cdp__client_done(c, CDP_OK);
+        } else {
+            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_look(c);
+            if (c->state != CDP__CLIENT_READY || !c->first) return;
+            cdp__client_issue(c);
+        }
+    }
+}
+
+/* Connecting */
+
+CDP__PRIVATE void cdp__client_attempt(cdp__client *c);
+CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno);
+
+CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
+    cdp__client *c = (cdp__client *)t->user;
+    if (c->state == CDP__CLIENT_PAUSE) cdp__client_attempt(c);
+    else cdp__client_again(c, ETIMEDOUT);
+}
+
+/* The next address, after the last one a pause that grows by half each time and is shaken, so that a thousand clients
+   that started together do not knock together. */
+CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno) {
+    cdp__client_way *w = &c->way;
+    const uint64_t now = c->os->now_ns(c->os->user);
+    uint64_t pause = 0, noise = now;
+    cdp__loop_remove(c->loop, &c->io);
+    c->state = CDP__CLIENT_PAUSE;
+    w->sys_errno = sys_errno;
+    if (++w->index >= w->count) {
+        w->index = 0;
+        if (c->os->random(c->os->user, &noise, sizeof noise) != CDP_OK) noise = now;
+        pause = w->backoff_ns / 2 + noise % w->backoff_ns;
+        w->backoff_ns = cdp__min(w->backoff_ns + w->backoff_ns / 2, CDP__CLIENT_BACKOFF_MAX_NS);
+    }
+    if (!w->told && now - w->started_ns > CDP__CLIENT_TELL_NS) {
+        w->told = true;
+        cdp__log(&c->logger, CDP_LOG_WARN, -1, "still no store at %s after %u s: %s (errno %d); trying on", c->name,
+                 (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+    }
+    cdp__loop_timer_set(c->loop, &c->timer, now + pause, cdp__client_timer, c);
+}
+
+/* Whatever answers is no store. Waiting would not change that. */
+CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
+    char hex[32];
+    cdp__text t = {hex, sizeof hex, 0};
+    uint32_t i;
+    hex[0] = 0;
+    for (i = 0; i < c->in_used && i < 8; ++i) cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
+    if (c->in_used) cdp__fail(CDP_ERR_STORE, "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check host and port", c->name, hex);
+    else cdp__fail(CDP_ERR_STORE, "what listens at %s closes every connection without an answer: it is no cdp or PyTorch store, or refuses clients; check host and port", c->name);
+    cdp__client_break(c);
+}
+
+/* The connection ended before it was ready. Once may be a server on its way up or down; for long it is something else. */
+CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
+    const uint64_t now = c->os->now_ns(c->os->user);
+    if (!c->way.refused_ns) c->way.refused_ns = now;
+    if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS) cdp__client_no_store(c);
+    else cdp__client_again(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
+}
+
+/* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a store at all, CHECK
+   whether it is one of ours. */
+CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
+    static const char ours[] = CDP__WIRE_OURS;
+    cdp_bytes key;
+    uint8_t *p;
+    c->out.at = c->out.used = 0;
+    p = cdp__client_begin(c, 64);
+    if (!p) {
+        cdp__client_break(c);
+        return;
+    }
+    if (c->os->random(c->os->user, &c->way.nonce, sizeof c->way.nonce) != CDP_OK) c->way.nonce = 0x5eed;
+    key.data = ours;
+    key.bytes = sizeof ours - 1;
+    p[0] = CDP__OP_VALIDATE;
+    cdp__put_u32(p + 1, CDP__WIRE_MAGIC);
+    p[5] = CDP__OP_PING;
+    cdp__put_u32(p + 6, c->way.nonce);
+    p[10] = CDP__OP_CHECK;
+    cdp__client_end(c, cdp__wire_put_string(cdp__wire_put_number(p + 11, 1), "", key));
+    c->state = CDP__CLIENT_GREETING;
+    c->in_at = c->in_used = 0;
+    if (c->way.count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS, cdp__client_timer, c);
+}
+
+CDP__PRIVATE void cdp__client_put_will(cdp__client *c, bool withdraw) {
+    cdp_bytes nothing;
+    uint8_t *p = cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
+    nothing.data = NULL;
+    nothing.bytes = 0;
+    if (!p) return;
+    *p++ = CDP__OP_WILL;
+    p = cdp__wire_put_string(p, withdraw ? "" : "/", withdraw ? nothing : c->will_key);
+    cdp__client_end(c, cdp__wire_put_string(p, "", withdraw ? nothing : c->will_value));
+    c->will_sent = !withdraw;
+}
+
+CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
+    c->ours = c->in[4] == CDP__WIRE_READY;
+    c->in_at = c->in_used = 0;
+    c->state = CDP__CLIENT_READY;
+    cdp__loop_timer_clear(&c->timer);
+    if (c->will_key.data && c->ours) cdp__client_put_will(c, false);
+    if (c->will_key.data && c->ours && !c->will_sent) cdp__client_break(c);
+    if (c->will_key.data && !c->ours) cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
+    cdp__client_pump(c);
+}
+
+/* Send the greeting, collect its answer. */
+CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
+    uint8_t nonce[4];
+    bool wrong;
+    int64_t r = 1, sent = 1;
+    while (sent > 0 && cdp__fifo_left(&c->out)) {
+        cdp_iov iov;
+        iov.data = c->out.data + c->out.at;
+        iov.bytes = cdp__fifo_left(&c->out);
+        sent = cdp__io_send(c->loop, &c->io, &iov, 1);
+        if (sent > 0) c->out.at += (uint64_t)sent;
+    }
+    while (r > 0 && c->in_used < sizeof c->in) { /* also when sending failed: an answer may tell why */
+        cdp_iov iov;
+        iov.data = c->in + c->in_used;
+        iov.bytes = sizeof c->in - c->in_used;
+        r = cdp__io_recv(c->loop, &c->io, &iov, 1);
+        if (r > 0) c->in_used += (uint32_t)r;
+    }
+    cdp__put_u32(nonce, c->way.nonce);
+    wrong = memcmp(c->in, nonce, cdp__min(c->in_used, 4)) != 0 || c->in_used > CDP__CLIENT_GREETING_BYTES ||
+            (c->in_used == CDP__CLIENT_GREETING_BYTES && c->in[4] > CDP__WIRE_NOT_READY);
+    if (wrong) cdp__client_no_store(c);
+    else if (c->in_used == CDP__CLIENT_GREETING_BYTES && !cdp__fifo_left(&c->out)) cdp__client_greeted(c);
+    else if (r < 0 || sent < 0 || c->io.broken) cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
+}
+
+CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
+    cdp__client *c = (cdp__client *)io->user;
+    if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
+        const int32_t r = c->os->connect_result(c->os->user, io->fd);
+        if (r < 0) cdp__client_again(c, -r);
+        else cdp__client_greet(c);
+    }
+    if (c->state == CDP__CLIENT_GREETING) cdp__client_greeting(c);
+    else if (c->state == CDP__CLIENT_READY) cdp__client_pump(c);
+}
+
+CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
+    char text[64];
+    cdp_addr literal;
+    const bool colon = strchr(c->host, ':') && c->host[0] != '[';
+    cdp__addr_text(at, text, sizeof text);
+    if (!at->family) cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);
+    else if (cdp__addr_parse(c->host, &literal)) cdp__format(c->name, sizeof c->name, "%s", text);
+    else cdp__format(c->name, sizeof c->name, "%s:%u (%s)", c->host, c->port, text);
+}
+
+/* Names are asked for again at every round: at start-up a name may not be known yet. */
+CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
+    cdp__client_way *w = &c->way;
+    int32_t n = 1;
+    if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 8);
+    else w->at[0].port = c->port;
+    w->count = n > 0 ? (uint32_t)n : 0;
+    if (!w->count) cdp__client_again(c, n < 0 ? -n : ENOENT);
+    return w->count != 0;
+}
+
+/* Try the address that is next. */
+CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
+    cdp__client_way *w = &c->way;
+    int32_t fd;
+    if (w->index == 0 && !cdp__client_resolve(c)) return;
+    if (c->state == CDP__CLIENT_BROKEN) return;
+    cdp__client_set_name(c, &w->at[w->index]);
+    ++w->attempts;
+    fd = c->os->connect(c->os->user, &w->at[w->index]);
+    if (fd < 0) {
+        cdp__client_again(c, -fd);
+        return;
+    }
+    c->state = CDP__CLIENT_CONNECTING;
+    cdp__loop_add(c->loop, &c->io, fd, cdp__client_ready, c);
+    c->io.want_write = true;
+    if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_ATTEMPT_NS, cdp__client_timer, c);
+}
+
+CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
+    const cdp__client_way *w = &c->way;
+    const uint64_t tenths = (c->os->now_ns(c->os->user) - w->started_ns) / (100 * CDP__MS);
+    const char *hint = "does rank 0 run, and is this its address and port?";
+    int32_t err = w->sys_errno;
+    if (c->state == CDP__CLIENT_CONNECTING) {
+        hint = "nothing comes back from there: is the address right, and does a firewall let the port through?";
+        err = ETIMEDOUT;
+    } else if (c->state == CDP__CLIENT_GREETING) {
+        hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
+        err = ETIMEDOUT;
+    } else if (!w->count) {
+        hint = "the name has no address";
+    }
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err, "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
+                          (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
+}
+
+CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+    cdp__client_way *w = &c->way;
+    w->started_ns = c->os->now_ns(c->os->user);
+    w->deadline_ns = cdp__deadline(c->os, timeout_ms);
+    w->backoff_ns = CDP__CLIENT_BACKOFF_NS;
+    cdp__client_attempt(c);
+    while (c->state != CDP__CLIENT_READY && c->state != CDP__CLIENT_BROKEN) {
+        cdp_status status;
+        if (c->os->now_ns(c->os->user) >= w->deadline_ns) return cdp__client_unreachable(c);
+        status = cdp__loop_run(c->loop, NULL, w->deadline_ns);
+        if (status != CDP_OK) return status;
+    }
+    if (c->state == CDP__CLIENT_READY) return CDP_OK;
+    *cdp__error_slot() = c->error;
+    return c->error.status;
+}
+
+/* The store interface */
+
+CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
+    if (c->sleepers) c->os->cond_broadcast(c->os->user, c->cond);
+}
+
+CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
+    cdp__client *c = (cdp__client *)self;
+    cdp_status status;
+    rq->status = cdp__client_validate(rq);
+    rq->results = NULL;
+    rq->next = NULL;
+    if (rq->status != CDP_OK) return rq->status;
+    cdp_lock_acquire(&c->lock);
+    if (c->state == CDP__CLIENT_BROKEN) {
+        *cdp__error_slot() = c->error;
+        rq->status = c->error.status;
+    } else {
+        rq->status = CDP_PENDING;
+        if (c->last) c->last->next = rq;
+        else c->first = rq;
+        c->last = rq;
+        cdp__client_pump(c);
+        if (c->driven) cdp__loop_wake(c->loop); /* whoever drives must look for what this request needs now */
+    }
+    cdp__client_wake_sleepers(c);
+    status = rq->status;
+    cdp_lock_release(&c->lock);
+    return status;
+}
+
+/* With the lock held. */
+CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
+    cdp_store_request **at = &c->first, *before = NULL;
+    if (rq->status != CDP_PENDING) return;
+    rq->status = CDP_ERR_TIMEOUT;
+    if (c->rq == rq) { /* it is on the wire: its answer must still be taken from there */
+        c->rq = NULL;
+        c->value = NULL;
+        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+        if (c->expect != CDP__EXPECT_STOP) return;
+        c->expect = CDP__EXPECT_CANCEL;
+        c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* there is room: CDP__CLIENT_SPARE */
+        cdp__client_pump(c);
+        return;
+    }
+    for (; *at && *at != rq; at = &(*at)->next) before = *at;
+    if (!*at) return;
+    *at = rq->next;
+    if (c->last == rq) c->last = before;
+}
+
+CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
+    cdp__client *c = (cdp__client *)self;
+    cdp_lock_acquire(&c->lock);
+    cdp__client_forget(c, rq);
+    if (c->driven) cdp__loop_wake(c->loop);
+    cdp__client_wake_sleepers(c);
+    cdp_lock_release(&c->lock);
+}
+
+/* With the lock held: let the loop run once, or sleep while another thread does that. */
+CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
+    cdp_status status;
+    if (c->driven) {
+        if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
+        ++c->sleepers;
+        c->os->cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
+        --c->sleepers;
+        return CDP_OK;
+    }
+    c->driven = true;
+    status = cdp__loop_run(c->loop, &c->lock, deadline_ns);
+    c->driven = false;
+    cdp__client_wake_sleepers(c);
+    return status;
+}
+
+CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__client *c = (cdp__client *)self;
+    cdp_status status = CDP_OK;
+    cdp_lock_acquire(&c->lock);
+    while (rq->status == CDP_PENDING) {
+        status = cdp__client_turn(c, deadline_ns);
+        if (status != CDP_OK || (rq->status == CDP_PENDING && c->os->now_ns(c->os->user) >= deadline_ns)) break;
+    }
+    if (status != CDP_OK && rq->status == CDP_PENDING) { /* the loop itself failed: no memory for its descriptors */
+        cdp__client_forget(c, rq);
+        rq->status = status;
+    }
+    if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN) *cdp__error_slot() = c->error;
+    else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK) cdp__client_no_memory(c); /* another thread may have seen it */
+    status = rq->status;
+    cdp_lock_release(&c->lock);
+    return status;
+}
+
+/* For cdp_tcp.h: this end of the connection, an address under which the server's machine can reach this one. */
+CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
+    cdp__client *c = (cdp__client *)s->self;
+    return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
+}
+
+/* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
+CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
+    cdp__client *c = (cdp__client *)s->self;
+    if (c->state != CDP__CLIENT_READY || !c->will_sent) return;
+    cdp__client_put_will(c, true);
+    (void)cdp__client_flush(c);
+}
+
+/* Take back the last will and see it off, but not for long: the server may have died. */
+CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
+    const uint64_t deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
+    uint8_t sink[256];
+    cdp_iov iov;
+    uint32_t i;
+    if (c->will_sent) cdp__client_put_will(c, true);
+    while (c->will_key.data && c->state == CDP__CLIENT_READY && !cdp__client_flush(c) && c->state == CDP__CLIENT_READY) {
+        cdp_pollfd fd;
+        if (c->os->now_ns(c->os->user) >= deadline) return;
+        fd.fd = c->io.fd;
+        fd.want = CDP_IO_WRITE;
+        fd.got = 0;
+        if (c->os->poll(c->os->user, &fd, 1, deadline) < 0) return;
+    }
+    /* Closing with unread input would make the system drop what was sent last. */
+    iov.data = sink;
+    iov.bytes = sizeof sink;
+    for (i = 0; i < 16 && c->state == CDP__CLIENT_READY && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+}
+
+CDP__PRIVATE void cdp__client_destroy(void *self) {
+    cdp__client *c = (cdp__client *)self;
+    const cdp_os *os = c->os;
+    const cdp_error before = *cdp_last_error();
+    void *will;
+    if (c->state == CDP__CLIENT_READY) cdp__client_goodbye(c);
+    if (c->loop->os) {
+        cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
+        cdp__client_break(c); /* requests that others hold on to are over */
+    }
+    *cdp__error_slot() = before; /* leaving is no failure, and must not hide the one that was its reason */
+    cdp__loop_close(&c->own_loop);
+    cdp__fifo_free(os, &c->out);
+    if (c->cond) os->cond_destroy(os->user, c->cond);
+    cdp__lock_close(&c->lock);
+    memcpy(&will, &c->will_key.data, sizeof will);
+    cdp__free(os, will);
+    cdp__free(os, c->host);
+    cdp__free(os, c);
+}
+
+/* One block for key and value. */
+CDP__PRIVATE bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
+    const uint64_t key_bytes = strlen(d->will_key);
+    uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
+    if (!p) return false;
+    memcpy(p, d->will_key, (size_t)key_bytes);
+    if (d->will_value.bytes) memcpy(p + key_bytes, d->will_value.data, (size_t)d->will_value.bytes);
+    c->will_key.data = p;
+    c->will_key.bytes = key_bytes;
+    c->will_value.data = p + key_bytes;
+    c->will_value.bytes = d->will_value.bytes;
+    return true;
+}
+
+/* What needs memory or descriptors. */
+CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
+    const cdp_os *os = c->os;
+    const size_t host_bytes = strlen(d->host) + 1;
+    cdp_addr none;
+    c->host = (char *)cdp__alloc(os, host_bytes);
+    if (!c->host || (d->will_key && !cdp__client_copy_will(c, d))) return cdp__fail_nomem("a store client", host_bytes);
+    memcpy(c->host, d->host, host_bytes);
+    memset(&none, 0, sizeof none);
+    cdp__client_set_name(c, &none);
+    if (c->loop != &c->own_loop) return CDP_OK;
+    if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
+    if (c->lock.mutex && !(c->cond = os->cond_create(os->user))) return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
+    return cdp__loop_open(&c->own_loop, os);
+}
+
+CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
+    c->os = d->os ? d->os : cdp_os_default();
+    c->logger = d->logger;
+    c->loop = d->loop ? d->loop : &c->own_loop;
+    c->port = d->port;
+    c->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
+    c->timer.at_ns = CDP__NEVER;
+    c->io.fd = -1;
+    c->store.self = c;
+    c->store.os = c->os;
+    c->store.timeout_ms = cdp__def(d->timeout_ms, 300000);
+    c->store.start = cdp__client_start;
+    c->store.wait = cdp__client_wait;
+    c->store.cancel = cdp__client_cancel;
+    c->store.destroy = cdp__client_destroy;
+}
+
+CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
+    cdp__client *c;
+    cdp_status status;
+    *out = NULL;
+    if (!desc || !desc->host || !desc->host[0]) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+    if (!desc->port) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+    if (desc->will_key && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
+    c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
+    if (!c) return cdp__fail_nomem("a store client", sizeof *c);
+    cdp__client_fill(c, desc);
+    status = cdp__client_open(c, desc);
+    if (status == CDP_OK) status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+    if (status == CDP_OK) *out = &c->store;
+    else cdp__client_destroy(c);
+    return status;
+}
+
+/* ---- >>store-prefix ------------------------------------------------------------------------------------------------ */
+
+typedef struct cdp__prefix_store {
+    cdp_store store;
+    cdp_store *inner;
+    uint64_t prefix_bytes; /* with the slash; the text follows the struct */
+} cdp__prefix_store;
+
+/* The request as the inner store sees it; its keys, and the bytes of those, follow the struct. */
+typedef struct cdp__prefix_request {
+    cdp_store_request inner;
+} cdp__prefix_request;
+
+CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
+    uint64_t bytes = sizeof(cdp__prefix_request) + rq->key_count * sizeof(cdp_bytes);
+    cdp__prefix_request *p;
+    cdp_bytes *keys;
+    uint8_t *at;
+    uint32_t i;
+    for (i = 0; i < rq->key_count; ++i) bytes += s->prefix_bytes + rq->keys[i].bytes;
+    p = (cdp__prefix_request *)cdp__alloc(s->store.os, bytes);
+    if (!p) {
+        cdp__fail_nomem("a request of a prefix store", bytes);
+        return NULL;
+    }
+    keys = (cdp_bytes *)(p + 1);
+    at = (uint8_t *)(keys + rq->key_count);
+    p->inner = *rq;
+    p->inner.keys = keys;
+    p->inner.priv = NULL;
+    p->inner.status = CDP_PENDING;
+    for (i = 0; i < rq->key_count; ++i) {
+        keys[i].data = at;
+        keys[i].bytes = s->prefix_bytes + rq->keys[i].bytes;
+        memcpy(at, s + 1, (size_t)s->prefix_bytes);
+        if (rq->keys[i].bytes) memcpy(at + s->prefix_bytes, rq->keys[i].data, (size_t)rq->keys[i].bytes);
+        at += keys[i].bytes;
+    }
+    return p;
+}
+
+/* Hand on what the inner request has come to. `status` is what the inner store said: while it says PENDING, another
+   thread may be writing to the inner request. */
+CDP__PRIVATE cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
+    cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
+    rq->status = status == CDP_OK ? p->inner.status : status;
+    if (rq->status == CDP_PENDING) return rq->status;
+    rq->number = p->inner.number;
+    rq->results = p->inner.results;
+    cdp__free(s->store.os, p);
+    rq->priv = NULL;
+    return rq->status;
+}
+
+CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
+    cdp__prefix_store *s = (cdp__prefix_store *)self;
+    cdp__prefix_request *p;
+    cdp_status status;
+    rq->results = NULL;
+    rq->status = cdp__store_request_validate(rq);
+    if (rq->status != CDP_OK) return rq->status;
+    p = cdp__prefix_make(s, rq);
+    if (!p) return rq->status = CDP_ERR_NOMEM;
+    rq->priv = p;
+    status = s->inner->start(s->inner->self, &p->inner);
+    return cdp__prefix_update(s, rq, status);
+}
+
+CDP__PRIVATE cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__prefix_store *s = (cdp__prefix_store *)self;
+    cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
+    if (!p) return rq->status;
+    return cdp__prefix_update(s, rq, s->inner->wait(s->inner->self, &p->inner, deadline_ns));
+}
+
+CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
+    cdp__prefix_store *s = (cdp__prefix_store *)self;
+    cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
+    if (!p) return;
+    s->inner->cancel(s->inner->self, &p->inner);
+    cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status); /* perhaps just done */
+}
+
+CDP__PRIVATE void cdp__prefix_destroy(void *self) {
+    cdp__prefix_store *s = (cdp__prefix_store *)self;
+    cdp__free(s->store.os, s);
+}
+
+CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
+    const uint64_t n = prefix ? strlen(prefix) : 0;
+    cdp__prefix_store *s;
+    *out = NULL;
+    if (!inner || !prefix) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+    s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n + 1);
+    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n + 1);
+    memcpy(s + 1, prefix, (size_t)n);
+    ((uint8_t *)(s + 1))[n] = '/';
+    s->inner = inner;
+    s->prefix_bytes = n + 1;
+    s->store = *inner; /* os and timeout */
+    s->store.self = s;
+    s->store.start = cdp__prefix_start;
+    s->store.wait = cdp__prefix_wait;
+    s->store.cancel = cdp__prefix_cancel;
+    s->store.destroy = cdp__prefix_destroy;
+    *out = &s->store;
+    return CDP_OK;
+}
+
+/* ---- >>public: the blocking calls ----------------------------------------------------------------------------------- */
+
+/* Which store, for messages. */
+CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
+    while (s->destroy == cdp__prefix_destroy) s = ((const cdp__prefix_store *)s->self)->inner;
+    if (s->destroy == cdp__client_destroy) return ((const cdp__client *)s->self)->name;
+    return s->destroy == cdp__hash_destroy ? "this process" : "its host";
+}
+
+CDP__PRIVATE cdp_status cdp__store_timed_out(const cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
+    static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait", "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
+    const bool waits = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
+    cdp__key_text t;
+    cdp_bytes none;
+    none.data = NULL;
+    none.bytes = 0;
+    cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
+    return cdp__fail(CDP_ERR_TIMEOUT, "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
+                     rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
+                     waits ? "nobody has set it, or the store does not answer" : "the store does not answer", cdp__store_name(s));
+}
+
+CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
+    uint64_t deadline;
+    cdp_status status;
+    if (!s) return cdp__fail(CDP_ERR_INVALID, "the store is NULL");
+    timeout_ms = cdp__def(timeout_ms, s->timeout_ms);
+    deadline = cdp__deadline(s->os, timeout_ms);
+    rq->status = CDP_PENDING;
+    rq->results = NULL;
+    rq->priv = NULL;
+    rq->next = NULL;
+    rq->number = 0;
+    status = s->start(s->self, rq);
+    if (status < 0) return status;
+    if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
+    if (status == CDP_PENDING) s->cancel(s->self, rq); /* until here another thread may be writing to it */
+    if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status; /* perhaps just before the cancel */
+    rq->status = CDP_ERR_TIMEOUT;
+    return cdp__store_timed_out(s, rq, timeout_ms);
+}
+
+CDP_API void cdp_store_free(cdp_store *s, void *memory) {
+    if (s) cdp__free(s->os, memory);
+}
+
+CDP_API void cdp_store_destroy(cdp_store *s) {
+    if (s && s->destroy) s->destroy(s->self);
+}
+
+CDP_API void cdp_store_request_free(cdp_store *s, cdp_store_request *rq) {
+    if (s) cdp__store_request_drop_results(s->os, rq, cdp__store_request_result_count(rq));
+}
+
+/* A call with one key, in a form that needs no memory. */
+typedef struct cdp__store_call {
+    cdp_store_request rq;
+    cdp_bytes key, value[2];
+} cdp__store_call;
+
+CDP__PRIVATE cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
+    memset(c, 0, sizeof *c);
+    if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
+    if (!value && bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
+    c->key.data = key;
+    c->key.bytes = strlen(key);
+    c->value[0].data = value;
+    c->value[0].bytes = bytes;
+    c->rq.op = op;
+    c->rq.keys = &c->key;
+    c->rq.key_count = 1;
+    c->rq.values = c->value;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
+
+/* The first result becomes the caller's. */
+CDP__PRIVATE void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+    memcpy(value, &c->rq.results[0].data, sizeof *value);
+    if (bytes) *bytes = c->rq.results[0].bytes;
+    cdp__free(s->os, c->rq.results);
+}
+
+CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_SET, key, value, bytes);
+    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+}
+
+CDP_API cdp_status cdp_store_append(cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_APPEND, key, value, bytes);
+    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+}
+
+CDP_API cdp_status cdp_store_get(cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_add(cdp_store *s, const char *key, int64_t delta, int64_t *sum) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
+    c.rq.delta = delta;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (sum) *sum = status == CDP_OK ? c.rq.number : 0;
+    return status;
+}
+
+CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected, uint64_t expected_bytes, const void *desired,
+                                         uint64_t desired_bytes, void **value, uint64_t *bytes) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK && !desired && desired_bytes) status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
+    c.value[1].data = desired;
+    c.value[1].bytes = desired_bytes;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_there) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_DELETE, key, NULL, 0);
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (was_there) *was_there = status == CDP_OK && c.rq.number == 1;
+    return status;
+}
+
+CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_NUM_KEYS, "", NULL, 0);
+    c.rq.key_count = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    *count = status == CDP_OK ? c.rq.number : 0;
+    return status;
+}
+
+/* A request with a list of keys; the array is the store's memory, to be freed with cdp_store_free. */
+CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
+    uint32_t i;
+    *array = NULL;
+    memset(rq, 0, sizeof *rq);
+    if (!s || (!keys && count)) return cdp__fail(CDP_ERR_INVALID, "the store or its keys are NULL");
+    *array = (cdp_bytes *)cdp__alloc(s->os, (count + 1ull) * sizeof **array);
+    if (!*array) return cdp__fail_nomem("the keys of a request", (count + 1ull) * sizeof **array);
+    for (i = 0; i < count; ++i) {
+        if (!keys[i]) return cdp__fail(CDP_ERR_INVALID, "key %u of the list is NULL", i);
+        (*array)[i].data = keys[i];
+        (*array)[i].bytes = strlen(keys[i]);
+    }
+    rq->op = op;
+    rq->keys = *array;
+    rq->key_count = count;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_store_wait(cdp_store *s, const char *const *keys, uint32_t count, uint32_t timeout_ms) {
+    cdp_store_request rq;
+    cdp_bytes *array;
+    cdp_status status = cdp__store_list(s, CDP_STORE_WAIT, keys, count, &rq, &array);
+    if (status == CDP_OK) status = cdp_store_run(s, &rq, timeout_ms);
+    cdp_store_free(s, array);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_check(cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
+    cdp_store_request rq;
+    cdp_bytes *array;
+    cdp_status status = cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array);
+    if (status == CDP_OK) status = cdp_store_run(s, &rq, 0);
+    *all_there = status == CDP_OK && rq.number == 1;
+    cdp_store_free(s, array);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, const cdp_bytes *values, uint32_t count) {
+    cdp_store_request rq;
+    cdp_bytes *array;
+    cdp_status status = cdp__store_list(s, CDP_STORE_MULTI_SET, keys, count, &rq, &array);
+    rq.values = values;
+    if (status == CDP_OK && count) status = cdp_store_run(s, &rq, 0);
+    cdp_store_free(s, array);
+    return status;
+}
+
+/* All results in one block, so that the caller frees one thing. */
+CDP__PRIVATE cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
+    uint64_t total = 0;
+    uint32_t i;
+    uint8_t *p;
+    for (i = 0; i < rq->key_count; ++i) total += rq->results[i].bytes + 1;
+    p = (uint8_t *)cdp__alloc(s->os, total);
+    if (!p) return cdp__fail_nomem("the values of many keys", total);
+    *memory = p;
+    for (i = 0; i < rq->key_count; ++i) {
+        values[i].data = p;
+        values[i].bytes = rq->results[i].bytes;
+        memcpy(p, rq->results[i].data, (size_t)values[i].bytes + 1);
+        p += values[i].bytes + 1;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms) {
+    cdp_store_request rq;
+    cdp_bytes *array;
+    cdp_status status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
+    *memory = NULL;
+    if (status == CDP_OK && count) {
+        status = cdp_store_run(s, &rq, timeout_ms);
+        if (status == CDP_OK) {
+            status = cdp__store_pack(s, &rq, values, memory);
+            cdp_store_request_free(s, &rq);
+        }
+    }
+    cdp_store_free(s, array);
+    return status;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* CDP_STORE_IMPL_INCLUDED */
