@@ -273,7 +273,8 @@ typedef struct cdp_store {
     void *self;
     const cdp_os *os;
     uint32_t timeout_ms; /* default of the calls that take 0 */
-    cdp_status (*start)(void *self, cdp_store_request *rq);                       /* may finish at once; never blocks */
+    cdp_status (*start)(void *self, cdp_store_request *rq);                       /* rq->status is CDP_PENDING; may finish at
+                                                                                     once; never blocks; < 0: not taken */
     cdp_status (*wait)(void *self, cdp_store_request *rq, uint64_t deadline_ns);  /* until done (returns its status) or
                                                                                      deadline (CDP_PENDING) */
     void (*cancel)(void *self, cdp_store_request *rq);                            /* afterwards rq is never touched */
@@ -1494,8 +1495,9 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
 #define CDP__SWAP_ADD(a, x) CDP__ADD(x, a)
 #define CDP__SWAP_LOW(a, x) CDP__LOW(x, a)
 #define CDP__SWAP_HIGH(a, x) CDP__HIGH(x, a)
-/* ADD_T is the type sums are formed in: unsigned for integers, where overflow is to wrap. */
-#define CDP__KERNELS(suffix, T, ADD_T)                            \
+/* ADD_T is the type sums are formed in: unsigned for integers, where overflow is to wrap. DIV_T is the type of the
+   divisor: it must hold the number of ranks, which a byte does not. */
+#define CDP__KERNELS(suffix, T, ADD_T, DIV_T)                     \
     CDP__KERNEL(cdp__add_##suffix, ADD_T, CDP__ADD)               \
     CDP__KERNEL(cdp__low_##suffix, T, CDP__LOW)                   \
     CDP__KERNEL(cdp__high_##suffix, T, CDP__HIGH)                 \
@@ -1507,15 +1509,15 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
         const uint64_t whole = n - n % CDP__BLOCK;                \
         uint64_t i, j;                                            \
         for (i = 0; i < whole; i += CDP__BLOCK)                   \
-            for (j = 0; j < CDP__BLOCK; ++j) x[i + j] = (T)(x[i + j] / (T)by); \
-        for (; i < n; ++i) x[i] = (T)(x[i] / (T)by);              \
+            for (j = 0; j < CDP__BLOCK; ++j) x[i + j] = (T)(x[i + j] / (DIV_T)by); \
+        for (; i < n; ++i) x[i] = (T)(x[i] / (DIV_T)by);          \
     }
 
-CDP__KERNELS(f32, float, float)
-CDP__KERNELS(f64, double, double)
-CDP__KERNELS(i32, int32_t, uint32_t)
-CDP__KERNELS(i64, int64_t, uint64_t)
-CDP__KERNELS(u8, uint8_t, uint8_t)
+CDP__KERNELS(f32, float, float, float)
+CDP__KERNELS(f64, double, double, double)
+CDP__KERNELS(i32, int32_t, uint32_t, int32_t)
+CDP__KERNELS(i64, int64_t, uint64_t, int64_t)
+CDP__KERNELS(u8, uint8_t, uint8_t, uint32_t)
 
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t n);
 
