@@ -1,0 +1,157 @@
+/*  test.h - the test harness: cases with a time limit, checks that may fail in any thread, skips with a reason
+
+        TEST(adds) { T(1 + 1 == 2); T_EQ(2, 1 + 1); }
+        int main(int argc, char **argv) {
+            static const test_case cases[] = {{"adds", adds, 10}};
+            return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+        }
+
+    A program takes words as arguments: only cases whose name contains one of them run. It ends with the line
+    "N passed, N failed" and with exit code 0 when none failed. A case fails when a check failed, when it ran into its
+    time limit (which ends the program), or when it leaves more descriptors or threads open than it found. */
+#ifndef TEST_INCLUDED
+#define TEST_INCLUDED
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How much slower than usual everything may be: limits on time are multiplied by it. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SLACK 10u
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SLACK 10u
+#endif
+#endif
+#ifndef TEST_SLACK
+#define TEST_SLACK 1u
+#endif
+
+#define TEST_API __attribute__((unused)) static
+#define TEST(name) static void name(void)
+
+typedef struct test_case {
+    const char *name;
+    void (*func)(void);
+    uint32_t limit_s;
+} test_case;
+
+TEST_API struct {
+    const char *name;
+    uint32_t failed_checks, passed, failed, skipped;
+    bool skip;
+} test__now;
+
+/* Any thread. Returns `ok`, so that a test can stop where going on makes no sense. */
+TEST_API bool test_check(bool ok, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
+TEST_API bool test_check(bool ok, const char *file, int line, const char *format, ...) {
+    char text[1200];
+    va_list ap;
+    if (ok) return true;
+    if (__atomic_add_fetch(&test__now.failed_checks, 1, __ATOMIC_SEQ_CST) > 10) return false;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    printf("  %s:%d: %s\n", file, line, text);
+    fflush(stdout);
+    return false;
+}
+
+#define T(cond) test_check((cond), __FILE__, __LINE__, "%s", #cond)
+#define T_EQ(want, got) test__equal((int64_t)(want), (int64_t)(got), #got, __FILE__, __LINE__)
+#define T_TEXT(part, text) test__contains((part), (text), __FILE__, __LINE__)
+
+TEST_API bool test__equal(int64_t want, int64_t got, const char *what, const char *file, int line) {
+    return test_check(want == got, file, line, "%s is %lld, not %lld", what, (long long)got, (long long)want);
+}
+
+TEST_API bool test__contains(const char *part, const char *text, const char *file, int line) {
+    return test_check(strstr(text, part) != NULL, file, line, "\"%s\" is not in \"%s\"", part, text);
+}
+
+/* The rest of this case is not run. Return after calling it. */
+TEST_API void test_skip(const char *reason) {
+    printf("SKIP %s: %s\n", test__now.name, reason);
+    test__now.skip = true;
+}
+
+TEST_API uint64_t test_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+TEST_API void test_sleep_ms(uint32_t ms) {
+    struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+    while (nanosleep(&t, &t) != 0) {}
+}
+
+/* A repeatable stream of numbers (splitmix64). */
+TEST_API uint64_t test_random(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* Entries of a directory, -1 where there is none (not Linux). */
+TEST_API int test__entries(const char *dir) {
+    DIR *d = opendir(dir);
+    int n = 0;
+    if (!d) return -1;
+    while (readdir(d)) ++n;
+    closedir(d);
+    return n;
+}
+
+TEST_API void test__out_of_time(int signal_number) {
+    char text[400];
+    const int n = snprintf(text, sizeof text, "  %s: did not end in time\nnot ok %s\n%u passed, %u failed\n", test__now.name, test__now.name, test__now.passed, test__now.failed + 1);
+    (void)signal_number;
+    if (n > 0 && write(1, text, (size_t)n) < 0) _exit(3);
+    _exit(1);
+}
+
+TEST_API bool test__chosen(const char *name, int argc, char **argv) {
+    bool any = argc < 2;
+    for (int i = 1; i < argc; ++i) any = any || strstr(name, argv[i]) != NULL;
+    return any;
+}
+
+TEST_API void test__run(const test_case *c) {
+    const int fds = test__entries("/proc/self/fd"), threads = test__entries("/proc/self/task");
+    const uint64_t start = test_now_ns();
+    test__now.name = c->name;
+    test__now.failed_checks = 0;
+    test__now.skip = false;
+    alarm(c->limit_s * TEST_SLACK);
+    c->func();
+    alarm(0);
+    for (int i = 0; i < 100 && test__entries("/proc/self/task") > threads; ++i) test_sleep_ms(10); /* a joined thread may still be listed */
+    test_check(test__entries("/proc/self/fd") <= fds, c->name, 0, "descriptors are left open: %d before, %d after", fds, test__entries("/proc/self/fd"));
+    test_check(test__entries("/proc/self/task") <= threads, c->name, 0, "threads are left running: %d before, %d after", threads, test__entries("/proc/self/task"));
+    if (test__now.failed_checks) ++test__now.failed;
+    else if (test__now.skip) ++test__now.skipped;
+    else ++test__now.passed;
+    printf("%s %s (%.0f ms)\n", test__now.failed_checks ? "not ok" : test__now.skip ? "skipped" : "ok", c->name, (double)(test_now_ns() - start) / 1e6);
+    fflush(stdout);
+}
+
+TEST_API int test_main(int argc, char **argv, const test_case *cases, size_t count) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGALRM, test__out_of_time);
+    for (size_t i = 0; i < count; ++i)
+        if (test__chosen(cases[i].name, argc, argv)) test__run(&cases[i]);
+    printf("%u passed, %u failed\n", test__now.passed, test__now.failed);
+    return test__now.failed ? 1 : 0;
+}
+
+#endif

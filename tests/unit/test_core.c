@@ -1,0 +1,872 @@
+/* The parts of cdp.h below the group: text, errors, bytes, frames, kernels, buckets, the loop, the operating system. */
+#define CDP_MAX_POLL_STACK 4 /* the heap path of poll is to be reached */
+#define CDP_IMPLEMENTATION
+#include "cdp.h"
+#include "test.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+
+/* ---- text and errors ---- */
+
+static const char *formatted(char *dst, uint64_t size, const char *f, ...) {
+    cdp__text t = {dst, size, 0};
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+    return dst;
+}
+
+TEST(formatter_equals_printf) {
+    static const int64_t values[] = {0, 1, -1, 9, 10, 255, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
+    char ours[200], theirs[200];
+    for (size_t i = 0; i < sizeof values / sizeof *values; ++i) {
+        const long long v = values[i];
+        cdp__format(ours, sizeof ours, "%d %u %x|%ld %lu|%lld %llu %llx|%zu|%s|%c|100%%", (int)v, (unsigned)v, (unsigned)v, (long)v, (unsigned long)v, v, (unsigned long long)v,
+                    (unsigned long long)v, (size_t)v, "text", 'c');
+        snprintf(theirs, sizeof theirs, "%d %u %x|%ld %lu|%lld %llu %llx|%zu|%s|%c|100%%", (int)v, (unsigned)v, (unsigned)v, (long)v, (unsigned long)v, v, (unsigned long long)v,
+                 (unsigned long long)v, (size_t)v, "text", 'c');
+        T(strcmp(ours, theirs) == 0);
+    }
+}
+
+TEST(formatter_cuts_and_survives) {
+    char small[8];
+    memset(small, 'x', sizeof small);
+    cdp__format(small, sizeof small, "%s", "much longer than that");
+    T(strcmp(small, "much lo") == 0);
+    cdp__format(small, 1, "%d", 12345);
+    T(small[0] == 0);
+    small[0] = 'k';
+    cdp__format(small, 0, "%d", 12345); /* no room at all: nothing is written */
+    T(small[0] == 'k');
+    cdp__format(small, 2, "%d", -7);
+    T(strcmp(small, "-") == 0);
+    T(strcmp(formatted(small, sizeof small, "a%"), "a%") == 0); /* a directive cut by the end of the format */
+    T(strcmp(formatted(small, sizeof small, "a%q", 1), "a%") == 0);
+    T(strcmp(formatted(small, sizeof small, "%s", (const char *)NULL), "(null)") == 0);
+}
+
+TEST(errors_are_complete_sentences) {
+    const cdp_error *e = cdp_last_error();
+    char text[64];
+    FILE *f = tmpfile();
+    T_EQ(CDP_ERR_IO, cdp_error_set(CDP_ERR_IO, 3, ECONNRESET, "peer %d left", 3));
+    T(e == cdp_last_error());
+    T_EQ(CDP_ERR_IO, e->status);
+    T_EQ(3, e->peer);
+    T_EQ(-1, e->rank);
+    T_EQ(ECONNRESET, e->sys_errno);
+    T_TEXT("peer 3 left: ", e->text);
+    T_TEXT("(errno 104)", e->text);
+    cdp_error_set(CDP_ERR_STATE, -1, 0, "again: %s", e->text); /* an argument that is the error being replaced */
+    T_TEXT("again: peer 3 left", e->text);
+    cdp__fail(CDP_ERR_INVALID, "x");
+    T_TEXT("test_core.c:", e->where); /* the place of the call */
+    T_EQ(0, e->sys_errno);
+    if (T(f != NULL)) {
+        T_EQ(1, cdp_print_error(f));
+        rewind(f);
+        T(fgets(text, sizeof text, f) != NULL);
+        T(strcmp(text, "cdp: INVALID: x\n") == 0);
+        fclose(f);
+    }
+}
+
+static void *other_thread_error(void *arg) {
+    *(bool *)arg = cdp_last_error()->status == CDP_OK;
+    cdp__fail(CDP_ERR_NOMEM, "elsewhere");
+    return NULL;
+}
+
+TEST(errors_belong_to_threads) {
+    pthread_t t;
+    bool clean = false;
+    cdp__fail(CDP_ERR_STATE, "here");
+    pthread_create(&t, NULL, other_thread_error, &clean);
+    pthread_join(t, NULL);
+    T(clean);
+    T_EQ(CDP_ERR_STATE, cdp_last_error()->status);
+}
+
+TEST(names_exist_for_everything) {
+    for (int i = 1; i >= CDP_ERR_INTERNAL; --i) T(strcmp(cdp_status_name((cdp_status)i), "?") != 0);
+    for (int i = 0; i < CDP_DTYPE_COUNT; ++i) T(strcmp(cdp_dtype_name((cdp_dtype)i), "?") != 0 && cdp_dtype_size((cdp_dtype)i) > 0);
+    for (int i = 0; i < CDP_REDUCE_COUNT; ++i) T(strcmp(cdp_reduce_name((cdp_reduce)i), "?") != 0);
+    for (int i = 0; i < CDP_COLL_COUNT; ++i) T(strcmp(cdp_coll_name((cdp_coll_kind)i), "?") != 0);
+    static const int bad[] = {-1, 1000, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 4; ++i) {
+        T(strcmp(cdp_status_name((cdp_status)(bad[i] == -1 ? -12 : bad[i])), "?") == 0);
+        T(strcmp(cdp_dtype_name((cdp_dtype)bad[i]), "?") == 0);
+        T_EQ(0, cdp_dtype_size((cdp_dtype)bad[i]));
+        T(strcmp(cdp_reduce_name((cdp_reduce)bad[i]), "?") == 0);
+        T(strcmp(cdp_coll_name((cdp_coll_kind)bad[i]), "?") == 0);
+    }
+}
+
+static char logged[700];
+static int log_count;
+static void log_sink(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)level, (void)rank;
+    T(user == &log_count);
+    ++log_count;
+    snprintf(logged, sizeof logged, "%s", text);
+}
+
+TEST(log_levels) {
+    cdp_logger l = {log_sink, &log_count, CDP_LOG_DEFAULT};
+    log_count = 0;
+    cdp__log(&l, CDP_LOG_INFO, 1, "not wanted");
+    T_EQ(0, log_count);
+    cdp__log(&l, CDP_LOG_WARN, 1, "value %d", 7);
+    T_EQ(1, log_count);
+    T(strcmp(logged, "value 7") == 0);
+    l.level = CDP_LOG_SILENT;
+    cdp__log(&l, CDP_LOG_ERROR, 1, "never");
+    T_EQ(1, log_count);
+    l.level = CDP_LOG_DEBUG;
+    cdp__log(&l, CDP_LOG_DEBUG, 1, "wanted");
+    T_EQ(2, log_count);
+}
+
+/* ---- bytes, hash, frames ---- */
+
+TEST(bytes_are_little_endian) {
+    static const uint8_t want[8] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11};
+    uint8_t got[9];
+    uint64_t state = 1, product;
+    cdp__put_u64(got + 1, 0x1122334455667788u);
+    T(memcmp(got + 1, want, 8) == 0);
+    cdp__put_u32(got, 0x55667788u);
+    T(memcmp(got, want, 4) == 0);
+    for (int i = 0; i < 1000; ++i) {
+        const uint64_t v = test_random(&state);
+        cdp__put_u64(got, v);
+        T(cdp__get_u64(got) == v);
+        cdp__put_u32(got, (uint32_t)v);
+        T(cdp__get_u32(got) == (uint32_t)v);
+    }
+    T(cdp__mul_fits(UINT64_MAX, 1, &product) && product == UINT64_MAX);
+    T(cdp__mul_fits(1ull << 32, (1ull << 32) - 1, &product));
+    T(!cdp__mul_fits(1ull << 32, 1ull << 32, &product));
+    T(!cdp__mul_fits(UINT64_MAX, 2, &product));
+    T(cdp__mul_fits(UINT64_MAX, 0, &product) && product == 0);
+}
+
+TEST(hash_is_fnv_1a) {
+    T(cdp__hash(CDP__HASH_START, "", 0) == 0xcbf29ce484222325ull);
+    T(cdp__hash(CDP__HASH_START, "a", 1) == 0xaf63dc4c8601ec8cull); /* published test vectors */
+    T(cdp__hash(CDP__HASH_START, "foobar", 6) == 0x85944171f73967e8ull);
+    T(cdp__hash(cdp__hash(CDP__HASH_START, "foo", 3), "bar", 3) == 0x85944171f73967e8ull);
+}
+
+static cdp__frame random_frame(uint64_t *state) {
+    cdp__frame f;
+    memset(&f, 0, sizeof f);
+    f.type = CDP__FRAME_DATA;
+    f.kind = (uint8_t)test_random(state);
+    f.dtype = (uint8_t)test_random(state);
+    f.op = (uint8_t)test_random(state);
+    f.algo = (uint8_t)test_random(state);
+    f.bytes = (uint32_t)test_random(state);
+    f.round = (uint32_t)test_random(state);
+    f.root = (uint32_t)test_random(state);
+    f.seq = test_random(state);
+    f.count = test_random(state);
+    return f;
+}
+
+TEST(frames_survive_the_wire) {
+    uint64_t state = 2;
+    for (int i = 0; i < 1000; ++i) {
+        uint8_t wire[CDP__FRAME_BYTES];
+        const cdp__frame a = random_frame(&state);
+        cdp__frame b;
+        memset(&b, 0, sizeof b);
+        cdp__frame_encode(&a, wire);
+        T(cdp__frame_decode(wire, &b));
+        T(cdp__frame_same_call(&a, &b));
+        T(a.type == b.type && a.bytes == b.bytes && a.round == b.round);
+        b.round ^= 1;
+        b.bytes ^= 1;
+        T(cdp__frame_same_call(&a, &b)); /* another place in the same call */
+        wire[i % 4] ^= (uint8_t)(1 << i % 8);
+        T(!cdp__frame_decode(wire, &b));
+    }
+}
+
+TEST(frames_notice_every_difference) {
+    uint64_t state = 3;
+    const cdp__frame a = random_frame(&state);
+    cdp__frame b[7];
+    for (int i = 0; i < 7; ++i) b[i] = a;
+    ++b[0].kind, ++b[1].dtype, ++b[2].op, ++b[3].algo, ++b[4].root, ++b[5].seq, ++b[6].count;
+    for (int i = 0; i < 7; ++i) T(!cdp__frame_same_call(&a, &b[i]));
+}
+
+TEST(frames_of_random_bytes) {
+    uint64_t state = 4;
+    uint32_t accepted = 0;
+    for (int i = 0; i < 200000; ++i) {
+        uint8_t wire[CDP__FRAME_BYTES];
+        char text[128];
+        cdp__frame f;
+        for (uint32_t k = 0; k < CDP__FRAME_BYTES; ++k) wire[k] = (uint8_t)test_random(&state);
+        if (i % 2) cdp__put_u32(wire, CDP__FRAME_MAGIC);
+        if (i % 4 == 1) wire[4] = (uint8_t)(i / 4 % 3);
+        if (i % 8 == 5) cdp__put_u32(wire + 8, (uint32_t)test_random(&state) % 1000);
+        if (!cdp__frame_decode(wire, &f)) continue;
+        ++accepted;
+        T(f.type == CDP__FRAME_DATA || (f.type == CDP__FRAME_ABORT && f.bytes <= CDP__ABORT_MAX));
+        cdp__frame_text(&f, text, sizeof text); /* whatever it says, it can be printed */
+        T(strlen(text) < sizeof text);
+    }
+    T(accepted > 1000);
+}
+
+TEST(frame_texts) {
+    cdp__frame f;
+    char text[128];
+    memset(&f, 0, sizeof f);
+    f.kind = CDP_COLL_ALLREDUCE;
+    f.seq = 17;
+    f.count = 12;
+    f.dtype = CDP_DTYPE_I64;
+    f.op = CDP_REDUCE_MAX;
+    f.algo = CDP__DOUBLING;
+    cdp__frame_text(&f, text, sizeof text);
+    T(strcmp(text, "allreduce #17 of 12 x i64 max, recursive doubling") == 0);
+    f.kind = CDP_COLL_BROADCAST;
+    f.root = 3;
+    cdp__frame_text(&f, text, sizeof text);
+    T(strcmp(text, "broadcast #17 of 12 x i64 from rank 3") == 0);
+    f.kind = CDP_COLL_BARRIER;
+    cdp__frame_text(&f, text, sizeof text);
+    T(strcmp(text, "barrier #17") == 0);
+}
+
+TEST(error_payload) {
+    cdp_error a, b;
+    uint8_t wire[CDP__ABORT_MAX];
+    uint64_t state = 5;
+    uint32_t n;
+    cdp__error_clear(&a, CDP_ERR_PEER_LOST, "");
+    a.peer = 2, a.origin = 5, a.kind = CDP_COLL_BROADCAST, a.round = 9, a.op_seq = 1ull << 40, a.sys_errno = 104;
+    snprintf(a.text, sizeof a.text, "rank 2 is gone");
+    n = cdp__error_encode(&a, wire);
+    T(cdp__error_decode(wire, n, &b));
+    T(b.status == a.status && b.peer == 2 && b.origin == 5 && b.kind == a.kind && b.round == 9 && b.op_seq == a.op_seq && b.sys_errno == 104);
+    T(strcmp(a.text, b.text) == 0);
+    memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
+    n = cdp__error_encode(&a, wire);
+    T(n <= CDP__ABORT_MAX);
+    T(cdp__error_decode(wire, n, &b));
+    T_EQ(sizeof a.text - 1, strlen(b.text));
+    for (uint32_t k = 0; k < 32; ++k) T(!cdp__error_decode(wire, k, &b));
+    T(!cdp__error_decode(wire, 32 + sizeof b.text, &b));
+    T(cdp__error_decode(wire, 32, &b) && b.text[0] == 0);
+    memcpy(wire + 32, "a\x1b[2J\n\0\x7f\tz", 9);
+    T(cdp__error_decode(wire, 41, &b));
+    T(strcmp(b.text, "a?[2J????") == 0); /* nothing that moves a terminal's cursor */
+    for (int i = 0; i < 200000; ++i) {
+        const uint64_t bytes = test_random(&state) % (CDP__ABORT_MAX + 1);
+        for (uint64_t k = 0; k < bytes && k < 64; ++k) wire[k] = (uint8_t)test_random(&state);
+        if (i % 2) cdp__put_u32(wire, 0u - (uint32_t)(1 + i % 13)), cdp__put_u32(wire + 12, (uint32_t)i % 8);
+        if (!cdp__error_decode(wire, bytes, &b)) continue;
+        T(b.status < CDP_OK && b.status >= CDP_ERR_INTERNAL && (uint32_t)b.kind < CDP_COLL_COUNT && strlen(b.text) < sizeof b.text);
+    }
+}
+
+/* ---- reductions ---- */
+
+/* One element by the definition in the header; written apart from the kernels. */
+#define REFERENCE(suffix, T_, SUM)                                                        \
+    static T_ reference_##suffix(T_ acc, T_ x, cdp_reduce op, bool swap) {                \
+        const T_ l = swap ? x : acc, r = swap ? acc : x;                                  \
+        if (op == CDP_REDUCE_MIN) return r < l ? r : l;                                   \
+        if (op == CDP_REDUCE_MAX) return r > l ? r : l;                                   \
+        return SUM;                                                                       \
+    }                                                                                     \
+    static void check_##suffix(cdp_dtype dtype, cdp_reduce op, bool swap, uint64_t n, uint64_t *state) { \
+        T_ *acc = (T_ *)calloc(n + 2, sizeof *acc), *x = (T_ *)calloc(n + 2, sizeof *x), *want = (T_ *)calloc(n + 2, sizeof *x); \
+        for (uint64_t i = 0; i < n + 2; ++i) {                                            \
+            acc[i] = value_##suffix(test_random(state));                                  \
+            x[i] = value_##suffix(test_random(state));                                    \
+            want[i] = i && i <= n ? reference_##suffix(acc[i], x[i], op, swap) : acc[i];  \
+        }                                                                                 \
+        cdp__kernel_of(dtype, op, swap)(acc + 1, x + 1, n);                               \
+        test_check(memcmp(acc, want, (n + 2) * sizeof *acc) == 0, __FILE__, __LINE__, "%s %s swap %d n %llu", cdp_dtype_name(dtype), cdp_reduce_name(op), swap, (unsigned long long)n); \
+        free(acc), free(x), free(want);                                                   \
+    }                                                                                     \
+    static void check_divide_##suffix(cdp_dtype dtype, uint32_t by, uint64_t n, uint64_t *state) { \
+        T_ *a = (T_ *)calloc(n + 2, sizeof *a), *want = (T_ *)calloc(n + 2, sizeof *a);   \
+        for (uint64_t i = 0; i < n + 2; ++i) {                                            \
+            a[i] = value_##suffix(test_random(state));                                    \
+            want[i] = i && i <= n ? (T_)(a[i] / (T_)by) : a[i];                           \
+        }                                                                                 \
+        cdp__divide(dtype, a + 1, n, by);                                                 \
+        test_check(memcmp(a, want, (n + 2) * sizeof *a) == 0, __FILE__, __LINE__, "%s / %u n %llu", cdp_dtype_name(dtype), by, (unsigned long long)n); \
+        free(a), free(want);                                                              \
+    }
+
+/* All sorts of floats: ordinary, huge, tiny, signed zeros, infinities, NaN. */
+static float value_f32(uint64_t r) {
+    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, 1e38f, -1e38f, 1e-44f, 1.0f};
+    return r % 8 ? (float)((double)(int64_t)r / 1e15) : odd[r / 8 % 8];
+}
+static double value_f64(uint64_t r) {
+    static const double odd[] = {0.0, -0.0, INFINITY, -INFINITY, 1e308, -1e308, 5e-324, 1.0};
+    return r % 8 ? (double)(int64_t)r / 1e15 : odd[r / 8 % 8];
+}
+static int32_t value_i32(uint64_t r) { return r % 16 ? (int32_t)(uint32_t)(r >> 20) : r & 16 ? INT32_MIN : INT32_MAX; }
+static int64_t value_i64(uint64_t r) { return r % 16 ? (int64_t)r : r & 16 ? INT64_MIN : INT64_MAX; }
+static uint8_t value_u8(uint64_t r) { return (uint8_t)(r >> 30); }
+
+REFERENCE(f32, float, l + r)
+REFERENCE(f64, double, l + r)
+REFERENCE(i32, int32_t, (int32_t)((uint32_t)l + (uint32_t)r))
+REFERENCE(i64, int64_t, (int64_t)((uint64_t)l + (uint64_t)r))
+REFERENCE(u8, uint8_t, (uint8_t)(l + r))
+
+static const uint64_t kernel_sizes[] = {0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000, 4097};
+
+TEST(kernels_against_a_plain_loop) {
+    uint64_t state = 6;
+    for (int op = CDP_REDUCE_DEFAULT; op < CDP_REDUCE_COUNT; ++op)
+        for (int swap = 0; swap < 2; ++swap)
+            for (size_t s = 0; s < sizeof kernel_sizes / sizeof *kernel_sizes; ++s) {
+                const uint64_t n = kernel_sizes[s];
+                check_f32(CDP_DTYPE_F32, (cdp_reduce)op, swap, n, &state);
+                check_f32(CDP_DTYPE_DEFAULT, (cdp_reduce)op, swap, n, &state);
+                check_f64(CDP_DTYPE_F64, (cdp_reduce)op, swap, n, &state);
+                check_i32(CDP_DTYPE_I32, (cdp_reduce)op, swap, n, &state);
+                check_i64(CDP_DTYPE_I64, (cdp_reduce)op, swap, n, &state);
+                check_u8(CDP_DTYPE_U8, (cdp_reduce)op, swap, n, &state);
+            }
+}
+
+TEST(kernels_with_nan) {
+    const float nan32 = NAN;
+    for (int swap = 0; swap < 2; ++swap) {
+        float acc[2] = {nan32, 1.0f}, x[2] = {1.0f, nan32};
+        cdp__kernel_of(CDP_DTYPE_F32, CDP_REDUCE_MIN, swap)(acc, x, 2); /* the left operand stays when the comparison is false */
+        T(swap ? acc[0] == 1.0f : isnan(acc[0]));
+        T(swap ? isnan(acc[1]) : acc[1] == 1.0f);
+        acc[0] = nan32;
+        cdp__kernel_of(CDP_DTYPE_F32, CDP_REDUCE_SUM, swap)(acc, x, 1);
+        T(isnan(acc[0]));
+    }
+}
+
+TEST(kernels_that_do_not_exist) {
+    T(cdp__kernel_of((cdp_dtype)CDP_DTYPE_COUNT, CDP_REDUCE_SUM, false) == NULL);
+    T(cdp__kernel_of((cdp_dtype)-1, CDP_REDUCE_SUM, false) == NULL);
+    T(cdp__kernel_of(CDP_DTYPE_F32, (cdp_reduce)CDP_REDUCE_COUNT, false) == NULL);
+    for (int d = 0; d < CDP_DTYPE_COUNT; ++d)
+        for (int op = 0; op < CDP_REDUCE_COUNT; ++op) T(cdp__kernel_of((cdp_dtype)d, (cdp_reduce)op, false) && cdp__kernel_of((cdp_dtype)d, (cdp_reduce)op, true));
+}
+
+TEST(divide_like_c) {
+    static const uint32_t by[] = {1, 2, 3, 7, 8, 100};
+    uint64_t state = 7;
+    for (size_t b = 0; b < sizeof by / sizeof *by; ++b)
+        for (size_t s = 0; s < sizeof kernel_sizes / sizeof *kernel_sizes; ++s) {
+            const uint64_t n = kernel_sizes[s];
+            check_divide_f32(CDP_DTYPE_F32, by[b], n, &state);
+            check_divide_f64(CDP_DTYPE_F64, by[b], n, &state);
+            check_divide_i32(CDP_DTYPE_I32, by[b], n, &state);
+            check_divide_i64(CDP_DTYPE_I64, by[b], n, &state);
+            check_divide_u8(CDP_DTYPE_U8, by[b], n, &state);
+        }
+    int32_t negative = -7;
+    cdp__divide(CDP_DTYPE_I32, &negative, 1, 2);
+    T_EQ(-3, negative); /* towards zero */
+}
+
+TEST(average_of_bytes_over_many_ranks) {
+    /* A group of 256 or more ranks: the divisor does not fit into a u8. */
+    volatile uint32_t ranks = 256;
+    uint8_t v[3] = {200, 255, 0};
+    cdp__divide(CDP_DTYPE_U8, v, 3, ranks);
+    T(v[0] == 0 && v[1] == 0 && v[2] == 0);
+    v[0] = 200;
+    cdp__divide(CDP_DTYPE_U8, v, 1, ranks + 44);
+    T_EQ(0, v[0]);
+}
+
+/* ---- bucket plan ---- */
+
+static void plan_is(const char *what, const cdp_param *params, uint32_t n, uint64_t first, uint64_t rest, const uint32_t *want, int line) {
+    uint32_t got[64], buckets = 0;
+    const uint32_t count = cdp__bucket_plan_make(params, n, first, rest, got);
+    for (uint32_t i = 0; i < n; ++i) {
+        if (want[i] + 1 > buckets) buckets = want[i] + 1;
+        test_check(got[i] == want[i], __FILE__, line, "%s: parameter %u is in bucket %u, not %u", what, i, got[i], want[i]);
+    }
+    test_check(count == buckets, __FILE__, line, "%s: %u buckets, not %u", what, count, buckets);
+}
+#define PLAN(what, params, first, rest, ...)                                                              \
+    do {                                                                                                  \
+        static const uint32_t want_[] = {__VA_ARGS__};                                                    \
+        plan_is(what, params, sizeof params / sizeof *params, first, rest, want_, __LINE__);              \
+    } while (0)
+#define F32(n) {NULL, NULL, NULL, (n), CDP_DTYPE_F32}
+#define F64(n) {NULL, NULL, NULL, (n), CDP_DTYPE_F64}
+
+/* Known results of the same rule; parameters are taken from the last to the first, so each list is written backwards. */
+TEST(bucket_plan_table) {
+    static const cdp_param a[] = {F32(50), F32(100), F32(200), F32(100)};
+    PLAN("each reaches the limit or is left over", a, 400, 400, 3, 2, 1, 0);
+    static const cdp_param b[] = {F32(10), F64(10), F32(10), F64(10), F32(10)}; /* f32, f64, f32, f64, f32 backwards */
+    PLAN("dtypes do not share, limits advance per dtype", b, 40, 80, 3, 2, 3, 1, 0);
+    static const cdp_param c[] = {F32(2), F32(2), F32(2), F32(2), F32(2), F32(2)};
+    PLAN("a first bucket of its own size", c, 8, 16, 3, 2, 2, 1, 1, 0);
+    static const cdp_param d[] = {F32(2), F32(0), F32(2), F32(0)};
+    PLAN("zero elements go along", d, 8, 8, 1, 1, 0, 0);
+    static const cdp_param one[] = {F32(0)};
+    PLAN("one empty parameter", one, 8, 8, 0);
+    static const cdp_param large[] = {F32(1), F32(1000000), F32(1)};
+    PLAN("a large one joins what is open", large, 100, 100, 1, 0, 0);
+    cdp_param e[32];
+    uint32_t want[32];
+    for (uint32_t i = 0; i < 32; ++i) { /* position from the end: two of 0.5 MiB, then thirty of 1 MiB */
+        const uint32_t from_end = 31 - i;
+        memset(&e[i], 0, sizeof e[i]);
+        e[i].dtype = CDP_DTYPE_F32;
+        e[i].count = from_end < 2 ? 131072 : 262144;
+        want[i] = from_end < 2 ? 0 : from_end < 27 ? 1 : 2;
+    }
+    plan_is("the default limits", e, 32, 1048576, 26214400, want, __LINE__);
+}
+
+/* For any parameters: buckets are numbered in the order in which a backward pass completes them; each holds one dtype;
+   each but the last of its dtype reaches its limit, and would not without its last parameter. */
+TEST(bucket_plan_properties) {
+    uint64_t state = 8;
+    for (int run = 0; run < 3000; ++run) {
+        cdp_param p[40];
+        uint32_t of[40], n = 1 + (uint32_t)(test_random(&state) % 40), last_bucket = 0, closed[3] = {0};
+        const uint64_t first = 1 + test_random(&state) % 200, rest = 1 + test_random(&state) % 400;
+        uint64_t total[40] = {0}, final[40] = {0};
+        int dtype[40], completion[40];
+        for (uint32_t i = 0; i < n; ++i) {
+            memset(&p[i], 0, sizeof p[i]);
+            p[i].dtype = test_random(&state) % 3 ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
+            p[i].count = test_random(&state) % 4 ? test_random(&state) % 60 : 0;
+        }
+        const uint32_t count = cdp__bucket_plan_make(p, n, first, rest, of);
+        T(count >= 1 && count <= n);
+        memset(dtype, 0, sizeof dtype);
+        memset(completion, -1, sizeof completion);
+        for (uint32_t i = n; i-- > 0;) {
+            const uint64_t bytes = p[i].count * cdp_dtype_size(p[i].dtype);
+            if (!T(of[i] < count)) return;
+            T(!dtype[of[i]] || dtype[of[i]] == (int)p[i].dtype);
+            dtype[of[i]] = (int)p[i].dtype;
+            total[of[i]] += bytes;
+            final[of[i]] = bytes;
+            completion[of[i]] = (int)(n - 1 - i);
+        }
+        for (uint32_t b = 0; b < count; ++b) {
+            T(completion[b] >= 0);
+            if (b) T(completion[b] > completion[b - 1]);
+        }
+        for (uint32_t b = 0; b < count; ++b) {
+            const uint64_t limit = closed[dtype[b]]++ ? rest : first;
+            bool last = true;
+            for (uint32_t c = b + 1; c < count; ++c) last = last && dtype[c] != dtype[b];
+            if (!last) T(total[b] >= limit);
+            if (!last) T(total[b] - final[b] < limit);
+        }
+        (void)last_bucket;
+    }
+}
+
+/* ---- loop ---- */
+
+typedef struct fixture {
+    cdp__loop loop;
+    cdp__io io[6];
+    cdp__timer timer[4];
+    int calls, order[16];
+} fixture;
+static fixture fx;
+
+static bool fixture_open(void) {
+    memset(&fx, 0, sizeof fx);
+    return T_EQ(CDP_OK, cdp__loop_open(&fx.loop, cdp_os_default()));
+}
+
+/* Two connected non-blocking sockets. */
+static bool socket_pair(int fd[2]) {
+    if (!T(socketpair(AF_UNIX, SOCK_STREAM, 0, fd) == 0)) return false;
+    for (int i = 0; i < 2; ++i) fcntl(fd[i], F_SETFL, O_NONBLOCK);
+    return true;
+}
+
+static void on_timer(cdp__timer *t) {
+    fx.order[fx.calls++] = (int)(t - fx.timer);
+    if (t == &fx.timer[0]) cdp__loop_timer_clear(&fx.timer[1]); /* a timer that removes another one that is due, too */
+    if (t == &fx.timer[2] && fx.calls < 5) cdp__loop_timer_set(&fx.loop, t, 0, on_timer, NULL);
+}
+
+TEST(loop_timers) {
+    const cdp_os *os = cdp_os_default();
+    if (!fixture_open()) return;
+    const uint64_t now = os->now_ns(NULL);
+    cdp__loop_timer_set(&fx.loop, &fx.timer[3], now + 30 * CDP__MS, on_timer, NULL);
+    T(cdp__loop_run(&fx.loop, NULL, now + 5 * CDP__MS) == CDP_OK);
+    T_EQ(0, fx.calls);
+    T(os->now_ns(NULL) >= now + 5 * CDP__MS);
+    T(cdp__loop_run(&fx.loop, NULL, CDP__NEVER) == CDP_OK);
+    T_EQ(1, fx.calls);
+    T(os->now_ns(NULL) >= now + 30 * CDP__MS);
+    cdp__loop_timer_set(&fx.loop, &fx.timer[0], 1, on_timer, NULL);
+    cdp__loop_timer_set(&fx.loop, &fx.timer[1], 1, on_timer, NULL);
+    T(cdp__loop_run(&fx.loop, NULL, 0) == CDP_OK);
+    T_EQ(2, fx.calls);
+    T_EQ(0, fx.order[1]);
+    cdp__loop_timer_set(&fx.loop, &fx.timer[2], 1, on_timer, NULL); /* one that sets itself again fires again, others are not starved */
+    T(cdp__loop_run(&fx.loop, NULL, 0) == CDP_OK);
+    T_EQ(5, fx.calls);
+    cdp__loop_timer_set(&fx.loop, &fx.timer[2], CDP__NEVER, on_timer, NULL);
+    T(cdp__loop_next_timer(&fx.loop) == CDP__NEVER);
+    cdp__loop_timer_clear(&fx.timer[2]);
+    cdp__loop_timer_clear(&fx.timer[2]);
+    cdp__loop_close(&fx.loop);
+    cdp__loop_close(&fx.loop);
+}
+
+static void *wake_later(void *arg) {
+    test_sleep_ms(30);
+    cdp__loop_wake((cdp__loop *)arg);
+    cdp__loop_wake((cdp__loop *)arg);
+    return NULL;
+}
+
+TEST(loop_wakes_from_another_thread) {
+    pthread_t t;
+    if (!fixture_open()) return;
+    for (int i = 0; i < 3; ++i) {
+        const uint64_t start = test_now_ns();
+        pthread_create(&t, NULL, wake_later, &fx.loop);
+        T(cdp__loop_run(&fx.loop, NULL, start + 5000 * CDP__MS) == CDP_OK);
+        T(test_now_ns() - start < 1000 * CDP__MS);
+        pthread_join(t, NULL);
+        T(cdp__loop_run(&fx.loop, NULL, 0) == CDP_OK); /* the second wake-up may have come after the first look */
+    }
+    const uint64_t start = test_now_ns();
+    T(cdp__loop_run(&fx.loop, NULL, start + 20 * CDP__MS) == CDP_OK); /* cleared: it sleeps again */
+    T(test_now_ns() - start >= 19 * CDP__MS);
+    cdp__loop_close(&fx.loop);
+}
+
+static void on_io_remove_all(cdp__io *io) {
+    (void)io;
+    ++fx.calls;
+    for (int i = 0; i < 6; ++i) cdp__loop_remove(&fx.loop, &fx.io[i]);
+}
+
+TEST(loop_callbacks_may_remove_anything) {
+    int other[6];
+    if (!fixture_open()) return;
+    for (int i = 0; i < 6; ++i) { /* all readable at once; the first one removes all, itself included */
+        int fd[2];
+        if (!socket_pair(fd)) return;
+        other[i] = fd[1];
+        T(write(fd[1], "x", 1) == 1);
+        cdp__loop_add(&fx.loop, &fx.io[i], fd[0], on_io_remove_all, NULL);
+    }
+    T_EQ(6, fx.loop.io_count);
+    T(cdp__loop_run(&fx.loop, NULL, 0) == CDP_OK);
+    T_EQ(1, fx.calls);
+    T_EQ(0, fx.loop.io_count);
+    T(cdp__loop_run(&fx.loop, NULL, 0) == CDP_OK);
+    T_EQ(1, fx.calls);
+    for (int i = 0; i < 6; ++i) close(other[i]);
+    cdp__loop_close(&fx.loop);
+}
+
+static void on_io_count(cdp__io *io) {
+    (void)io;
+    ++fx.calls;
+}
+
+TEST(loop_asks_only_for_what_is_unknown) {
+    int fd[2];
+    char c;
+    cdp_iov v = {&c, 1};
+    if (!fixture_open() || !socket_pair(fd)) return;
+    cdp__loop_add(&fx.loop, &fx.io[0], fd[0], on_io_count, NULL);
+    T(cdp__io_recv(&fx.loop, &fx.io[0], &v, 1) == 0);
+    T(!(fx.io[0].ready & CDP_IO_READ));
+    T(write(fd[1], "ab", 2) == 2);
+    T(cdp__loop_run(&fx.loop, NULL, CDP__NEVER) == CDP_OK);
+    T_EQ(1, fx.calls);
+    T(fx.io[0].ready & CDP_IO_READ);
+    T(cdp__loop_run(&fx.loop, NULL, 0) == CDP_OK); /* there is data, but that is known: silence */
+    T_EQ(1, fx.calls);
+    T(cdp__io_recv(&fx.loop, &fx.io[0], &v, 1) == 1 && c == 'a');
+    T(fx.io[0].ready & CDP_IO_READ);
+    T(cdp__io_recv(&fx.loop, &fx.io[0], &v, 1) == 1 && c == 'b');
+    T(cdp__io_recv(&fx.loop, &fx.io[0], &v, 1) == 0);
+    close(fd[1]);
+    T(cdp__loop_run(&fx.loop, NULL, 1000 * CDP__MS + test_now_ns()) == CDP_OK);
+    T(cdp__io_recv(&fx.loop, &fx.io[0], &v, 1) == CDP_IO_EOF);
+    cdp__loop_remove(&fx.loop, &fx.io[0]);
+    cdp__loop_remove(&fx.loop, &fx.io[0]);
+    cdp__loop_close(&fx.loop);
+}
+
+TEST(loop_reports_a_broken_socket_once) {
+    const cdp_os *os = cdp_os_default();
+    cdp_addr at, bound, from;
+    const struct linger hard = {1, 0};
+    int32_t listener, a, b = -EAGAIN;
+    memset(&at, 0, sizeof at);
+    at.family = 4;
+    at.ip[0] = 127, at.ip[3] = 1;
+    if (!fixture_open()) return;
+    listener = os->listen(NULL, &at, &bound);
+    a = os->connect(NULL, &bound);
+    if (!T(listener >= 0 && a >= 0)) return;
+    for (int i = 0; i < 1000 && b == -EAGAIN; ++i) b = os->accept(NULL, listener, &from), test_sleep_ms(1);
+    if (!T(b >= 0)) return;
+    cdp__loop_add(&fx.loop, &fx.io[0], a, on_io_count, NULL);
+    fx.io[0].ready = CDP_IO_READ | CDP_IO_WRITE; /* nothing is asked for; a reset must be noticed nevertheless */
+    setsockopt(b, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    os->close(NULL, b);
+    T(cdp__loop_run(&fx.loop, NULL, test_now_ns() + 2000 * CDP__MS) == CDP_OK);
+    T_EQ(1, fx.calls);
+    T(fx.io[0].broken);
+    const uint64_t start = test_now_ns();
+    T(cdp__loop_run(&fx.loop, NULL, start + 30 * CDP__MS) == CDP_OK); /* it is left out now: no busy loop */
+    T(test_now_ns() - start >= 29 * CDP__MS);
+    T_EQ(1, fx.calls);
+    cdp__loop_remove(&fx.loop, &fx.io[0]);
+    os->close(NULL, listener);
+    cdp__loop_close(&fx.loop);
+}
+
+/* ---- os ---- */
+
+static cdp_addr loopback(uint16_t port) {
+    cdp_addr a;
+    memset(&a, 0, sizeof a);
+    a.family = 4;
+    a.ip[0] = 127, a.ip[3] = 1;
+    a.port = port;
+    return a;
+}
+
+TEST(os_poll_keeps_deadlines) {
+    const cdp_os *os = cdp_os_default();
+    static const uint32_t ms[] = {0, 1, 5, 50};
+    for (int i = 0; i < 4; ++i) {
+        const uint64_t start = os->now_ns(NULL), deadline = start + ms[i] * CDP__MS;
+        T_EQ(0, os->poll(NULL, NULL, 0, ms[i] ? deadline : 0));
+        const uint64_t took = os->now_ns(NULL) - start;
+        T(took >= ms[i] * CDP__MS);
+        T(took < (ms[i] + 40) * CDP__MS * TEST_SLACK);
+    }
+    T_EQ(0, os->poll(NULL, NULL, 0, 1)); /* long past */
+    T(cdp__os_poll_ms(CDP__NEVER) == -1);
+    T(cdp__os_poll_ms(UINT64_MAX - 1) == 1 << 30);
+}
+
+TEST(os_polls_many_descriptors) {
+    const cdp_os *os = cdp_os_default();
+    cdp_pollfd p[10];
+    int fd[10][2];
+    for (int i = 0; i < 10; ++i) {
+        if (!socket_pair(fd[i])) return;
+        p[i].fd = fd[i][0];
+        p[i].want = CDP_IO_READ;
+        p[i].got = 77;
+    }
+    T(write(fd[9][1], "x", 1) == 1);
+    p[2].want = CDP_IO_WRITE;
+    T_EQ(2, os->poll(NULL, p, 10, CDP__NEVER));
+    for (int i = 0; i < 10; ++i) T_EQ(i == 9 ? CDP_IO_READ : i == 2 ? CDP_IO_WRITE : 0, p[i].got);
+    for (int i = 0; i < 10; ++i) close(fd[i][0]), close(fd[i][1]);
+}
+
+TEST(os_connections) {
+    const cdp_os *os = cdp_os_default();
+    cdp_addr at = loopback(0), bound, from, local;
+    cdp_pollfd p;
+    char text[8];
+    cdp_iov in = {text, sizeof text}, out[3] = {{(void *)(uintptr_t)"ab", 2}, {NULL, 0}, {(void *)(uintptr_t)"cd", 2}};
+    const int32_t listener = os->listen(NULL, &at, &bound);
+    if (!T(listener >= 0)) return;
+    T(bound.family == 4 && bound.port && bound.ip[0] == 127);
+    T_EQ(-EAGAIN, os->accept(NULL, listener, &from));
+    const int32_t a = os->connect(NULL, &bound);
+    p.fd = a, p.want = CDP_IO_WRITE, p.got = 0;
+    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(0, os->connect_result(NULL, a));
+    p.fd = listener, p.want = CDP_IO_READ;
+    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    const int32_t b = os->accept(NULL, listener, &from);
+    if (!T(b >= 0)) return;
+    T_EQ(0, os->local_addr(NULL, a, &local));
+    T(local.port == from.port && memcmp(local.ip, from.ip, 4) == 0);
+    T_EQ(0, os->recv(NULL, b, &in, 1)); /* later */
+    T_EQ(4, os->send(NULL, a, out, 3));
+    p.fd = b;
+    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(4, os->recv(NULL, b, &in, 1));
+    T(memcmp(text, "abcd", 4) == 0);
+    os->close(NULL, a);
+    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(CDP_IO_EOF, os->recv(NULL, b, &in, 1));
+    int64_t r = 0;
+    for (int i = 0; i < 100 && r >= 0; ++i) r = os->send(NULL, b, out, 1), test_sleep_ms(1); /* no SIGPIPE, but an error */
+    T(r == -EPIPE || r == -ECONNRESET);
+    os->close(NULL, b);
+    os->close(NULL, listener);
+}
+
+TEST(os_full_socket_means_later) {
+    const cdp_os *os = cdp_os_default();
+    static char block[65536];
+    cdp_iov v = {block, sizeof block};
+    int fd[2];
+    int64_t r = 1;
+    if (!socket_pair(fd)) return;
+    for (int i = 0; i < 10000 && r > 0; ++i) r = os->send(NULL, fd[0], &v, 1);
+    T_EQ(0, r);
+    close(fd[0]), close(fd[1]);
+}
+
+TEST(os_connect_refused_is_an_errno) {
+    const cdp_os *os = cdp_os_default();
+    cdp_addr at = loopback(0), bound;
+    cdp_pollfd p;
+    const int32_t listener = os->listen(NULL, &at, &bound);
+    if (!T(listener >= 0)) return;
+    os->close(NULL, listener); /* a port that was just free */
+    const int32_t fd = os->connect(NULL, &bound);
+    if (fd < 0) {
+        T_EQ(-ECONNREFUSED, fd);
+        return;
+    }
+    p.fd = fd, p.want = CDP_IO_WRITE, p.got = 0;
+    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 2000 * CDP__MS));
+    T_EQ(-ECONNREFUSED, os->connect_result(NULL, fd));
+    os->close(NULL, fd);
+}
+
+TEST(os_bad_descriptors) {
+    const cdp_os *os = cdp_os_default();
+    cdp_addr a;
+    char c = 0;
+    cdp_iov v = {&c, 1};
+    cdp_pollfd p = {1000000, CDP_IO_READ, 0};
+    T_EQ(-EBADF, os->send(NULL, -1, &v, 1));
+    T_EQ(-EBADF, os->recv(NULL, -1, &v, 1));
+    T_EQ(-EBADF, os->accept(NULL, -1, &a));
+    T_EQ(-EBADF, os->local_addr(NULL, -1, &a));
+    T_EQ(-EBADF, os->connect_result(NULL, -1));
+    T_EQ(1, os->poll(NULL, &p, 1, 0));
+    T_EQ(CDP_IO_ERROR, p.got);
+    a = loopback(0);
+    a.ip[0] = 203, a.ip[3] = 77; /* not an address of this machine */
+    T(os->listen(NULL, &a, &a) < 0);
+}
+
+TEST(os_resolves_localhost) {
+    cdp_addr a[4];
+    const int32_t n = cdp_os_default()->resolve(NULL, "localhost", 1234, a, 4);
+    T(n >= 1);
+    for (int32_t i = 0; i < n && i < 4; ++i) T(a[i].port == 1234 && (a[i].family == 4 || a[i].family == 6));
+    T_EQ(-ENOENT, cdp_os_default()->resolve(NULL, "no such name.invalid", 1, a, 4));
+}
+
+TEST(os_ipv6_addresses_survive) {
+    cdp_addr a, b;
+    cdp__sockaddr s;
+    memset(&a, 0, sizeof a);
+    a.family = 6;
+    a.port = 4711;
+    a.scope = 3;
+    for (int i = 0; i < 16; ++i) a.ip[i] = (uint8_t)(i + 1);
+    cdp__os_to_native(&a, &s);
+    cdp__os_from_native(&s, &b);
+    T(memcmp(&a, &b, sizeof a) == 0);
+}
+
+TEST(os_memory_and_random) {
+    const cdp_os *os = cdp_os_default();
+    uint8_t a[64] = {0}, b[64] = {0};
+    void *p = os->alloc(NULL, 1000);
+    T(p && (uintptr_t)p % 64 == 0);
+    os->free(NULL, p);
+    os->free(NULL, NULL);
+    T(os->alloc(NULL, UINT64_MAX - 100) == NULL);
+    T(os->random(NULL, a, sizeof a) == CDP_OK && os->random(NULL, b, sizeof b) == CDP_OK);
+    T(memcmp(a, b, sizeof a) != 0);
+}
+
+TEST(os_condition_waits_to_its_deadline) {
+    const cdp_os *os = cdp_os_default();
+    void *m = os->mutex_create(NULL), *c = os->cond_create(NULL);
+    const uint64_t start = os->now_ns(NULL);
+    os->mutex_lock(NULL, m);
+    while (os->now_ns(NULL) < start + 40 * CDP__MS) os->cond_wait(NULL, c, m, start + 40 * CDP__MS);
+    os->mutex_unlock(NULL, m);
+    T(os->now_ns(NULL) - start < 200 * CDP__MS * TEST_SLACK);
+    os->cond_destroy(NULL, c);
+    os->mutex_destroy(NULL, m);
+}
+
+TEST(deadlines) {
+    const cdp_os *os = cdp_os_default();
+    T(cdp__deadline(os, CDP_NO_TIMEOUT) == CDP__NEVER);
+    const uint64_t now = os->now_ns(NULL), d = cdp__deadline(os, 4294967294u);
+    T(d > now && d - now >= 4294967294u * CDP__MS);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"formatter_equals_printf", formatter_equals_printf, 10},
+        {"formatter_cuts_and_survives", formatter_cuts_and_survives, 10},
+        {"errors_are_complete_sentences", errors_are_complete_sentences, 10},
+        {"errors_belong_to_threads", errors_belong_to_threads, 10},
+        {"names_exist_for_everything", names_exist_for_everything, 10},
+        {"log_levels", log_levels, 10},
+        {"bytes_are_little_endian", bytes_are_little_endian, 10},
+        {"hash_is_fnv_1a", hash_is_fnv_1a, 10},
+        {"frames_survive_the_wire", frames_survive_the_wire, 10},
+        {"frames_notice_every_difference", frames_notice_every_difference, 10},
+        {"frames_of_random_bytes", frames_of_random_bytes, 10},
+        {"frame_texts", frame_texts, 10},
+        {"error_payload", error_payload, 10},
+        {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},
+        {"kernels_with_nan", kernels_with_nan, 10},
+        {"kernels_that_do_not_exist", kernels_that_do_not_exist, 10},
+        {"divide_like_c", divide_like_c, 10},
+        {"average_of_bytes_over_many_ranks", average_of_bytes_over_many_ranks, 10},
+        {"bucket_plan_table", bucket_plan_table, 10},
+        {"bucket_plan_properties", bucket_plan_properties, 10},
+        {"loop_timers", loop_timers, 10},
+        {"loop_wakes_from_another_thread", loop_wakes_from_another_thread, 20},
+        {"loop_callbacks_may_remove_anything", loop_callbacks_may_remove_anything, 10},
+        {"loop_asks_only_for_what_is_unknown", loop_asks_only_for_what_is_unknown, 10},
+        {"loop_reports_a_broken_socket_once", loop_reports_a_broken_socket_once, 10},
+        {"os_poll_keeps_deadlines", os_poll_keeps_deadlines, 10},
+        {"os_polls_many_descriptors", os_polls_many_descriptors, 10},
+        {"os_connections", os_connections, 10},
+        {"os_full_socket_means_later", os_full_socket_means_later, 10},
+        {"os_connect_refused_is_an_errno", os_connect_refused_is_an_errno, 10},
+        {"os_bad_descriptors", os_bad_descriptors, 10},
+        {"os_resolves_localhost", os_resolves_localhost, 20},
+        {"os_ipv6_addresses_survive", os_ipv6_addresses_survive, 10},
+        {"os_memory_and_random", os_memory_and_random, 10},
+        {"os_condition_waits_to_its_deadline", os_condition_waits_to_its_deadline, 10},
+        {"deadlines", deadlines, 10},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
