@@ -1299,16 +1299,21 @@ CDP__PRIVATE void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *i
 
 CDP__PRIVATE void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
-    if (it->key.data) cdp__guest_stored(c, cdp__kv_set(&c->server->kv, it->key, it->value[0], &e), e);
+    if (it->key.data) {
+        const cdp_status status = cdp__kv_set(&c->server->kv, it->key, it->value[0], &e);
+        cdp__guest_stored(c, status, e);
+    }
 }
 
 CDP__PRIVATE void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
     cdp__kv_entry *e = NULL;
-    if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes)
+    if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes) {
         cdp__guest_doom(c, "a value that was appended to became too long (max_value_bytes)");
-    else
-        cdp__guest_stored(c, cdp__kv_append(&c->server->kv, it->key, it->value[0], &e), e);
+    } else {
+        const cdp_status status = cdp__kv_append(&c->server->kv, it->key, it->value[0], &e);
+        cdp__guest_stored(c, status, e);
+    }
 }
 
 CDP__PRIVATE void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {

@@ -1,0 +1,1035 @@
+/*  cdp_tcp.h - process groups over TCP - v0.1.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Brings the ranks of a job together over TCP and gives each a cdp_group: rendezvous through a store on rank 0 (or
+        one that a launcher serves), then direct connections between those ranks that talk to each other, made when
+        they first do.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            which brings cdp_store.h and cdp.h along
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include <stdio.h>
+        int main(void) {
+            cdp_group *world;
+            float x;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            x = (float)cdp_rank(world);
+            if (cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK) return cdp_print_error(stderr);
+            printf("rank %u of %u: the ranks add up to %g\n", cdp_rank(world), cdp_size(world), x);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 hello.c -o hello -pthread        cdprun -n 4 ./hello
+
+    CONTENTS
+        desc        cdp_tcp_desc
+        create      cdp_init, cdp_init_from_env, cdp_tcp_desc_from_env
+        (implementation) handshake: what two processes say before anything else; link: one connection and its states;
+        mesh: listener, visitors, links; transport: the mesh as cdp.h wants it; rendezvous; public
+
+    API BY TASK
+        I want to...                                       call
+        join the job that cdprun or torchrun started       cdp_init_from_env(NULL, &group)
+        say myself who I am and where rank 0 is            cdp_init(&desc, &group)
+        read the variables, then change something          cdp_tcp_desc_from_env(&desc), then cdp_init
+        leave                                              cdp_group_destroy(group), see cdp.h
+
+    CONFIGURATION
+        Macros: those of cdp.h and cdp_store.h. Everything else is in the desc. Environment variables are read by the two
+        functions with `env` in their name and by nothing else.
+
+    THREADS
+        cdp_init blocks its caller and may run in several threads at once (several groups). A group has one progress
+        thread unless no_thread is set or the os has none; all groups' functions: see cdp.h.
+
+    MEMORY
+        Per link 16 KiB of receive buffer, made when the link is made. Rank 0 also holds the store: about 1 KiB for each
+        rank.
+
+    ERRORS
+        cdp_init: INVALID (desc or variables), IO (cannot listen: address, port and errno), TIMEOUT (names the ranks that
+        did not come), MISMATCH (two processes with one rank; ranks that disagree about world size or version),
+        PEER_LOST (a process ended while the job was starting; the text names its rank), STORE (what listens at the
+        master address is no store, or went away).
+        Afterwards, in operations: see cdp_work_wait in cdp.h.
+
+    SECURITY
+        Nothing is encrypted and nobody is authenticated: a stranger who can reach the ports and knows the protocol can
+        read and change what is sent. Each rank listens only on the address through which it reached rank 0, on
+        127.0.0.1 when that is where rank 0 is. Run jobs over several machines in networks that you trust.
+
+    LIMITS
+        ranks 65535; one connection per pair of ranks; IPv4 and IPv6.
+
+    License: that of cdp.h.                                                                                             */
+#if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
+#define CDP_STORE_IMPLEMENTATION
+#endif
+#include "cdp_store.h"
+
+#ifndef CDP_TCP_INCLUDED
+#define CDP_TCP_INCLUDED
+
+#define CDP_TCP_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#if CDP_TCP_VERSION != CDP_VERSION
+#error "cdp_tcp.h and cdp.h are of different versions: copy all headers from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>desc ------------------------------------------------------------------------------------------------------ */
+
+typedef struct cdp_tcp_desc {
+    uint32_t rank;             /* this rank, < world_size                                                             */
+    uint32_t world_size;       /* required, > 0; 1 needs no network at all                                            */
+    const char *master_addr;   /* address or name of rank 0's machine (default: "127.0.0.1")                          */
+    uint16_t master_port;      /* required (unless world_size is 1): where rank 0 serves the store                    */
+    bool external_store;       /* somebody else (torchrun's agent) serves the store there, not rank 0                 */
+    const char *job;           /* prefix of this job's keys in the store: one name per start (default: "cdp")         */
+    uint32_t init_timeout_ms;  /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever)          */
+    /* as in cdp_group_desc */
+    uint32_t timeout_ms;
+    uint64_t small_bytes;      /* must be equal on all ranks, and is compared */
+    uint64_t piece_bytes;      /* likewise */
+    uint32_t spin_us;
+    bool no_spin;
+    bool no_thread;
+    const cdp_os *os;
+    cdp_logger logger;
+} cdp_tcp_desc;
+
+/* ---- >>create ---------------------------------------------------------------------------------------------------- */
+
+/* Join the job: meet the other ranks through the store, then return this rank's group. Blocks until every rank is there,
+   at most init_timeout_ms. Errors: see the top of this file; nothing is left behind after one. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
+
+/* Fill in rank, world_size, master_addr, master_port from the variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT that
+   cdprun and torchrun set (MASTER_ADDR may be missing: 127.0.0.1); with TORCHELASTIC_USE_AGENT_STORE=True also
+   external_store, and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart. The texts are those of the
+   environment: valid until it changes. Errors: INVALID, naming the variable, what it holds and what it should hold. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
+
+/* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out);
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) { return cdp_init(&desc, out); }
+#endif
+#endif /* CDP_TCP_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)) && !defined(CDP_TCP_IMPL_INCLUDED)
+#define CDP_TCP_IMPL_INCLUDED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>handshake (pure): what two processes say before anything else ------------------------------------------------ */
+
+/* The rank with the higher number connects and says HELLO; the other answers WELCOME, or REFUSED with a reason. Both are 64
+   bytes. Nothing else is read from a connection before its HELLO was found right, so that strangers and
+   ranks of other jobs cost a few hundred bytes and get no further. */
+typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3 } cdp__hello_type;
+typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_COUNT } cdp__refusal;
+
+#define CDP__HELLO_BYTES 64u
+#define CDP__JOB_BYTES 16u
+
+typedef struct cdp__hello {
+    uint32_t type, version, world_size, from, to, refusal;
+    uint8_t job[CDP__JOB_BYTES];
+} cdp__hello;
+
+CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
+    memset(out, 0, CDP__HELLO_BYTES);
+    memcpy(out, "cdp-link", 8);
+    cdp__put_u32(out + 8, h->version);
+    cdp__put_u32(out + 12, h->type);
+    cdp__put_u32(out + 16, h->world_size);
+    cdp__put_u32(out + 20, h->from);
+    cdp__put_u32(out + 24, h->to);
+    cdp__put_u32(out + 28, h->refusal);
+    memcpy(out + 32, h->job, CDP__JOB_BYTES);
+}
+
+/* False for bytes that are no hello of any version. */
+CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
+    h->version = cdp__get_u32(in + 8);
+    h->type = cdp__get_u32(in + 12);
+    h->world_size = cdp__get_u32(in + 16);
+    h->from = cdp__get_u32(in + 20);
+    h->to = cdp__get_u32(in + 24);
+    h->refusal = cdp__get_u32(in + 28);
+    memcpy(h->job, in + 32, CDP__JOB_BYTES);
+    return memcmp(in, "cdp-link", 8) == 0;
+}
+
+/* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
+CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
+    if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
+    if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0 || theirs->world_size != mine->world_size) return CDP__REFUSE_JOB;
+    if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size) return CDP__REFUSE_RANK;
+    return CDP__REFUSE_NOTHING;
+}
+
+CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
+    static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already"};
+    return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
+}
+
+/* ---- >>link: one connection and its states ---------------------------------------------------------------------------- */
+
+typedef enum cdp__link_state {
+    CDP__LINK_NONE,       /* never needed                                                       */
+    CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
+    CDP__LINK_CONNECTING, /* ours to make: TCP is connecting                                    */
+    CDP__LINK_GREETING,   /* HELLO is being sent, WELCOME awaited                               */
+    CDP__LINK_WELCOMING,  /* accepted; WELCOME is being sent                                    */
+    CDP__LINK_UP,
+    CDP__LINK_LOST        /* for good; `status` and `lost_errno` say why                        */
+} cdp__link_state;
+
+#define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
+#define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
+#define CDP__PROBE_EVERY_MS 250u
+#define CDP__VISITOR_MS 10000u       /* a connection that has not said HELLO by then is closed */
+
+struct cdp__mesh;
+
+typedef struct cdp__link {
+    struct cdp__mesh *mesh;
+    uint32_t peer;
+    cdp__link_state state;
+    cdp_addr addr;         /* where the peer listens */
+    cdp__io io;
+    cdp__io probe;         /* a connection that is made only to see whether it is refused */
+    cdp__timer probe_timer;
+    uint8_t hello[CDP__HELLO_BYTES];
+    uint32_t hello_sent, hello_got;
+    uint8_t *rx;
+    uint32_t rx_at, rx_used;
+    bool wanted;           /* the executor asked for bytes and got none: it will read them itself */
+    cdp_status status;
+    int32_t lost_errno;    /* 0: the stream ended */
+    uint32_t refusal;
+} cdp__link;
+
+/* Somebody connected and has not yet said who it is. */
+typedef struct cdp__visitor {
+    struct cdp__mesh *mesh;
+    cdp__io io;
+    cdp__timer timer;
+    uint8_t hello[CDP__HELLO_BYTES];
+    uint32_t got;
+    struct cdp__visitor *next;
+} cdp__visitor;
+
+/* ---- >>mesh: listener, visitors, links -------------------------------------------------------------------------------------- */
+
+typedef struct cdp__mesh {
+    cdp_tcp_desc desc;
+    const cdp_os *os;
+    cdp__loop loop;
+    cdp__io listener;
+    cdp_addr at; /* where this rank listens */
+    uint8_t job[CDP__JOB_BYTES];
+    cdp__link *links;
+    cdp__visitor *visitors;
+    uint32_t visitor_count;
+
+    /* rendezvous */
+    cdp_store_server *server; /* rank 0, unless the store is external */
+    cdp_store *store;         /* for questions */
+    cdp_store *watch;         /* its one request waits for the key "fail" */
+    char fail_key[96];
+    cdp_store_request watch_rq, ask_rq;
+    cdp_bytes watch_key, ask_key, ask_values[2];
+    uint8_t ask_value[CDP__ABORT_MAX];
+    bool watching, asking, asked;
+} cdp__mesh;
+
+CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
+    if (l->state == CDP__LINK_LOST) return;
+    cdp__loop_remove(&l->mesh->loop, &l->io);
+    cdp__loop_remove(&l->mesh->loop, &l->probe);
+    cdp__loop_timer_clear(&l->probe_timer);
+    l->state = CDP__LINK_LOST;
+    l->status = status;
+    l->lost_errno = err;
+}
+
+/* Why the link is lost, as this thread's last error. */
+CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
+    char at[80];
+    cdp__addr_text(&l->addr, at, sizeof at);
+    if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
+    if (l->status == CDP_ERR_MISMATCH && l->refusal)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
+    if (l->status == CDP_ERR_MISMATCH) return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "what listens at %s is not rank %u of this job", at, l->peer);
+    if (l->lost_errno == ECONNREFUSED)
+        return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, ECONNREFUSED, "rank %u does not listen at %s any more: its process has ended, or has left the group", l->peer, at);
+    if (!l->lost_errno) return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, 0, "rank %u at %s closed its connection: its process has ended, or has left the group", l->peer, at);
+    return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, l->lost_errno, "lost the connection to rank %u at %s", l->peer, at);
+}
+
+/* Send what is left of the 64 bytes of a greeting. False while some is left, or when the link was lost over it. */
+CDP__PRIVATE bool cdp__link_send_hello(cdp__link *l) {
+    while (l->hello_sent < CDP__HELLO_BYTES) {
+        cdp_iov v;
+        int64_t r;
+        v.data = l->hello + l->hello_sent;
+        v.bytes = CDP__HELLO_BYTES - l->hello_sent;
+        r = cdp__io_send(&l->mesh->loop, &l->io, &v, 1);
+        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, (int32_t)-r);
+        if (r <= 0) return false;
+        l->hello_sent += (uint32_t)r;
+    }
+    return true;
+}
+
+CDP__PRIVATE void cdp__link_fill_hello(cdp__link *l, uint32_t type) {
+    cdp__hello h;
+    memset(&h, 0, sizeof h);
+    h.type = type;
+    h.version = CDP_WIRE_VERSION;
+    h.world_size = l->mesh->desc.world_size;
+    h.from = l->mesh->desc.rank;
+    h.to = l->peer;
+    memcpy(h.job, l->mesh->job, CDP__JOB_BYTES);
+    cdp__hello_encode(&h, l->hello);
+    l->hello_sent = l->hello_got = 0;
+}
+
+/* The answer to our HELLO. The buffer that held the HELLO takes it. */
+CDP__PRIVATE void cdp__link_recv_welcome(cdp__link *l) {
+    cdp__hello h;
+    while (l->hello_got < CDP__HELLO_BYTES) {
+        cdp_iov v;
+        int64_t r;
+        v.data = l->hello + l->hello_got;
+        v.bytes = CDP__HELLO_BYTES - l->hello_got;
+        r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
+        if (r == 0) return;
+        if (r < 0) {
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
+            return;
+        }
+        l->hello_got += (uint32_t)r;
+    }
+    l->refusal = 0;
+    if (cdp__hello_decode(l->hello, &h) && h.type == CDP__REFUSED) l->refusal = h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0;
+    else if (cdp__hello_decode(l->hello, &h) && h.type == CDP__WELCOME && h.from == l->peer && memcmp(h.job, l->mesh->job, CDP__JOB_BYTES) == 0) {
+        l->state = CDP__LINK_UP;
+        return;
+    }
+    cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
+}
+
+/* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
+CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
+    while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
+        cdp_iov v;
+        int64_t r;
+        if (l->rx_at) memmove(l->rx, l->rx + l->rx_at, l->rx_used - l->rx_at);
+        l->rx_used -= l->rx_at;
+        l->rx_at = 0;
+        v.data = l->rx + l->rx_used;
+        v.bytes = CDP__RX_BYTES - l->rx_used;
+        r = v.bytes ? cdp__io_recv(&l->mesh->loop, &l->io, &v, 1) : 0;
+        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r); /* what was read before stays readable */
+        if (r <= 0) return;
+        l->rx_used += (uint32_t)r;
+    }
+}
+
+CDP__PRIVATE void cdp__link_event(cdp__io *io) {
+    cdp__link *l = (cdp__link *)io->user;
+    if (l->state == CDP__LINK_CONNECTING && (io->ready & CDP_IO_WRITE)) {
+        const int32_t err = l->mesh->os->connect_result(l->mesh->os->user, io->fd);
+        if (err == -EINPROGRESS || err == -ENOTCONN) return;
+        if (err) {
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
+            return;
+        }
+        l->state = CDP__LINK_GREETING;
+        cdp__link_fill_hello(l, CDP__HELLO);
+    }
+    if (l->state == CDP__LINK_WELCOMING && cdp__link_send_hello(l)) l->state = CDP__LINK_UP;
+    if (l->state == CDP__LINK_GREETING && cdp__link_send_hello(l)) cdp__link_recv_welcome(l);
+    if (!l->wanted) cdp__link_read_ahead(l);
+}
+
+CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
+    if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
+    if (!l->rx) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
+    return l->rx != NULL;
+}
+
+CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
+    const int32_t fd = cdp__link_room(l) ? l->mesh->os->connect(l->mesh->os->user, &l->addr) : -ENOMEM;
+    if (l->state == CDP__LINK_LOST) return;
+    if (fd < 0) {
+        cdp__link_lose(l, CDP_ERR_PEER_LOST, -fd);
+        return;
+    }
+    cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
+    l->io.want_write = true;
+    l->state = CDP__LINK_CONNECTING;
+}
+
+/* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
+   gone. The probe says nothing and is closed as soon as it stands. */
+CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
+    cdp__link *l = (cdp__link *)io->user;
+    const int32_t err = io->ready & CDP_IO_WRITE ? l->mesh->os->connect_result(l->mesh->os->user, io->fd) : -EINPROGRESS;
+    if (err == -EINPROGRESS || err == -ENOTCONN) return;
+    cdp__loop_remove(&l->mesh->loop, io);
+    if (err) cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
+}
+
+CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
+    cdp__link *l = (cdp__link *)t->user;
+    cdp__mesh *m = l->mesh;
+    if (l->state != CDP__LINK_AWAITED) return;
+    if (!l->probe.next) {
+        const int32_t fd = m->os->connect(m->os->user, &l->addr);
+        if (fd == -ECONNREFUSED) {
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, ECONNREFUSED);
+            return;
+        }
+        if (fd >= 0) {
+            cdp__loop_add(&m->loop, &l->probe, fd, cdp__link_probe_event, l);
+            l->probe.want_write = true;
+        }
+    }
+    cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__PROBE_EVERY_MS * CDP__MS, cdp__link_probe, l);
+}
+
+/* First use: the higher rank connects, the lower awaits it; so two ranks never make two connections at once. */
+CDP__PRIVATE void cdp__link_need(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    if (l->state != CDP__LINK_NONE) return;
+    if (m->desc.rank > l->peer) {
+        cdp__link_connect(l);
+        return;
+    }
+    l->state = CDP__LINK_AWAITED;
+    cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
+}
+
+CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
+    cdp__visitor **at = &g->mesh->visitors;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
+    --g->mesh->visitor_count;
+    cdp__loop_timer_clear(&g->timer);
+    cdp__loop_remove(&g->mesh->loop, &g->io);
+    cdp__free(g->mesh->os, g);
+}
+
+CDP__PRIVATE void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
+
+/* The visitor is the rank it says it is: its connection becomes the link. */
+CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
+    const int32_t fd = g->io.fd;
+    cdp__mesh *m = g->mesh;
+    if (!cdp__link_room(l)) return;
+    cdp__loop_timer_clear(&l->probe_timer);
+    cdp__loop_remove(&m->loop, &l->probe);
+    g->io.fd = -1; /* the link's now */
+    cdp__loop_add(&m->loop, &l->io, fd, cdp__link_event, l);
+    l->io.ready = CDP_IO_READ | CDP_IO_WRITE;
+    cdp__link_fill_hello(l, CDP__WELCOME);
+    l->state = CDP__LINK_WELCOMING;
+    cdp__link_event(&l->io);
+}
+
+CDP__PRIVATE void cdp__visitor_judge(cdp__visitor *g) {
+    cdp__mesh *m = g->mesh;
+    cdp__hello mine, theirs;
+    uint32_t refusal;
+    memset(&mine, 0, sizeof mine);
+    mine.type = CDP__REFUSED;
+    mine.version = CDP_WIRE_VERSION;
+    mine.world_size = m->desc.world_size;
+    mine.from = m->desc.rank;
+    memcpy(mine.job, m->job, CDP__JOB_BYTES);
+    if (cdp__hello_decode(g->hello, &theirs)) {
+        refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
+        if (!refusal && m->links[theirs.from].state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
+        if (!refusal) {
+            cdp__visitor_adopt(g, &m->links[theirs.from]);
+        } else {
+            cdp_iov v;
+            mine.to = theirs.from;
+            mine.refusal = refusal;
+            memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
+            cdp__hello_encode(&mine, g->hello);
+            v.data = g->hello;
+            v.bytes = CDP__HELLO_BYTES;
+            (void)cdp__io_send(&m->loop, &g->io, &v, 1); /* a courtesy: if it does not fit, it is dropped */
+            cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s", cdp__refusal_text(refusal));
+        }
+    }
+    cdp__visitor_close(g);
+}
+
+CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
+    cdp__visitor *g = (cdp__visitor *)io->user;
+    while (io->ready & CDP_IO_READ) {
+        cdp_iov v;
+        int64_t r;
+        v.data = g->hello + g->got;
+        v.bytes = CDP__HELLO_BYTES - g->got;
+        r = cdp__io_recv(&g->mesh->loop, io, &v, 1);
+        if (r == 0) return;
+        if (r > 0) g->got += (uint32_t)r;
+        if (r < 0 || memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0) { /* a probe, or no cdp at all */
+            cdp__visitor_close(g);
+            return;
+        }
+        if (g->got == CDP__HELLO_BYTES) {
+            cdp__visitor_judge(g);
+            return;
+        }
+    }
+}
+
+CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
+    cdp__mesh *m = (cdp__mesh *)io->user;
+    for (;;) {
+        cdp_addr from;
+        cdp__visitor *g;
+        const int32_t fd = m->os->accept(m->os->user, io->fd, &from);
+        if (fd < 0) break; /* nobody there; or out of descriptors: the next event tries again */
+        g = m->visitor_count < m->desc.world_size + 64 ? (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g) : NULL;
+        if (!g) {
+            m->os->close(m->os->user, fd);
+            continue;
+        }
+        g->mesh = m;
+        g->next = m->visitors;
+        m->visitors = g;
+        ++m->visitor_count;
+        cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
+        cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS, cdp__visitor_late, g);
+    }
+    io->ready &= (uint16_t)~CDP_IO_READ;
+}
+
+/* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------------------------------------- */
+
+CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
+    cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    int64_t r = 0;
+    cdp__link_need(l);
+    if (l->state == CDP__LINK_UP) r = cdp__io_send(&l->mesh->loop, &l->io, iov, n);
+    if (r < 0) { /* what the peer said before it went may still be in the socket */
+        l->io.ready |= CDP_IO_READ;
+        cdp__link_read_ahead(l);
+        cdp__link_lose(l, CDP_ERR_PEER_LOST, (int32_t)-r);
+    }
+    return l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : r;
+}
+
+/* From the buffer first. A large read goes straight to its place; a small one fills the buffer on the way. */
+CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
+    cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    int64_t moved = 0;
+    uint32_t i;
+    cdp__link_need(l);
+    if (l->state == CDP__LINK_UP && l->rx_at == l->rx_used) {
+        l->rx_at = l->rx_used = 0;
+        if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
+            moved = cdp__io_recv(&l->mesh->loop, &l->io, iov, n);
+            l->wanted = moved == 0;
+            if (moved >= 0) return moved;
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, moved == CDP_IO_EOF ? 0 : (int32_t)-moved);
+            return cdp__link_explain(l);
+        }
+        l->io.ready |= CDP_IO_READ;
+        cdp__link_read_ahead(l);
+    }
+    for (i = 0; i < n && l->rx_at < l->rx_used; ++i) {
+        const uint32_t bytes = (uint32_t)cdp__min(iov[i].bytes, l->rx_used - l->rx_at);
+        memcpy(iov[i].data, l->rx + l->rx_at, bytes);
+        l->rx_at += bytes;
+        moved += bytes;
+    }
+    l->wanted = moved == 0;
+    return moved == 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
+}
+
+/* Somebody put a cause under "fail" while this rank was busy with something else. */
+CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
+    if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
+    m->watching = false;
+    if (m->watch_rq.status != CDP_OK) return CDP_OK; /* the store is gone: rank 0 may have left, which is no failure */
+    return cdp__fail(CDP_ERR_ABORTED, "another rank reported a failure");
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp_status st = cdp__loop_run(&m->loop, lock, deadline_ns);
+    return st == CDP_OK ? cdp__mesh_news(m) : st;
+}
+
+CDP__PRIVATE void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
+
+/* A request in the background; true when it was taken. */
+CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
+    memset(rq, 0, sizeof *rq);
+    rq->op = op;
+    rq->keys = keys;
+    rq->key_count = count;
+    rq->values = values;
+    rq->status = CDP_PENDING;
+    return s->start(s->self, rq) >= CDP_OK;
+}
+
+/* The first cause of a job is the first that reaches the key "fail": put ours there unless there is one. */
+CDP__PRIVATE void cdp__mesh_ask(cdp__mesh *m, const cdp_error *e) {
+    if (m->asked || !m->store) return;
+    m->asked = true;
+    m->ask_key.data = m->fail_key;
+    m->ask_key.bytes = strlen(m->fail_key);
+    m->ask_values[0].data = NULL;
+    m->ask_values[0].bytes = 0;
+    m->ask_values[1].data = m->ask_value;
+    m->ask_values[1].bytes = cdp__error_encode(e, m->ask_value);
+    m->asking = cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values);
+}
+
+CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) { cdp__mesh_ask((cdp__mesh *)self, e); }
+
+CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    cdp_error cause;
+    cdp__mesh_ask(m, e);
+    if (!m->asking) return -1;
+    if (m->ask_rq.status == CDP_PENDING) return 0;
+    if (m->ask_rq.status != CDP_OK || !m->ask_rq.results) return -1;
+    if (m->ask_rq.results[0].bytes == m->ask_values[1].bytes && memcmp(m->ask_rq.results[0].data, m->ask_value, (size_t)m->ask_values[1].bytes) == 0) return -1;
+    if (!cdp__error_decode((const uint8_t *)m->ask_rq.results[0].data, m->ask_rq.results[0].bytes, &cause)) return -1;
+    *e = cause;
+    return 1;
+}
+
+/* Accepts a mesh that was only half made. */
+CDP__PRIVATE void cdp__mesh_close(void *self) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp_os *os = m->os;
+    uint32_t i;
+    while (m->visitors) cdp__visitor_close(m->visitors);
+    for (i = 0; m->links && i < m->desc.world_size; ++i) {
+        cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
+        cdp__free(os, m->links[i].rx);
+    }
+    cdp__loop_remove(&m->loop, &m->listener);
+    if (m->asking && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
+    if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
+    if (m->watching && m->watch_rq.status == CDP_PENDING) m->watch->cancel(m->watch->self, &m->watch_rq);
+    if (m->watch) cdp_store_destroy(m->watch);
+    if (m->store) cdp_store_destroy(m->store);
+    cdp_store_server_destroy(m->server);
+    cdp__loop_close(&m->loop);
+    cdp__free(os, m->links);
+    cdp__free(os, m);
+}
+
+/* ---- >>rendezvous ------------------------------------------------------------------------------------------------------------- */
+
+/* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name), claim/<rank> (who has the
+   rank), addr/<rank> (where it listens), done (a counter), all (everybody has read everything), fail (the first cause of a
+   failure). While a rank is starting, its last will is a cause under "fail": so the death of a process that nobody has a
+   connection to yet ends the others' wait. */
+CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
+    if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
+    else cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
+}
+
+/* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
+CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m, bool tell) {
+    cdp_error e = *cdp_last_error();
+    char text[sizeof e.text];
+    void *before = NULL;
+    uint64_t bytes = 0;
+    e.rank = e.origin = (int32_t)m->desc.rank;
+    cdp__format(text, sizeof text, "rank %u/%u: %s", m->desc.rank, m->desc.world_size, e.text);
+    memcpy(e.text, text, sizeof text);
+    if (tell && m->store) {
+        uint8_t value[CDP__ABORT_MAX];
+        const uint32_t n = cdp__error_encode(&e, value);
+        if (cdp_store_compare_set(m->store, m->fail_key, NULL, 0, value, n, &before, &bytes) == CDP_OK) cdp_store_free(m->store, before);
+    }
+    *cdp__error_slot() = e;
+    return e.status;
+}
+
+/* What lies under "fail" becomes this rank's error. */
+CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
+    cdp_error cause;
+    void *value = NULL;
+    uint64_t bytes = 0;
+    cdp_status st = cdp_store_get(m->store, m->fail_key, &value, &bytes, 1000);
+    if (st != CDP_OK) return st;
+    if (!cdp__error_decode((const uint8_t *)value, bytes, &cause)) st = cdp__fail(CDP_ERR_MISMATCH, "the store holds no cause under %s that this version understands", m->fail_key);
+    cdp_store_free(m->store, value);
+    if (st != CDP_OK) return st;
+    st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: %s%s", m->desc.rank, m->desc.world_size, cause.origin == (int32_t)m->desc.rank ? "" : "told while starting: ",
+                        cause.text);
+    cdp__error_slot()->rank = (int32_t)m->desc.rank;
+    cdp__error_slot()->origin = cause.origin;
+    return st;
+}
+
+/* Wait for keys (MULTI_GET also reads them), with an eye on "fail". */
+CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
+    if (!cdp__mesh_start(m->store, rq, op, keys, count, NULL)) return cdp_last_error()->status;
+    while (rq->status == CDP_PENDING) {
+        const uint64_t now = m->os->now_ns(m->os->user);
+        const cdp_status news = cdp__mesh_news(m);
+        if (news != CDP_OK || now >= deadline_ns) {
+            m->store->cancel(m->store->self, rq);
+            return news != CDP_OK ? cdp__mesh_adopt(m) : cdp__fail(CDP_ERR_TIMEOUT, "the store did not answer in time");
+        }
+        (void)m->store->wait(m->store->self, rq, cdp__min(deadline_ns, now + 10 * CDP__MS));
+    }
+    return rq->status;
+}
+
+/* Which of the ranks have not published an address, as text: "2, 5 and 7 more". */
+CDP__PRIVATE void cdp__mesh_missing(cdp__mesh *m, char *out, uint64_t size, int32_t *first) {
+    cdp__text t = {out, size, 0};
+    uint32_t r, found = 0;
+    *first = -1;
+    out[0] = 0;
+    for (r = 0; r < m->desc.world_size; ++r) {
+        char text[96];
+        const char *key = text;
+        bool there = false;
+        cdp__mesh_key(m, text, "addr", r);
+        if (cdp_store_check(m->store, &key, 1, &there) != CDP_OK) return;
+        if (there) continue;
+        if (*first < 0) *first = (int32_t)r;
+        if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
+    }
+    if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
+    char at[80];
+    cdp_addr want;
+    int32_t fd;
+    if (!cdp__tcp_store_local_addr(m->store, &want)) return cdp__fail(CDP_ERR_IO, "cannot tell through which address the store was reached");
+    want.port = 0;
+    fd = m->os->listen(m->os->user, &want, &m->at);
+    cdp__addr_text(&want, at, sizeof at);
+    if (fd < 0) return cdp__fail_peer(CDP_ERR_IO, -1, -fd, "cannot listen at %s", at);
+    cdp__loop_add(&m->loop, &m->listener, fd, cdp__mesh_accept, m);
+    return CDP_OK;
+}
+
+#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES)
+
+/* Rank 0 says what the job is; the others compare. */
+CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
+    uint8_t mine[CDP__CONFIG_BYTES];
+    char key[96];
+    void *value = NULL;
+    uint64_t bytes = 0;
+    cdp_status st;
+    cdp__mesh_key(m, key, "config", UINT32_MAX);
+    cdp__put_u32(mine, CDP_WIRE_VERSION);
+    cdp__put_u32(mine + 4, m->desc.world_size);
+    cdp__put_u64(mine + 8, m->desc.small_bytes);
+    cdp__put_u64(mine + 16, m->desc.piece_bytes);
+    if (m->desc.rank == 0) {
+        st = m->os->random(m->os->user, m->job, CDP__JOB_BYTES);
+        memcpy(mine + 24, m->job, CDP__JOB_BYTES);
+        return st == CDP_OK ? cdp_store_set(m->store, key, mine, sizeof mine) : st;
+    }
+    st = cdp_store_get(m->store, key, &value, &bytes, m->desc.init_timeout_ms);
+    if (st == CDP_ERR_TIMEOUT) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+    if (st != CDP_OK) return st;
+    if (bytes != sizeof mine || cdp__get_u32((const uint8_t *)value) != CDP_WIRE_VERSION)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from the same headers", (unsigned)CDP_WIRE_VERSION);
+    else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.world_size)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.world_size, cdp__get_u32((const uint8_t *)value + 4));
+    else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
+                            (unsigned long long)cdp__get_u64((const uint8_t *)value + 8), (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
+    else memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
+    cdp_store_free(m->store, value);
+    return st;
+}
+
+/* Make sure that nobody else has this rank. */
+CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
+    char key[96], at[80], mine[112];
+    uint64_t random = 0, bytes = 0;
+    void *value = NULL;
+    cdp_status st = m->os->random(m->os->user, &random, sizeof random);
+    cdp__mesh_key(m, key, "claim", m->desc.rank);
+    cdp__addr_text(&m->at, at, sizeof at);
+    cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
+    if (st == CDP_OK) st = cdp_store_compare_set(m->store, key, NULL, 0, mine, strlen(mine), &value, &bytes);
+    if (st != CDP_OK) return st;
+    if (bytes != strlen(mine) || memcmp(value, mine, bytes) != 0) {
+        const char *other = strchr((const char *)value, ' ');
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.rank, 0, "two processes claim rank %u: one listens at %s, the other at %s; give every process its own RANK", m->desc.rank,
+                            other ? other + 1 : "?", at);
+    }
+    cdp_store_free(m->store, value);
+    return st;
+}
+
+/* Everybody's address: publish, wait, read. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+    const uint32_t n = m->desc.world_size;
+    char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
+    cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
+    cdp_store_request rq;
+    cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
+    char at[80];
+    uint32_t r;
+    memset(&rq, 0, sizeof rq);
+    for (r = 0; st == CDP_OK && r < n; ++r) {
+        cdp__mesh_key(m, texts[r], "addr", r);
+        keys[r].data = texts[r];
+        keys[r].bytes = strlen(texts[r]);
+    }
+    cdp__addr_text(&m->at, at, sizeof at);
+    if (st == CDP_OK) st = cdp_store_set(m->store, texts[m->desc.rank], at, strlen(at));
+    if (st == CDP_OK) st = cdp__mesh_await(m, &rq, CDP_STORE_MULTI_GET, keys, n, deadline_ns);
+    if (st == CDP_ERR_TIMEOUT) {
+        char missing[160];
+        int32_t first;
+        cdp__mesh_missing(m, missing, sizeof missing, &first);
+        st = cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %u ms still waiting for rank %s; start it, or look at why it ended", m->desc.init_timeout_ms, missing);
+    }
+    for (r = 0; st == CDP_OK && r < n; ++r) {
+        const uint64_t bytes = cdp__min(rq.results[r].bytes, sizeof at - 1);
+        memcpy(at, rq.results[r].data, (size_t)bytes);
+        at[bytes] = 0;
+        if (!cdp__addr_parse(at, &m->links[r].addr)) st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published an address that cannot be read: '%s'", r, at);
+    }
+    cdp_store_request_free(m->store, &rq);
+    cdp__free(m->os, texts);
+    cdp__free(m->os, keys);
+    return st;
+}
+
+/* Rank 0 serves the store: it must not leave before everybody has read it. */
+CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
+    char done[96], all[96];
+    int64_t sum = 0;
+    cdp_status st;
+    cdp__mesh_key(m, done, "done", UINT32_MAX);
+    cdp__mesh_key(m, all, "all", UINT32_MAX);
+    st = cdp_store_add(m->store, done, 1, &sum);
+    if (st == CDP_OK && sum == (int64_t)m->desc.world_size) st = cdp_store_set(m->store, all, "1", 1);
+    if (st == CDP_OK && m->server) {
+        cdp_store_request rq;
+        cdp_bytes key;
+        key.data = all;
+        key.bytes = strlen(all);
+        st = cdp__mesh_await(m, &rq, CDP_STORE_WAIT, &key, 1, deadline_ns);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
+    cdp_tcp_store_desc d;
+    uint8_t will[CDP__ABORT_MAX];
+    cdp_error e;
+    cdp_status st = CDP_OK;
+    if (m->desc.rank == 0 && !m->desc.external_store) {
+        cdp_store_server_desc s;
+        memset(&s, 0, sizeof s);
+        s.host = m->desc.master_addr;
+        s.port = m->desc.master_port;
+        s.os = m->os;
+        s.logger = m->desc.logger;
+        s.loop = &m->loop;
+        st = cdp_store_server_create(&s, &m->server);
+        if (st != CDP_OK) return st;
+    }
+    memset(&d, 0, sizeof d);
+    d.host = m->desc.master_addr;
+    d.port = m->desc.master_port;
+    d.timeout_ms = m->desc.init_timeout_ms;
+    d.os = m->os;
+    d.logger = m->desc.logger;
+    d.loop = &m->loop;
+    st = cdp_tcp_store_create(&d, &m->store);
+    if (st != CDP_OK) return st;
+    cdp__error_clear(&e, CDP_ERR_PEER_LOST, "");
+    e.peer = (int32_t)m->desc.rank;
+    e.origin = 0;
+    cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);
+    d.will_key = m->fail_key;
+    d.will_value.data = will;
+    d.will_value.bytes = cdp__error_encode(&e, will);
+    return cdp_tcp_store_create(&d, &m->watch);
+}
+
+/* From here on a failure of any rank is noticed while this one waits. */
+CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
+    m->watch_key.data = m->fail_key;
+    m->watch_key.bytes = strlen(m->fail_key);
+    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_WAIT, &m->watch_key, 1, NULL);
+    return m->watching ? CDP_OK : cdp_last_error()->status;
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+    const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
+    cdp_status st = cdp__mesh_open_stores(m);
+    if (st != CDP_OK) return cdp__mesh_fail(m, false);
+    st = cdp__mesh_start_watch(m);
+    if (st == CDP_OK) st = cdp__mesh_listen(m);
+    if (st == CDP_OK) st = cdp__mesh_config(m);
+    if (st == CDP_OK) st = cdp__mesh_claim(m);
+    if (st == CDP_OK) st = cdp__mesh_exchange(m, deadline_ns);
+    if (st == CDP_OK) st = cdp__mesh_all_done(m, deadline_ns);
+    if (st == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
+    return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m, true);
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
+    const uint32_t n = m->desc.world_size;
+    cdp_status st = cdp__loop_open(&m->loop, m->os);
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    m->links = (cdp__link *)cdp__alloc_zero(m->os, n * (uint64_t)sizeof *m->links);
+    if (!m->links) return cdp__fail_nomem("the links", n * (uint64_t)sizeof *m->links);
+    for (i = 0; i < n; ++i) {
+        m->links[i].mesh = m;
+        m->links[i].peer = i;
+    }
+    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
+    return cdp__mesh_rendezvous(m);
+}
+
+/* ---- >>public ----------------------------------------------------------------------------------------------------------------- */
+
+CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
+    cdp_tcp_desc d = *desc;
+    d.master_addr = cdp__def(d.master_addr, "127.0.0.1");
+    d.job = cdp__def(d.job, "cdp");
+    d.init_timeout_ms = cdp__def(d.init_timeout_ms, 300000);
+    if (!d.os) d.os = cdp_os_default();
+    return d;
+}
+
+CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
+    cdp_group_desc g;
+    memset(&g, 0, sizeof g);
+    g.rank = d->rank;
+    g.world_size = d->world_size;
+    g.timeout_ms = d->timeout_ms;
+    g.small_bytes = d->small_bytes;
+    g.piece_bytes = d->piece_bytes;
+    g.spin_us = d->spin_us;
+    g.no_spin = d->no_spin;
+    g.no_thread = d->no_thread;
+    g.os = d->os;
+    g.logger = d->logger;
+    return g;
+}
+
+CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_group_desc gd;
+    cdp_transport t;
+    cdp__mesh *m;
+    cdp_status st;
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    *out = NULL;
+    d = cdp__tcp_desc_defaults(desc);
+    if (!d.world_size || d.world_size > 65535) return cdp__fail(CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
+    if (d.rank >= d.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
+    if (strlen(d.job) > 48) return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
+    gd = cdp__tcp_group_desc(&d);
+    if (d.world_size == 1) return cdp_group_create(&gd, out);
+    if (!d.master_port) return cdp__fail(CDP_ERR_INVALID, "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
+    m = (cdp__mesh *)cdp__alloc_zero(d.os, sizeof *m);
+    if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
+    m->desc = d;
+    m->os = d.os;
+    st = cdp__mesh_open(m);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        cdp__mesh_close(m);
+        *cdp__error_slot() = e;
+        return st;
+    }
+    memset(&t, 0, sizeof t);
+    t.self = m;
+    t.send = cdp__mesh_send;
+    t.recv = cdp__mesh_recv;
+    t.wait = cdp__mesh_wait;
+    t.wake = cdp__mesh_wake;
+    t.failed = cdp__mesh_failed;
+    t.first_cause = cdp__mesh_first_cause;
+    t.destroy = cdp__mesh_close;
+    gd.transport = &t;
+    m->desc.master_addr = m->desc.job = ""; /* the caller's texts are not kept */
+    return cdp_group_create(&gd, out);
+}
+
+/* A whole decimal number in lo .. hi from the environment. */
+CDP__PRIVATE cdp_status cdp__env_number(const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
+    const char *text = getenv(name), *p = text;
+    uint64_t v = 0;
+    if (!text || !*text)
+        return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is not set; start the program with `cdprun -n 4 PROGRAM` or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (RANK=0 WORLD_SIZE=1 to run alone)", name);
+    for (; *p >= '0' && *p <= '9' && v <= hi; ++p) v = v * 10 + (uint64_t)(*p - '0');
+    if (*p || p == text || v < lo || v > hi) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is '%s'; it must be a whole number from %u to %u", name, text, lo, hi);
+    *out = (uint32_t)v;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
+    static CDP__THREAD_LOCAL char job[48];
+    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *restart = getenv("TORCHELASTIC_RESTART_COUNT");
+    uint32_t port = 0;
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
+    st = cdp__env_number("WORLD_SIZE", 1, 65535, &d->world_size);
+    if (st == CDP_OK) st = cdp__env_number("RANK", 0, 65534, &d->rank);
+    if (st == CDP_OK && d->rank >= d->world_size)
+        st = cdp__fail(CDP_ERR_INVALID, "the environment variable RANK is %u but WORLD_SIZE is %u; ranks are 0 to %u", d->rank, d->world_size, d->world_size - 1);
+    if (st == CDP_OK && d->world_size > 1) st = cdp__env_number("MASTER_PORT", 1, 65535, &port);
+    if (st != CDP_OK) return st;
+    if (port) d->master_port = (uint16_t)port;
+    if (getenv("MASTER_ADDR") && *getenv("MASTER_ADDR")) d->master_addr = getenv("MASTER_ADDR");
+    if (agent && strcmp(agent, "True") == 0) d->external_store = true;
+    if (restart && !d->job) {
+        cdp__format(job, sizeof job, "cdp%s", strlen(restart) < 40 ? restart : "");
+        d->job = job;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_status st;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    st = cdp_tcp_desc_from_env(&d);
+    return st == CDP_OK ? cdp_init(&d, out) : st;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* CDP_TCP_IMPL_INCLUDED */

@@ -1,0 +1,20 @@
+/*  01_hello.c - the smallest program: every rank says who it is.
+
+    gcc -O2 examples/01_hello.c -o hello -pthread -lm
+    gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+    ./cdprun -n 4 ./hello                                                                        */
+#define CDP_IMPLEMENTATION
+#include "../cdp_tcp.h"
+#include <stdio.h>
+
+int main(void) {
+    cdp_group *world; /* RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who we are */
+    if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+
+    printf("rank %u of %u is here\n", cdp_rank(world), cdp_size(world));
+    if (cdp_barrier(world) != CDP_OK) return cdp_print_error(stderr); /* nobody passes before all have come */
+    if (cdp_rank(world) == 0) printf("all %u ranks have met\n", cdp_size(world));
+
+    cdp_group_destroy(world);
+    return 0;
+}
