@@ -33,8 +33,8 @@
 
 /* ---- >>plan: everything about a run, from its seed ---------------------------------------------------------------- */
 
-typedef enum fault_class { F_NONE, F_DELAY, F_KILL, F_CUT, F_PARTITION, F_ISOLATE, F_STOP, F_PAUSE, F_VANISH, F_NOMEM, F_COUNT } fault_class;
-static const char *const fault_names[F_COUNT] = {"none", "delay", "kill", "cut", "partition", "isolate", "stop", "pause", "vanish", "nomem"};
+typedef enum fault_class { F_NONE, F_DELAY, F_KILL, F_CUT, F_PARTITION, F_ISOLATE, F_STOP, F_PAUSE, F_VANISH, F_NOMEM, F_ABORT, F_LEAVE, F_MISMATCH, F_COUNT } fault_class;
+static const char *const fault_names[F_COUNT] = {"none", "delay", "kill", "cut", "partition", "isolate", "stop", "pause", "vanish", "nomem", "abort", "leave", "mismatch"};
 
 typedef enum verdict { V_RIGHT, V_ERROR, V_BLAME, V_HANG, V_LATE, V_WRONG, V_LEAK, V_OTHER, V_COUNT } verdict;
 static const char *const verdict_names[V_COUNT] = {"right", "right error", "wrong blame", "hang", "late", "wrong result", "leak", "other"};
@@ -67,6 +67,18 @@ struct run {
     sim_fault fault;
     sim_world *world;
     outcome out[SIM_MAX_NODES];
+    /* what a rank does wrong on purpose: ABORT, LEAVE, MISMATCH, at a place in its program */
+    fault_class act;
+    uint32_t act_node;
+    uint64_t act_at;
+    bool act_now;
+    /* memory that the library may still hold when an operation failed: freed after the group */
+    void *later[SIM_MAX_NODES][32];
+    uint32_t later_n[SIM_MAX_NODES];
+    bool joined[SIM_MAX_NODES];
+    cdp_hub *hub;
+    cdp_os hub_os;
+    uint32_t hub_left;
     uint64_t slack_ns; /* what a call may take beyond its deadline, besides 10 % */
     /* what the world said at its end */
     uint64_t hash, virtual_ns, calls[SIM_MAX_NODES], allocs[SIM_MAX_NODES], notice_ns;
@@ -285,12 +297,651 @@ static cdp_status raw_main(run *r, sim_node *node) {
     return st;
 }
 
+/* ---- >>job: a random program of collectives and training steps ------------------------------------------------------ */
+
+/* The first failure of a node is what its user sees; what the cleanup says afterwards does not count. */
+static cdp_status failed(run *r, sim_node *node, cdp_status st) {
+    outcome *o = &r->out[node->id];
+    if (st == CDP_OK || o->error.status != CDP_OK) return st;
+    o->error = *cdp_last_error();
+    if (o->error.status != st) wrong(r, node, "returned %s but cdp_last_error() says %s: %s", cdp_status_name(st), cdp_status_name(o->error.status), o->error.text);
+    return st;
+}
+
+#define MAX_OPS 8u /* in flight */
+
+typedef struct op {
+    cdp_request rq;
+    uint64_t id;
+    bool in_place;
+    cdp_work work;
+    void *in, *out, *memory;
+    uint64_t started_ns;
+    bool done;
+} op;
+
+/* Small whole numbers, so that sums are exact in every dtype and in every order. */
+static int64_t job_value(uint64_t seed, uint64_t id, uint32_t rank, uint64_t i) {
+    uint64_t s = seed ^ id * 0x9e3779b97f4a7c15ull ^ (uint64_t)rank << 40 ^ i;
+    return (int64_t)(sim_random(&s) % 41) - 20;
+}
+
+static void store_value(void *p, cdp_dtype t, uint64_t i, int64_t v) {
+    switch (t) {
+    case CDP_DTYPE_F64: ((double *)p)[i] = (double)v; break;
+    case CDP_DTYPE_I32: ((int32_t *)p)[i] = (int32_t)v; break;
+    case CDP_DTYPE_I64: ((int64_t *)p)[i] = v; break;
+    case CDP_DTYPE_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    default: ((float *)p)[i] = (float)v; break;
+    }
+}
+
+/* The serial reference: element i of the reduction over all ranks, written to p[0]. */
+static void job_reduced(const run *r, const op *o, uint64_t i, void *p) {
+    const cdp_dtype t = o->rq.dtype;
+    int64_t acc = 0;
+    uint32_t k;
+    for (k = 0; k < r->nodes; ++k) {
+        int64_t v = job_value(r->seed, o->id, k, i);
+        if (t == CDP_DTYPE_U8) v = (uint8_t)v;
+        if (k == 0) acc = v;
+        else if (o->rq.op == CDP_REDUCE_MIN) acc = v < acc ? v : acc;
+        else if (o->rq.op == CDP_REDUCE_MAX) acc = v > acc ? v : acc;
+        else acc += v;
+    }
+    if (t == CDP_DTYPE_U8) acc = (uint8_t)acc;
+    store_value(p, t, 0, acc);
+    if (o->rq.op != CDP_REDUCE_AVG) return;
+    if (t == CDP_DTYPE_F64) *(double *)p = (double)acc / (double)r->nodes;
+    else if (t == CDP_DTYPE_F32) *(float *)p = (float)acc / (float)r->nodes;
+    else store_value(p, t, 0, acc / (int64_t)r->nodes);
+}
+
+static void job_check(run *r, sim_node *node, const op *o) {
+    const uint64_t size = cdp_dtype_size(o->rq.dtype), n = o->rq.kind == CDP_COLL_ALLGATHER ? o->rq.count * r->nodes : o->rq.count;
+    uint64_t i;
+    for (i = 0; i < n; ++i) {
+        union {
+            uint64_t align;
+            uint8_t bytes[8];
+        } want;
+        if (o->rq.kind == CDP_COLL_ALLREDUCE) job_reduced(r, o, i, want.bytes);
+        else if (o->rq.kind == CDP_COLL_BROADCAST) store_value(want.bytes, o->rq.dtype, 0, job_value(r->seed, o->id, o->rq.root, i));
+        else store_value(want.bytes, o->rq.dtype, 0, job_value(r->seed, o->id, (uint32_t)(i / o->rq.count), i % o->rq.count));
+        if (memcmp(want.bytes, (uint8_t *)o->out + i * size, (size_t)size) == 0) continue;
+        wrong(r, node, "operation %llu, %s of %llu x %s, %s: element %llu is wrong", (unsigned long long)o->id, cdp_coll_name(o->rq.kind), (unsigned long long)o->rq.count,
+              cdp_dtype_name(o->rq.dtype), cdp_reduce_name(o->rq.op), (unsigned long long)i);
+        return;
+    }
+}
+
+/* The same on every rank but for the memory. */
+static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
+    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_ALLREDUCE, CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_BARRIER};
+    const uint64_t most = r->tiny ? 24 : sim_chance(s, 256) ? 4000 : 300;
+    uint64_t size, i;
+    memset(o, 0, sizeof *o);
+    o->id = id;
+    o->rq.kind = kinds[sim_random(s) % 6];
+    o->rq.dtype = (cdp_dtype)sim_between(s, CDP_DTYPE_F32, CDP_DTYPE_COUNT - 1);
+    o->rq.op = (cdp_reduce)sim_between(s, CDP_REDUCE_SUM, CDP_REDUCE_COUNT - 1);
+    o->rq.root = (uint32_t)(sim_random(s) % r->nodes);
+    o->rq.count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
+    o->in_place = sim_chance(s, 512) || o->rq.kind == CDP_COLL_BROADCAST;
+    if (o->rq.kind == CDP_COLL_BARRIER) {
+        o->rq.count = 0;
+        return;
+    }
+    size = cdp_dtype_size(o->rq.dtype);
+    o->memory = sim_alloc(node, (o->rq.count * (r->nodes + 1) + 2) * size + 64);
+    o->out = o->memory;
+    o->in = (uint8_t *)o->memory + (o->rq.count * r->nodes + 1) * size;
+    for (i = 0; i < o->rq.count; ++i) {
+        const int64_t v = job_value(r->seed, id, node->id, i);
+        if (o->rq.kind == CDP_COLL_ALLGATHER && o->in_place) store_value(o->out, o->rq.dtype, node->id * o->rq.count + i, v);
+        else store_value(o->in_place ? o->out : o->in, o->rq.dtype, i, v);
+    }
+    if (o->rq.kind == CDP_COLL_BROADCAST && node->id != o->rq.root) memset(o->out, 0x55, (size_t)(o->rq.count * size));
+    o->rq.out = o->out;
+    o->rq.in = o->in_place ? NULL : o->in;
+}
+
+static cdp_status job_sync(run *r, sim_node *node, cdp_group *g, op *o) {
+    const cdp_request *q = &o->rq;
+    cdp_status st;
+    call_begin(r, node, r->timeout_ms);
+    switch (q->kind) {
+    case CDP_COLL_ALLREDUCE: st = cdp_allreduce(g, q->in, q->out, q->count, q->dtype, q->op); break;
+    case CDP_COLL_BROADCAST: st = cdp_broadcast(g, q->out, q->count, q->dtype, q->root); break;
+    case CDP_COLL_ALLGATHER: st = cdp_allgather(g, q->in, q->out, q->count, q->dtype); break;
+    default: st = cdp_barrier(g); break;
+    }
+    call_end(r, node, cdp_coll_name(q->kind));
+    return failed(r, node, st);
+}
+
+/* Wait for one operation, or ask for it again and again while computing. */
+static cdp_status job_wait(run *r, sim_node *node, op *o, bool ask, uint64_t *own) {
+    cdp_status st;
+    r->out[node->id].call_deadline_ns = o->started_ns + r->timeout_ms * SIM_MS * 11 / 10 + r->slack_ns;
+    if (ask) {
+        while ((st = cdp_work_test(o->work)) == CDP_PENDING) sim_sleep(node, sim_log_between(own, 5 * SIM_US, 2 * SIM_MS));
+    } else {
+        st = cdp_work_wait(o->work);
+    }
+    call_end(r, node, ask ? "cdp_work_test" : "cdp_work_wait");
+    o->done = true;
+    return failed(r, node, st);
+}
+
+/* Several operations: all at once, or one after the other; waited for in an order of this rank's own. */
+static cdp_status job_batch(run *r, sim_node *node, cdp_group *g, uint64_t *s, uint64_t *own, uint64_t first_id) {
+    op ops[MAX_OPS];
+    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, MAX_OPS);
+    const bool sync = n == 1 && sim_chance(s, 768);
+    cdp_status st = CDP_OK;
+    uint32_t i, left;
+    for (i = 0; i < n; ++i) job_make(r, node, s, &ops[i], first_id + i);
+    if (r->act == F_MISMATCH && r->act_node == node->id && ops[0].rq.kind != CDP_COLL_BARRIER && r->act_now && ops[0].rq.count) ops[0].rq.count--;
+    else if (r->act == F_MISMATCH && r->act_node == node->id && r->act_now) ops[0].rq.kind = ops[0].rq.kind == CDP_COLL_BARRIER ? CDP_COLL_ALLGATHER : CDP_COLL_BARRIER;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        sim_doing(node, "operation %llu: %s of %llu x %s %s%s", (unsigned long long)ops[i].id, cdp_coll_name(ops[i].rq.kind), (unsigned long long)ops[i].rq.count,
+                  cdp_dtype_name(ops[i].rq.dtype), cdp_reduce_name(ops[i].rq.op), sync ? "" : ", started");
+        ops[i].started_ns = node->world->now;
+        if (sync) st = job_sync(r, node, g, &ops[i]);
+        else st = failed(r, node, cdp_start(g, &ops[i].rq, &ops[i].work));
+        if (sim_chance(own, 100)) sim_sleep(node, sim_log_between(own, SIM_US, 20 * SIM_MS));
+    }
+    for (left = sync ? 0 : n; left && st == CDP_OK; --left) {
+        i = (uint32_t)(sim_random(own) % n);
+        while (ops[i].done) i = (i + 1) % n;
+        sim_doing(node, "waits for operation %llu", (unsigned long long)ops[i].id);
+        st = job_wait(r, node, &ops[i], sim_chance(own, 200), own);
+    }
+    for (i = 0; i < n; ++i) {
+        if (st == CDP_OK) job_check(r, node, &ops[i]);
+        if (st == CDP_OK && ops[i].memory) sim_free(node, ops[i].memory);
+    }
+    for (i = 0; st != CDP_OK && i < n; ++i)
+        if (ops[i].memory) r->later[node->id][r->later_n[node->id]++] = ops[i].memory; /* the library's until the group is gone */
+    return st;
+}
+
+#define MAX_PARAMS 7u
+
+typedef struct model {
+    cdp_param params[MAX_PARAMS];
+    char names[MAX_PARAMS][16];
+    uint32_t n;
+} model;
+
+static void model_free(sim_node *node, model *m) {
+    uint32_t i;
+    for (i = 0; i < m->n; ++i) {
+        sim_free(node, m->params[i].data);
+        if (m->params[i].grad) sim_free(node, m->params[i].grad);
+    }
+}
+
+static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
+    uint32_t i;
+    uint64_t k;
+    memset(m, 0, sizeof *m);
+    m->n = (uint32_t)sim_between(s, 1, MAX_PARAMS);
+    for (i = 0; i < m->n; ++i) {
+        cdp_param *p = &m->params[i];
+        snprintf(m->names[i], sizeof m->names[i], "layer%u", i);
+        p->name = m->names[i];
+        p->dtype = sim_chance(s, 700) ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
+        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, r->tiny ? 16 : 600);
+        p->data = sim_alloc(node, p->count * 8 + 8);
+        if (sim_chance(s, 300)) p->grad = sim_alloc(node, p->count * 8 + 8);
+        for (k = 0; k < p->count; ++k) store_value(p->data, p->dtype, k, job_value(r->seed, 9000 + i, node->id, k));
+    }
+}
+
+static double value_of(const void *p, cdp_dtype t, uint64_t i) { return t == CDP_DTYPE_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i]; }
+
+static void grad_add(cdp_ddp *d, const model *m, uint32_t i, uint64_t k, int64_t v) {
+    void *p = m->params[i].grad ? m->params[i].grad : cdp_ddp_grad(d, i);
+    if (m->params[i].dtype == CDP_DTYPE_F64) ((double *)p)[k] += (double)v;
+    else ((float *)p)[k] += (float)v;
+}
+
+static void ddp_check(run *r, sim_node *node, cdp_ddp *d, const model *m, uint64_t pass, uint64_t passes) {
+    uint32_t i, k;
+    uint64_t j, a;
+    for (i = 0; i < m->n; ++i) {
+        const void *p = m->params[i].grad ? m->params[i].grad : cdp_ddp_grad(d, i);
+        for (j = 0; j < m->params[i].count; ++j) {
+            int64_t sum = 0;
+            for (k = 0; k < r->nodes; ++k)
+                for (a = 0; a < passes; ++a) sum += job_value(r->seed, 20000 + (pass + a) * 64 + i, k, j);
+            if (value_of(p, m->params[i].dtype, j) == (m->params[i].dtype == CDP_DTYPE_F64 ? (double)sum / (double)r->nodes : (double)((float)sum / (float)r->nodes))) continue;
+            wrong(r, node, "backward pass %llu: gradient %u, element %llu is not the mean", (unsigned long long)pass, i, (unsigned long long)j);
+            return;
+        }
+    }
+}
+
+/* One backward pass; gradients become ready in an order of this rank's own. */
+static cdp_status ddp_pass(run *r, sim_node *node, cdp_ddp *d, const model *m, uint64_t *own, uint64_t pass, bool sync) {
+    cdp_status st, st2;
+    bool done[MAX_PARAMS] = {false};
+    uint32_t left, i;
+    uint64_t k;
+    call_begin(r, node, r->timeout_ms);
+    st = failed(r, node, cdp_ddp_backward_begin(d));
+    for (left = m->n; left && st == CDP_OK; --left) {
+        i = sim_chance(own, 700) ? left - 1 : (uint32_t)(sim_random(own) % m->n);
+        while (done[i]) i = (i + 1) % m->n;
+        done[i] = true;
+        for (k = 0; k < m->params[i].count; ++k) grad_add(d, m, i, k, job_value(r->seed, 20000 + pass * 64 + i, node->id, k));
+        if (sim_chance(own, 100)) sim_sleep(node, sim_log_between(own, SIM_US, 5 * SIM_MS));
+        (void)cdp_ddp_ready(d, i); /* a failure comes again from backward_end */
+    }
+    call_begin(r, node, r->timeout_ms);
+    st2 = cdp_ddp_backward_end(d);
+    call_end(r, node, "cdp_ddp_backward_end");
+    if (st == CDP_OK) st = failed(r, node, st2);
+    (void)sync;
+    return st;
+}
+
+static cdp_status ddp_train(run *r, sim_node *node, cdp_group *g, uint64_t *s, uint64_t *own) {
+    cdp_ddp_desc desc;
+    cdp_ddp *d = NULL;
+    model m;
+    cdp_status st;
+    uint64_t step, pass = 0, i, j;
+    const uint64_t steps = sim_between(s, 1, 3);
+    model_make(r, node, s, &m);
+    memset(&desc, 0, sizeof desc);
+    desc.group = g;
+    desc.params = m.params;
+    desc.param_count = m.n;
+    desc.first_bucket_bytes = sim_log_between(s, 1, 4000);
+    desc.bucket_bytes = sim_log_between(s, 1, 8000);
+    sim_doing(node, "cdp_ddp_create");
+    call_begin(r, node, (m.n + 1) * r->timeout_ms);
+    st = failed(r, node, cdp_ddp_create(&desc, &d));
+    call_end(r, node, "cdp_ddp_create");
+    for (i = 0; st == CDP_OK && i < m.n; ++i)
+        for (j = 0; j < m.params[i].count; ++j)
+            if (value_of(m.params[i].data, m.params[i].dtype, j) != (double)job_value(r->seed, 9000 + i, 0, j)) {
+                wrong(r, node, "parameter %llu, element %llu is not rank 0's", (unsigned long long)i, (unsigned long long)j);
+                break;
+            }
+    for (step = 0; step < steps && st == CDP_OK; ++step) {
+        const uint64_t passes = sim_chance(s, 600) ? 1 : sim_between(s, 2, 3); /* all but the last stay local */
+        cdp_ddp_zero_grad(d);
+        for (i = 0; i < passes && st == CDP_OK; ++i) {
+            sim_doing(node, "step %llu, backward pass %llu of %llu", (unsigned long long)step, (unsigned long long)i + 1, (unsigned long long)passes);
+            st = failed(r, node, cdp_ddp_no_sync(d, i + 1 < passes));
+            if (st == CDP_OK) st = ddp_pass(r, node, d, &m, own, pass + i, i + 1 == passes);
+        }
+        if (st == CDP_OK) ddp_check(r, node, d, &m, pass, passes);
+        pass += passes;
+    }
+    sim_doing(node, "cdp_ddp_destroy");
+    call_begin(r, node, r->timeout_ms);
+    cdp_ddp_destroy(d);
+    call_end(r, node, "cdp_ddp_destroy");
+    if (st == CDP_OK) model_free(node, &m);
+    for (i = 0; st != CDP_OK && i < m.n; ++i) { /* broadcasts of a failed group may still hold them */
+        r->later[node->id][r->later_n[node->id]++] = m.params[i].data;
+        if (m.params[i].grad) r->later[node->id][r->later_n[node->id]++] = m.params[i].grad;
+    }
+    return st;
+}
+
+static void quiet(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    sim_node *node = (sim_node *)user;
+    (void)rank;
+    (void)level;
+    sim_say(node, "log: %s", text);
+}
+
+/* The program; then the group goes, and what it may still have held. */
+static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
+    uint64_t s = sim_stream(r->seed, 20), own = sim_stream(r->seed, 100 + node->id);
+    const uint64_t batches = sim_between(&s, 1, r->tiny ? 4 : 7);
+    const uint64_t ddp_at = sim_chance(&s, 512) ? sim_between(&s, 0, batches) : UINT64_MAX;
+    cdp_status st = CDP_OK;
+    uint64_t i;
+    for (i = 0; i <= batches && st == CDP_OK; ++i) {
+        const bool act = r->act_node == node->id && i == r->act_at % (batches + 1);
+        r->act_now = act;
+        if (act && r->act == F_LEAVE) {
+            r->fault.happened = true;
+            r->fault.happened_ns = node->world->now;
+            break;
+        }
+        if (act && r->act == F_ABORT) {
+            r->fault.happened = true;
+            r->fault.happened_ns = node->world->now;
+            sim_doing(node, "cdp_group_abort");
+            call_begin(r, node, 100);
+            cdp_group_abort(g, "the test says so");
+            call_end(r, node, "cdp_group_abort");
+        }
+        if (act && r->act == F_MISMATCH) {
+            r->fault.happened = true;
+            r->fault.happened_ns = node->world->now;
+        }
+        if (i == ddp_at) st = ddp_train(r, node, g, &s, &own);
+        if (st == CDP_OK && i < batches) st = job_batch(r, node, g, &s, &own, 100 * i);
+        r->act_now = false;
+    }
+    sim_doing(node, "cdp_group_destroy");
+    call_begin(r, node, 500);
+    cdp_group_destroy(g);
+    call_end(r, node, "cdp_group_destroy");
+    while (r->later_n[node->id]) sim_free(node, r->later[node->id][--r->later_n[node->id]]);
+    return st;
+}
+
+static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
+    uint64_t s = sim_stream(r->seed, 21);
+    memset(d, 0, sizeof *d);
+    d->rank = node->id;
+    d->world_size = r->nodes;
+    d->timeout_ms = r->timeout_ms;
+    d->small_bytes = sim_log_between(&s, 1, 65536);
+    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, r->tiny ? 4 : 64, 65536);
+    d->no_spin = sim_chance(&s, 768);
+    d->spin_us = (uint32_t)sim_between(&s, 1, 5);
+    d->os = &node->os;
+    d->logger.func = quiet;
+    d->logger.user = node;
+    d->logger.level = CDP_LOG_DEBUG;
+}
+
+/* ---- >>hub: ranks of one process, polled in turn ---------------------------------------------------------------------- */
+
+/* The hub belongs to all nodes together, so its os is whoever runs. */
+static void *hub_alloc(void *user, uint64_t bytes) {
+    void *p = NULL;
+    (void)user;
+    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
+}
+static void hub_free(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+static uint64_t hub_now(void *user) { return sim__os_now(((run *)user)->world->running); }
+static int32_t hub_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) { return sim__os_poll(((run *)user)->world->running, fds, n, deadline_ns); }
+
+static cdp_status hub_main(run *r, sim_node *node) {
+    cdp_group_desc d;
+    cdp_group *g = NULL;
+    cdp_status st = CDP_OK;
+    if (!r->hub) { /* the first to come makes it */
+        cdp_hub_desc h;
+        uint64_t s = sim_stream(r->seed, 22);
+        memset(&h, 0, sizeof h);
+        memset(&r->hub_os, 0, sizeof r->hub_os);
+        r->hub_os.user = r;
+        r->hub_os.alloc = hub_alloc;
+        r->hub_os.free = hub_free;
+        r->hub_os.now_ns = hub_now;
+        r->hub_os.poll = hub_poll;
+        h.world_size = r->nodes;
+        h.ring_bytes = sim_log_between(&s, 1, 65536);
+        h.os = &r->hub_os;
+        st = cdp_hub_create(&h, &r->hub);
+    }
+    group_desc_of(r, node, &d);
+    d.hub = r->hub;
+    sim_doing(node, "cdp_group_create");
+    if (st == CDP_OK) st = failed(r, node, cdp_group_create(&d, &g));
+    if (st == CDP_OK) st = job_program(r, node, g);
+    if (++r->hub_left == r->nodes) {
+        cdp_hub_destroy(r->hub);
+        r->hub = NULL;
+    }
+    return st;
+}
+
+/* ---- >>store: a server and its clients --------------------------------------------------------------------------------- */
+
+#if WITH_STORE
+typedef struct store_client {
+    run *r;
+    sim_node *node;
+    cdp_store *store;
+    cdp_store_server *server; /* node 0 */
+    cdp__loop loop;           /* node 0: server and client take turns on it */
+    bool ok;                  /* false: a call failed */
+    cdp_status st;
+} store_client;
+
+static bool store_ok(store_client *c, cdp_status st, const char *what) {
+    call_end(c->r, c->node, what);
+    if (st != CDP_OK && c->ok) {
+        c->ok = false;
+        c->st = failed(c->r, c->node, st);
+    }
+    return c->ok;
+}
+
+/* What a call is and how long it may take; false when an earlier one failed. */
+static bool store_next(store_client *c, const char *what) {
+    if (!c->ok) return false;
+    sim_doing(c->node, "%s", what);
+    call_begin(c->r, c->node, c->r->timeout_ms);
+    return true;
+}
+
+static uint64_t store_payload(const run *r, uint32_t rank, uint8_t *out, uint64_t room) {
+    uint64_t s = sim_stream(r->seed, 600 + rank), i;
+    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, r->tiny ? 60 : room);
+    for (i = 0; i < n; ++i) out[i] = (uint8_t)sim_random(&s);
+    return n;
+}
+
+static void store_barrier(store_client *c, const char *name) {
+    char go[40];
+    const char *keys[1];
+    int64_t n = 0;
+    snprintf(go, sizeof go, "%s.go", name);
+    keys[0] = go;
+    if (store_next(c, name)) store_ok(c, cdp_store_add(c->store, name, 1, &n), "cdp_store_add");
+    if (c->ok && n == (int64_t)c->r->nodes && store_next(c, go)) store_ok(c, cdp_store_set(c->store, go, "1", 1), "cdp_store_set");
+    if (store_next(c, go)) store_ok(c, cdp_store_wait(c->store, keys, 1, c->r->timeout_ms), "cdp_store_wait");
+}
+
+/* The values of all ranks, one by one or all at once. */
+static void store_read_all(store_client *c, bool at_once) {
+    const uint32_t n = c->r->nodes;
+    char names[SIM_MAX_NODES][16];
+    const char *keys[SIM_MAX_NODES];
+    cdp_bytes values[SIM_MAX_NODES];
+    uint8_t want[3000];
+    uint32_t i;
+    void *memory = NULL;
+    for (i = 0; i < n; ++i) {
+        snprintf(names[i], sizeof names[i], "value/%u", i);
+        keys[i] = names[i];
+    }
+    if (at_once) {
+        if (!store_next(c, "multi_get") || !store_ok(c, cdp_store_multi_get(c->store, keys, n, values, &memory, c->r->timeout_ms), "cdp_store_multi_get")) return;
+    }
+    for (i = 0; i < n && c->ok; ++i) {
+        const uint64_t bytes = store_payload(c->r, i, want, sizeof want);
+        if (!at_once) {
+            void *v = NULL;
+            uint64_t got = 0;
+            if (!store_next(c, keys[i]) || !store_ok(c, cdp_store_get(c->store, keys[i], &v, &got, c->r->timeout_ms), "cdp_store_get")) return;
+            values[i].data = memory = v;
+            values[i].bytes = got;
+        }
+        if (values[i].bytes != bytes || memcmp(values[i].data, want, (size_t)bytes) != 0 || ((const char *)values[i].data)[bytes] != 0)
+            wrong(c->r, c->node, "%s has the wrong value (%llu bytes, %llu expected)", keys[i], (unsigned long long)values[i].bytes, (unsigned long long)bytes);
+        if (!at_once) cdp_store_free(c->store, memory);
+    }
+    if (at_once) cdp_store_free(c->store, memory);
+}
+
+static void store_set_own(store_client *c, bool as_list) {
+    uint8_t value[3000];
+    char name[16];
+    const char *keys[2] = {name, "shared"};
+    cdp_bytes values[2];
+    snprintf(name, sizeof name, "value/%u", c->node->id);
+    values[0].data = value;
+    values[0].bytes = store_payload(c->r, c->node->id, value, sizeof value);
+    values[1].data = "same";
+    values[1].bytes = 4;
+    if (!store_next(c, name)) return;
+    store_ok(c, as_list ? cdp_store_multi_set(c->store, keys, values, 2) : cdp_store_set(c->store, name, value, values[0].bytes), "cdp_store_set");
+}
+
+/* Exactly one rank wins, and all agree who. */
+static void store_elect(store_client *c) {
+    char me[16], who[16] = "";
+    void *v = NULL;
+    uint64_t bytes = 0;
+    snprintf(me, sizeof me, "rank %u", c->node->id);
+    if (!store_next(c, "compare_set") || !store_ok(c, cdp_store_compare_set(c->store, "leader", "", 0, me, strlen(me), &v, &bytes), "cdp_store_compare_set")) return;
+    memcpy(who, v, (size_t)(bytes < 15 ? bytes : 15));
+    cdp_store_free(c->store, v);
+    if (!store_next(c, "get leader") || !store_ok(c, cdp_store_get(c->store, "leader", &v, &bytes, c->r->timeout_ms), "cdp_store_get")) return;
+    if (bytes != strlen(who) || memcmp(v, who, (size_t)bytes) != 0) wrong(c->r, c->node, "the leader changed from %s to %.*s", who, (int)bytes, (const char *)v);
+    cdp_store_free(c->store, v);
+}
+
+static void store_program(store_client *c) {
+    uint64_t s = sim_stream(c->r->seed, 23), own = sim_stream(c->r->seed, 700 + c->node->id);
+    const bool list = sim_chance(&s, 512), at_once = sim_chance(&s, 512);
+    const uint32_t adds = (uint32_t)sim_between(&s, 1, 5);
+    const uint32_t n = c->r->nodes;
+    const char *missing[2] = {"value/0", "never"};
+    int64_t sum = 0, before = 0;
+    uint64_t bytes = 0;
+    void *v = NULL;
+    bool there = true;
+    uint32_t i;
+    store_set_own(c, list);
+    for (i = 0; i < adds; ++i) {
+        if (!store_next(c, "add") || !store_ok(c, cdp_store_add(c->store, "sum", c->node->id + 1, &sum), "cdp_store_add")) break;
+        if (sum <= before) wrong(c->r, c->node, "the sum went from %lld to %lld", (long long)before, (long long)sum);
+        before = sum;
+    }
+    if (sim_chance(&own, 300)) sim_sleep(c->node, sim_log_between(&own, SIM_US, 200 * SIM_MS));
+    store_read_all(c, at_once); /* waits for those who are late */
+    if (store_next(c, "append")) store_ok(c, cdp_store_append(c->store, "log", "x", 1), "cdp_store_append");
+    store_elect(c);
+    store_barrier(c, "half");
+    if (store_next(c, "add 0") && store_ok(c, cdp_store_add(c->store, "sum", 0, &sum), "cdp_store_add") && sum != (int64_t)adds * n * (n + 1) / 2)
+        wrong(c->r, c->node, "the sum is %lld", (long long)sum);
+    if (store_next(c, "check") && store_ok(c, cdp_store_check(c->store, missing, 1, &there), "cdp_store_check") && !there) wrong(c->r, c->node, "a key is gone");
+    if (store_next(c, "check") && store_ok(c, cdp_store_check(c->store, missing, 2, &there), "cdp_store_check") && there) wrong(c->r, c->node, "a key is there that nobody set");
+    if (store_next(c, "get log") && store_ok(c, cdp_store_get(c->store, "log", &v, &bytes, 0), "cdp_store_get")) {
+        if (bytes != n) wrong(c->r, c->node, "%llu appends of %u", (unsigned long long)bytes, n);
+        cdp_store_free(c->store, v);
+    }
+    if (store_next(c, "get never")) { /* a wait that must end at its deadline */
+        const uint64_t t0 = c->node->world->now;
+        const cdp_status st = cdp_store_get(c->store, "never", &v, &bytes, 50);
+        if (st == CDP_ERR_TIMEOUT && c->node->world->now - t0 < 50 * SIM_MS) wrong(c->r, c->node, "a wait of 50 ms ended early");
+        if (st == CDP_ERR_TIMEOUT && c->node->world->now - t0 > 55 * SIM_MS + c->r->slack_ns) wrong(c->r, c->node, "a wait of 50 ms took %llu", (unsigned long long)((c->node->world->now - t0) / SIM_MS));
+        if (st == CDP_OK) wrong(c->r, c->node, "a key was read that nobody set");
+        if (st != CDP_ERR_TIMEOUT) store_ok(c, st, "cdp_store_get");
+    }
+    store_barrier(c, "end");
+}
+
+/* A client that ended without saying goodbye has its last will carried out, one that left has not. */
+static void store_wills(store_client *c) {
+    const sim_fault *f = c->r->world->fault_count ? &c->r->world->faults[0] : &c->r->fault;
+    char key[24];
+    const char *keys[1] = {key};
+    bool there = false;
+    uint32_t i;
+    const uint64_t until = c->node->world->now + 300 * SIM_MS;
+    while (c->node->world->now < until)
+        if (cdp__loop_run(&c->loop, NULL, until) != CDP_OK) return;
+    for (i = 1; i < c->r->nodes; ++i) {
+        snprintf(key, sizeof key, "will/%u", i);
+        if (cdp_store_check(c->store, keys, 1, &there) != CDP_OK) return;
+        if (f->happened && c->r->fault_kind != F_PAUSE && (c->r->fault_kind != F_KILL || (f->a == (int32_t)i && !c->r->joined[i]))) continue;
+        if (there != (f->happened && c->r->fault_kind == F_KILL && f->a == (int32_t)i))
+            wrong(c->r, c->node, "the last will of client %u was %scarried out", i, there ? "" : "not ");
+    }
+}
+
+static cdp_status store_main(run *r, sim_node *node) {
+    store_client *c = (store_client *)sim_alloc(node, sizeof *c);
+    cdp_store_server_desc sd;
+    cdp_tcp_store_desc cd;
+    char host[20], will[24];
+    cdp_status st = CDP_OK;
+    c->r = r;
+    c->node = node;
+    c->ok = true;
+    memset(&sd, 0, sizeof sd);
+    memset(&cd, 0, sizeof cd);
+    if (node->id == 0) {
+        st = failed(r, node, cdp__loop_open(&c->loop, &node->os));
+        sd.host = r->one_host ? NULL : "0.0.0.0";
+        sd.port = 29500;
+        sd.os = &node->os;
+        sd.logger.func = quiet;
+        sd.logger.user = node;
+        sd.loop = &c->loop;
+        sim_doing(node, "cdp_store_server_create");
+        if (st == CDP_OK) st = failed(r, node, cdp_store_server_create(&sd, &c->server));
+        cd.loop = &c->loop;
+    }
+    snprintf(host, sizeof host, r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1");
+    snprintf(will, sizeof will, "will/%u", node->id);
+    cd.host = host;
+    cd.port = 29500;
+    cd.timeout_ms = r->timeout_ms;
+    cd.connect_timeout_ms = r->init_timeout_ms;
+    cd.will_key = will;
+    cd.will_value.data = "gone";
+    cd.will_value.bytes = 4;
+    cd.os = &node->os;
+    cd.logger.func = quiet;
+    cd.logger.user = node;
+    sim_doing(node, "cdp_tcp_store_create");
+    call_begin(r, node, r->init_timeout_ms);
+    if (st == CDP_OK) st = failed(r, node, cdp_tcp_store_create(&cd, &c->store));
+    call_end(r, node, "cdp_tcp_store_create");
+    if (st == CDP_OK) {
+        r->joined[node->id] = true;
+        store_program(c);
+        st = c->st;
+    }
+    if (c->store && node->id == 0) store_wills(c);
+    r->joined[node->id] = false;
+    sim_doing(node, "cdp_store_destroy");
+    call_begin(r, node, 200);
+    cdp_store_destroy(c->store);
+    call_end(r, node, "cdp_store_destroy");
+    if (node->id == 0) {
+        cdp_store_server_destroy(c->server);
+        cdp__loop_close(&c->loop);
+    }
+    sim_free(node, c);
+    return st;
+}
+#endif
+
 /* ---- >>scenarios ---------------------------------------------------------------------------------------------------- */
 
+#define OWN_FAULTS ((1u << F_ABORT) | (1u << F_LEAVE) | (1u << F_MISMATCH))
 #define ALL_FAULTS ((1u << F_COUNT) - 1)
+#define NETWORK_FAULTS (ALL_FAULTS & ~(OWN_FAULTS | (1u << F_NOMEM)))
 
 static const scenario scenarios[] = {
-    {"raw", raw_main, 1, 6, ALL_FAULTS & ~(1u << F_NOMEM), false},
+    {"raw", raw_main, 1, 6, NETWORK_FAULTS, false},
+    {"hub", hub_main, 1, 9, (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true},
+#if WITH_STORE
+    {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false},
+#endif
 };
 #define SCENARIO_COUNT ((uint32_t)(sizeof scenarios / sizeof scenarios[0]))
 
@@ -300,7 +951,7 @@ static void node_main(sim_node *node, void *arg) {
     run *r = (run *)arg;
     outcome *o = &r->out[node->id];
     o->status = r->sc->func(r, node);
-    if (o->status != CDP_OK) o->error = *cdp_last_error();
+    if (o->status != CDP_OK && o->error.status == CDP_OK) o->error = *cdp_last_error();
     o->ended = true;
     o->ended_ns = node->world->now;
     sim_say(node, "result: %s%s%s", cdp_status_name(o->status), o->status == CDP_OK ? "" : ": ", o->status == CDP_OK ? "" : o->error.text);
@@ -313,7 +964,7 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     r->fault_kind = fault;
     r->seed = seed;
     r->nodes = (uint32_t)sim_between(&s, sc->nodes_min, sc->nodes_max);
-    if (r->nodes < 2 && fault != F_NONE && fault != F_DELAY && fault != F_PAUSE && fault != F_NOMEM) r->nodes = 2 + (uint32_t)(seed % (sc->nodes_max - 1));
+    if (r->nodes < 2 && fault != F_NONE && fault != F_DELAY && fault != F_PAUSE && fault != F_NOMEM && fault != F_ABORT) r->nodes = 2 + (uint32_t)(seed % (sc->nodes_max - 1));
     r->one_host = sim_chance(&s, 512);
     r->timeout_ms = (uint32_t)sim_between(&s, 5000, 20000);
     r->init_timeout_ms = (uint32_t)sim_between(&s, 10000, 20000);
@@ -357,6 +1008,13 @@ static void plan_fault(run *r, const run *dry) {
         f->kind = SIM_FAULT_NOMEM;
         f->at_count = sim_between(&s, 1, dry->allocs[a] ? dry->allocs[a] : 1);
         break;
+    case F_ABORT:
+    case F_LEAVE:
+    case F_MISMATCH:
+        r->act = r->fault_kind;
+        r->act_node = a;
+        r->act_at = sim_random(&s);
+        break;
     default: break;
     }
 }
@@ -377,7 +1035,11 @@ static bool world_run(run *r, FILE *trace) {
     r->world = sim_open(&d);
     if (r->fault.kind != SIM_FAULT_NONE) sim_add_fault(r->world, &r->fault);
     ok = sim_run(r->world);
-    if (r->world->fault_count) r->fault = r->world->faults[0];
+    if (r->world->fault_count && r->fault.kind != SIM_FAULT_NONE) r->fault = r->world->faults[0];
+    if (r->hub) { /* its users were killed or stopped */
+        cdp_hub_destroy(r->hub);
+        r->hub = NULL;
+    }
     r->hash = r->world->hash;
     r->virtual_ns = r->world->now - r->world->start_ns;
     for (i = 0; i < r->nodes; ++i) {
@@ -395,7 +1057,10 @@ static uint64_t blamable(const run *r, uint32_t node) {
     case F_KILL:
     case F_STOP:
     case F_VANISH:
+    case F_ABORT:
+    case F_LEAVE:
     case F_NOMEM: return a;
+    case F_MISMATCH: return node == (uint32_t)f->a ? ~0ull : a;
     case F_CUT:
     case F_PARTITION: return a | b;
     case F_ISOLATE: return node == (uint32_t)f->a ? ~0ull : a;
@@ -443,6 +1108,7 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
         if (!o->ended || o->status == CDP_OK) continue;
         if (r->fault_kind == F_NOMEM && o->status == CDP_ERR_NOMEM && r->fault.a == (int32_t)i) continue;
         if (o->error.peer >= 0 && (blamable(r, i) >> (o->error.peer & 63) & 1)) continue;
+        if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH) && o->error.origin == r->fault.a) continue; /* it says so itself */
         snprintf(text, size, "node %u blames rank %d: %s: %s (%s)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.where);
         return V_BLAME;
     }
@@ -460,7 +1126,7 @@ typedef struct options {
 
 static const char *fault_text(const run *r, char *out, size_t size) {
     const sim_fault *f = &r->fault;
-    if (f->kind == SIM_FAULT_NONE) snprintf(out, size, "no fault");
+    if (r->fault_kind == F_NONE || r->fault_kind == F_DELAY) snprintf(out, size, "no fault");
     else if (r->fault_kind == F_CUT || r->fault_kind == F_PARTITION)
         snprintf(out, size, "%s between %d and %d at %.3f ms%s", fault_names[r->fault_kind], f->a, f->b, (double)f->happened_ns / 1e6 - 1e3, f->happened ? "" : " (did not happen)");
     else
