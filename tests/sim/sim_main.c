@@ -930,6 +930,36 @@ static cdp_status store_main(run *r, sim_node *node) {
 }
 #endif
 
+/* ---- >>whole jobs over TCP ------------------------------------------------------------------------------------------------ */
+
+#if WITH_TCP
+static cdp_status tcp_main(run *r, sim_node *node) {
+    cdp_group_desc d;
+    cdp_tcp_desc t;
+    cdp_group *g = NULL;
+    cdp_status st;
+    group_desc_of(r, node, &d);
+    memset(&t, 0, sizeof t);
+    t.rank = d.rank;
+    t.world_size = d.world_size;
+    t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
+    t.master_port = 29500;
+    t.init_timeout_ms = r->init_timeout_ms;
+    t.timeout_ms = d.timeout_ms;
+    t.small_bytes = d.small_bytes;
+    t.piece_bytes = d.piece_bytes;
+    t.spin_us = d.spin_us;
+    t.no_spin = d.no_spin;
+    t.os = d.os;
+    t.logger = d.logger;
+    sim_doing(node, "cdp_init");
+    call_begin(r, node, r->init_timeout_ms);
+    st = failed(r, node, cdp_init(&t, &g));
+    call_end(r, node, "cdp_init");
+    return st == CDP_OK ? job_program(r, node, g) : st;
+}
+#endif
+
 /* ---- >>scenarios ---------------------------------------------------------------------------------------------------- */
 
 #define OWN_FAULTS ((1u << F_ABORT) | (1u << F_LEAVE) | (1u << F_MISMATCH))
@@ -941,6 +971,9 @@ static const scenario scenarios[] = {
     {"hub", hub_main, 1, 9, (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true},
 #if WITH_STORE
     {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false},
+#endif
+#if WITH_TCP
+    {"job", tcp_main, 1, 9, ALL_FAULTS, true},
 #endif
 };
 #define SCENARIO_COUNT ((uint32_t)(sizeof scenarios / sizeof scenarios[0]))
