@@ -255,6 +255,8 @@ struct sim_world {
     void *fake_stack;
     const void *real_stack;
     size_t real_stack_bytes;
+    uint64_t soonest;           /* no sleeping node has an earlier deadline */
+    bool recount, unfinished;   /* `unfinished` is to be worked out again; somebody still has something to do */
     uint64_t switches, bytes_moved;
     bool failed;                /* hang, misuse of the os interface, damaged memory */
     bool hang;
@@ -459,6 +461,7 @@ SIM_API void sim__node_main(void) {
     w->desc.main(node, w->desc.arg);
     node->state = SIM_DONE;
     node->ended_ns = w->now;
+    w->recount = true;
     sim__trace(w, node, "ends");
     sim__leave(node);
     abort();
@@ -1151,6 +1154,7 @@ SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t d
         }
         if (deadline_ns > w->now) {
             node->wake_at = deadline_ns;
+            if (deadline_ns < w->soonest) w->soonest = deadline_ns;
             node->wait_n = n;
             node->woken = false;
             node->state = SIM_WAITING;
@@ -1183,6 +1187,7 @@ SIM_API void sim__kill(sim_world *w, sim_node *node) {
     sim__unqueue(w, node);
     node->state = SIM_DEAD;
     node->ended_ns = w->now;
+    w->recount = true;
     for (i = 0; i < node->fd_top; ++i) {
         if (!node->fds[i]) continue;
         sim__sock_close(w, node->fds[i]);
@@ -1197,6 +1202,7 @@ SIM_API void sim__stop(sim_world *w, sim_node *node, uint64_t for_ns) {
     sim__trace(w, node, "FAULT: stopped in %s (doing: %s)", node->last_call, node->doing);
     sim__unqueue(w, node);
     node->stopped = true;
+    w->recount = true;
     if (for_ns != SIM_FOREVER) sim__at(w, w->now + for_ns, SIM__EV_CONTINUE, NULL, node->id);
 }
 
@@ -1289,6 +1295,8 @@ SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
         if (!node || node->state == SIM_DEAD) break;
         sim__trace(w, node, "continues");
         node->stopped = false;
+        w->recount = true;
+        w->soonest = 0; /* its deadline counts again */
         sim__queue(w, node);
         break;
     }
@@ -1410,16 +1418,22 @@ SIM_API uint64_t sim__next_deadline(const sim_world *w) {
 
 SIM_API void sim__wake_due(sim_world *w) {
     uint32_t i;
+    if (w->now < w->soonest) return;
     for (i = 0; i < w->n; ++i) {
         sim_node *d = &w->nodes[i];
         if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at <= w->now) sim__wake(w, d);
     }
+    w->soonest = sim__next_deadline(w);
 }
 
 /* Run until every node is finished, dead or stopped for good. False: see `failure`. */
 SIM_API bool sim_run(sim_world *w) {
-    while (!w->failed && sim__unfinished(w)) {
+    w->recount = true;
+    for (;;) {
         uint64_t next;
+        if (w->recount) w->unfinished = sim__unfinished(w);
+        w->recount = false;
+        if (w->failed || !w->unfinished) break;
         if (++w->steps > w->desc.limit_steps) sim__hang(w, "no end: too many steps");
         if (w->now - w->start_ns > w->desc.limit_ns) sim__hang(w, "no end: far beyond every deadline");
         if (w->failed) break;

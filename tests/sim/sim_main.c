@@ -75,7 +75,7 @@ struct run {
     /* memory that the library may still hold when an operation failed: freed after the group */
     void *later[SIM_MAX_NODES][32];
     uint32_t later_n[SIM_MAX_NODES];
-    bool joined[SIM_MAX_NODES];
+    bool joined[SIM_MAX_NODES]; /* its death can be noticed from now on */
     cdp_hub *hub;
     cdp_os hub_os;
     uint32_t hub_left;
@@ -308,6 +308,7 @@ static cdp_status failed(run *r, sim_node *node, cdp_status st) {
     return st;
 }
 
+#define NOTICE_NS (2000 * SIM_MS) /* how soon a killed rank must be known to all: generous, since delays are wild */
 #define MAX_OPS 8u /* in flight */
 
 typedef struct op {
@@ -956,6 +957,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     call_begin(r, node, r->init_timeout_ms);
     st = failed(r, node, cdp_init(&t, &g));
     call_end(r, node, "cdp_init");
+    r->joined[node->id] = st == CDP_OK;
     return st == CDP_OK ? job_program(r, node, g) : st;
 }
 #endif
@@ -1135,6 +1137,13 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
             snprintf(text, size, "node %u failed without a cause: %s: %s", i, cdp_status_name(o->status), o->error.text);
             return V_OTHER;
         }
+    }
+    if (r->sc->blame && r->notice_ns > NOTICE_NS && r->joined[r->fault.a] && (r->fault_kind == F_KILL || r->fault_kind == F_ABORT || r->fault_kind == F_LEAVE)) {
+        snprintf(text, size, "the last rank ended %llu ms after the fault", (unsigned long long)(r->notice_ns / SIM_MS));
+        for (i = 0; i < r->nodes; ++i)
+            if (r->out[i].ended && r->out[i].status != CDP_OK && r->out[i].ended_ns - r->fault.happened_ns == r->notice_ns)
+                snprintf(text, size, "node %u took %llu ms to notice: %s: %s", i, (unsigned long long)(r->notice_ns / SIM_MS), cdp_status_name(r->out[i].status), r->out[i].error.text);
+        return V_LATE;
     }
     for (i = 0; r->sc->blame && i < r->nodes; ++i) {
         const outcome *o = &r->out[i];
