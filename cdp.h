@@ -301,9 +301,13 @@ typedef struct cdp_transport {
     void (*wake)(void *self); /* from any thread, without the lock: make wait() return soon */
     /* Optional. The group is broken for `error`: tell whoever has no link to us (a store, a radio); must not block. */
     void (*failed)(void *self, const cdp_error *error);
-    /* Optional, asked repeatedly before this rank reports `error`: is an earlier cause known (the peer may have left
-       because of somebody else)? 1: yes, *error was replaced by it; 0: still asking; -1: no. Must not block. */
-    int (*first_cause)(void *self, cdp_error *error);
+    /* Optional, asked repeatedly before this rank reports `error`: is an earlier or deeper cause known (the peer may have
+       left, or be late, because of somebody else)? 1: yes, *error was replaced by it; 0: not known yet (asked again, unless
+       this is the `last` time); -1: no. Must not block. */
+    int (*first_cause)(void *self, cdp_error *error, bool last);
+    /* Optional. This rank has waited long for `peer` in operation `seq`; -1: not any more. What others need to find out
+       who keeps whom waiting. Must not block. */
+    void (*blocked)(void *self, uint64_t seq, int32_t peer);
     void (*destroy)(void *self);
 } cdp_transport;
 
@@ -1899,6 +1903,13 @@ typedef struct cdp__peer {
     uint32_t told;             /* bytes of the ABORT frame already sent */
 } cdp__peer;
 
+/* What a look at the group found. */
+typedef enum cdp__progress {
+    CDP__IDLE,    /* nothing to do                */
+    CDP__BLOCKED, /* only the transport can help  */
+    CDP__MOVED    /* look again                   */
+} cdp__progress;
+
 typedef struct cdp__op {
     cdp_request rq; /* defaults filled in */
     uint64_t seq, deadline_ns, start_ns;
@@ -1927,6 +1938,8 @@ struct cdp_group {
 
     /* the running operation */
     bool running;
+    bool blocked; /* the transport was told that it takes long */
+    uint64_t long_ns; /* when it takes long */
     const cdp__algo *algo;
     cdp__shape shape;
     cdp__frame call; /* what this rank's frames say */
@@ -1964,6 +1977,7 @@ struct cdp_group {
 #define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that the reduction reads what the socket just wrote */
 #define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
 #define CDP__TELL_MS 100u               /* how long a failed group tries to pass its cause on */
+#define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
 
 CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return g->queue_used ? &g->queue[g->queue_at] : NULL; }
 
@@ -2003,9 +2017,13 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
 /* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this rank. */
 CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
     cdp__text t = {g->error.text, sizeof g->error.text, 0};
+    char origin[24];
+    cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
     g->error = *cause;
     g->error.rank = (int32_t)g->desc.rank;
-    cdp__text_add(&t, "rank %u/%u: told by rank %d: %s", g->desc.rank, g->desc.world_size, (int)cause->origin, cause->text);
+    cdp__text_add(&t, "rank %u/%u: told by ", g->desc.rank, g->desc.world_size);
+    if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
+    cdp__text_add(&t, "%s", cause->text);
     cdp__group_publish(g, cause);
 }
 
@@ -2032,9 +2050,7 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_la
 /* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of somebody else. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
     cdp_error cause = g->error;
-    const int answer = g->transport.first_cause && g->error.status != CDP_ERR_ABORTED && g->error.status != CDP_ERR_STATE
-                           ? g->transport.first_cause(g->transport.self, &cause)
-                           : -1;
+    const int answer = g->transport.first_cause ? g->transport.first_cause(g->transport.self, &cause, now >= g->settle_ns) : -1;
     if (answer == 0 && now < g->settle_ns) return;
     if (answer > 0) cdp__group_adopt(g, &cause);
     else cdp__group_publish(g, &g->error);
@@ -2056,6 +2072,7 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
         g->abort_in_bytes += (uint32_t)r;
         peer->rx_left -= (uint64_t)r;
     }
+    g->abort_from = -1;
     if (peer->rx_left || !cdp__error_decode(g->abort_in, g->abort_in_bytes, &cause)) {
         cdp__fail_peer(CDP_ERR_PEER_LOST, p, 0, "rank %u failed and left without saying why", p);
         cdp__group_fail_last(g);
@@ -2102,6 +2119,32 @@ CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
     return 1;
 }
 
+/* While a failure here is being settled: has a peer sent the reason why it left, perhaps behind payload that nobody wants
+   any more? */
+CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
+    uint32_t p;
+    if (g->abort_from >= 0) {
+        cdp__exec_read_abort(g);
+        return;
+    }
+    for (p = 0; p < g->desc.world_size && g->abort_from < 0; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        int64_t r = 1;
+        while (peer->used && r > 0 && g->abort_from < 0) {
+            cdp__frame f;
+            if (peer->rx_left) {
+                cdp_iov v;
+                v.data = g->stage;
+                v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES);
+                r = g->transport.recv(g->transport.self, p, &v, 1);
+                if (r > 0) peer->rx_left -= (uint64_t)r;
+            } else {
+                r = cdp__exec_recv_head(g, p, &f);
+            }
+        }
+    }
+}
+
 /* The transport gave p up (the reason is this thread's last error). What p had said before, if anything, is the better
    explanation: look for an ABORT frame that it sent while this rank was only sending. */
 CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
@@ -2111,7 +2154,6 @@ CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
         cdp__exec_read_abort(g);
         if (g->health != CDP__HEALTHY) return;
     }
-    g->abort_from = -1;
     cdp__group_fail(g, &e);
 }
 
@@ -2284,6 +2326,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->rounds = g->algo->rounds(s);
     g->running = true;
     op->start_ns = g->os->now_ns(g->os->user);
+    g->long_ns = g->transport.blocked ? op->start_ns + cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS : CDP__NEVER;
     if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
     else if (g->rounds) cdp__exec_post(g);
 }
@@ -2291,7 +2334,8 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     const cdp__op op = *cdp__exec_head(g);
     uint32_t i;
-    g->running = false;
+    if (g->blocked) g->transport.blocked(g->transport.self, op.seq, -1);
+    g->running = g->blocked = false;
     g->completed = op.seq;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
@@ -2309,19 +2353,40 @@ CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
 }
 
 /* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
-CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
+CDP__PRIVATE const cdp__move *cdp__exec_late(const cdp_group *g) {
     const cdp__move *late = NULL;
+    uint32_t i;
+    for (i = 0; i < g->move_count && g->running; ++i)
+        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)) late = &g->moves[i];
+    return late;
+}
+
+CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
+    const cdp__move *late = cdp__exec_late(g);
     const cdp__op *op = cdp__exec_head(g);
     uint32_t i;
     for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i) op = &g->queue[(g->queue_at + i) % g->queue_room];
-    for (i = 0; i < g->move_count && g->running; ++i)
-        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)) late = &g->moves[i];
     if (late)
         cdp__fail_peer(CDP_ERR_TIMEOUT, late->step.peer, 0, "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)", op->rq.timeout_ms,
                        (int)late->step.peer, late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved, (unsigned long long)late->bytes);
     else
         cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start", op->rq.timeout_ms);
     cdp__group_fail_last(g);
+}
+
+/* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
+CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
+    if (now >= g->soonest_ns) {
+        cdp__exec_fail_timeout(g, now);
+        return CDP__MOVED; /* it has just failed: look again */
+    }
+    if (now >= g->long_ns) {
+        const cdp__move *late = cdp__exec_late(g);
+        g->long_ns = CDP__NEVER;
+        g->blocked = late != NULL;
+        if (late) g->transport.blocked(g->transport.self, g->call.seq, late->step.peer);
+    }
+    return CDP__BLOCKED;
 }
 
 /* Pass the failure on: finish the frame that is half sent with zeros (its memory may be gone by now), then ABORT. */
@@ -2365,13 +2430,11 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     return more;
 }
 
-typedef enum cdp__progress { CDP__IDLE, CDP__BLOCKED, CDP__MOVED } cdp__progress;
-
-/* One look at everything: never blocks, never allocates after the first operation of a size. IDLE: nothing to do;
-   BLOCKED: only the transport can help; MOVED: call again. */
+/* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     const uint64_t now = g->os->now_ns(g->os->user);
     uint32_t i;
+    if (g->health == CDP__SETTLING) cdp__exec_hear(g);
     if (g->health == CDP__SETTLING) cdp__group_settle(g, now);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED) return cdp__exec_telling(g, now) ? CDP__BLOCKED : CDP__IDLE;
@@ -2384,13 +2447,14 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
         cdp__exec_next(g);
         return CDP__MOVED;
     }
-    if (g->health == CDP__HEALTHY && now < g->soonest_ns) return CDP__BLOCKED;
-    if (g->health == CDP__HEALTHY) cdp__exec_fail_timeout(g, now);
-    return CDP__MOVED; /* it has just failed: look again */
+    return g->health == CDP__HEALTHY ? cdp__exec_stuck(g, now) : CDP__MOVED;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */
-CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) { return g->health == CDP__HEALTHY ? g->soonest_ns : g->settle_ns; }
+CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
+    if (g->health != CDP__HEALTHY) return g->settle_ns;
+    return g->running ? cdp__min(g->soonest_ns, g->long_ns) : g->soonest_ns;
+}
 
 /* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
 
@@ -2415,6 +2479,8 @@ struct cdp_hub {
     const cdp_os *os;
     cdp__ring **rings; /* [from * world_size + to], made on first use */
     cdp__bell *bells;
+    cdp_lock cause_lock;
+    cdp_error cause; /* the first failure of any rank; status OK: none yet */
 };
 
 typedef struct cdp__hub_end {
@@ -2513,6 +2579,25 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
+/* The first rank that fails says here why; whoever later only sees others leave finds it. */
+CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
+    cdp_hub *h = ((cdp__hub_end *)self)->hub;
+    const int32_t rank = (int32_t)((cdp__hub_end *)self)->rank;
+    int answer;
+    (void)last;
+    cdp_lock_acquire(&h->cause_lock);
+    if (h->cause.status == CDP_OK) h->cause = *e;
+    answer = h->cause.origin == rank ? -1 : 1;
+    if (answer > 0) *e = h->cause;
+    cdp_lock_release(&h->cause_lock);
+    return answer;
+}
+
+CDP__PRIVATE void cdp__hub_failed(void *self, const cdp_error *cause) {
+    cdp_error e = *cause;
+    (void)cdp__hub_first_cause(self, &e, true);
+}
+
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     uint32_t r;
@@ -2534,6 +2619,8 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->recv = cdp__hub_recv;
     out->wait = cdp__hub_wait;
     out->wake = cdp__hub_wake;
+    out->failed = cdp__hub_failed;
+    out->first_cause = cdp__hub_first_cause;
     out->destroy = cdp__hub_leave;
     return CDP_OK;
 }
@@ -2546,6 +2633,7 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
         if (h->bells[i].cond) h->os->cond_destroy(h->os->user, h->bells[i].cond);
         cdp__lock_close(&h->bells[i].lock);
     }
+    cdp__lock_close(&h->cause_lock);
     cdp__free(h->os, h->rings);
     cdp__free(h->os, h->bells);
     cdp__free(h->os, h);
@@ -2571,7 +2659,7 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
         h->bells[i].cond = os->cond_create ? os->cond_create(os->user) : NULL;
         if (os->cond_create && !h->bells[i].cond) break;
     }
-    if (!h->rings || !h->bells || i < desc->world_size) {
+    if (!h->rings || !h->bells || i < desc->world_size || !cdp__lock_open(&h->cause_lock, os, os->mutex_create != NULL)) {
         cdp_hub_destroy(h);
         return cdp__fail_nomem("a hub", sizeof *h);
     }

@@ -200,6 +200,7 @@ typedef enum cdp__link_state {
 #define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
 #define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
 #define CDP__PROBE_EVERY_MS 250u
+#define CDP__HOST_MS 20u           /* how long the rank that serves the store lets others read a cause before it reports it */
 #define CDP__VISITOR_MS 10000u       /* a connection that has not said HELLO by then is closed */
 
 struct cdp__mesh;
@@ -232,6 +233,16 @@ typedef struct cdp__visitor {
     struct cdp__visitor *next;
 } cdp__visitor;
 
+/* A rank that fails asks the store before it speaks. First, after a timeout, whom the rank that it waits for is waiting
+   for in turn, and so on to the end; then whether another cause was reported before its own. */
+typedef enum cdp__asking {
+    CDP__ASK_NOTHING,
+    CDP__ASK_NOTE_THERE, /* has that rank left a note that it is waiting itself? */
+    CDP__ASK_NOTE,       /* it has: for whom? */
+    CDP__ASK_CAUSE,      /* put our cause under "fail", unless there is one */
+    CDP__ASK_DONE        /* asked, and either answered or given up */
+} cdp__asking;
+
 /* ---- >>mesh: listener, visitors, links -------------------------------------------------------------------------------------- */
 
 typedef struct cdp__mesh {
@@ -241,6 +252,7 @@ typedef struct cdp__mesh {
     cdp__io listener;
     cdp_addr at; /* where this rank listens */
     uint8_t job[CDP__JOB_BYTES];
+    char job_name[64];
     cdp__link *links;
     cdp__visitor *visitors;
     uint32_t visitor_count;
@@ -250,10 +262,16 @@ typedef struct cdp__mesh {
     cdp_store *store;         /* for questions */
     cdp_store *watch;         /* its one request waits for the key "fail" */
     char fail_key[96];
-    cdp_store_request watch_rq, ask_rq;
-    cdp_bytes watch_key, ask_key, ask_values[2];
+    cdp_store_request watch_rq, ask_rq, note_rq;
+    cdp_bytes watch_key, ask_key, ask_values[2], note_key, note_value;
     uint8_t ask_value[CDP__ABORT_MAX];
-    bool watching, asking, asked;
+    char ask_text[96], note_text[96], note[48];
+    bool watching;
+    cdp__asking asking;
+    bool noting;
+    uint32_t asked_rank;     /* whose note is being read */
+    uint32_t hops;
+    uint64_t answered_ns;
 } cdp__mesh;
 
 CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
@@ -584,6 +602,11 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
 
 CDP__PRIVATE void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
 
+CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
+    if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
+    else cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
+}
+
 /* A request in the background; true when it was taken. */
 CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
@@ -595,32 +618,114 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
     return s->start(s->self, rq) >= CDP_OK;
 }
 
-/* The first cause of a job is the first that reaches the key "fail": put ours there unless there is one. */
-CDP__PRIVATE void cdp__mesh_ask(cdp__mesh *m, const cdp_error *e) {
-    if (m->asked || !m->store) return;
-    m->asked = true;
+/* The first cause of a job is the first that reaches the key "fail". */
+CDP__PRIVATE void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
     m->ask_key.data = m->fail_key;
     m->ask_key.bytes = strlen(m->fail_key);
     m->ask_values[0].data = NULL;
     m->ask_values[0].bytes = 0;
     m->ask_values[1].data = m->ask_value;
     m->ask_values[1].bytes = cdp__error_encode(e, m->ask_value);
-    m->asking = cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values);
+    m->asking = cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values) ? CDP__ASK_CAUSE : CDP__ASK_DONE;
 }
 
-CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) { cdp__mesh_ask((cdp__mesh *)self, e); }
+CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
+    m->asked_rank = rank;
+    cdp__mesh_key(m, m->ask_text, "wait", rank);
+    m->ask_key.data = m->ask_text;
+    m->ask_key.bytes = strlen(m->ask_text);
+    m->asking = cdp__mesh_start(m->store, &m->ask_rq, what == CDP__ASK_NOTE ? CDP_STORE_GET : CDP_STORE_CHECK, &m->ask_key, 1, NULL) ? what : CDP__ASK_DONE;
+}
 
-CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e) {
-    cdp__mesh *m = (cdp__mesh *)self;
+/* "17 2": in operation 17, waiting for rank 2; "17 -": not any more. Returns the rank, or -1. */
+CDP__PRIVATE int32_t cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *note) {
+    const char *p = (const char *)note->data, *end = p + note->bytes;
+    uint32_t v = 0;
+    while (p < end && *p != ' ') ++p;
+    if (p == end || ++p == end) return -1;
+    for (; p < end && *p >= '0' && *p <= '9' && v < m->desc.world_size; ++p) v = v * 10 + (uint32_t)(*p - '0');
+    return p == end && v < m->desc.world_size ? (int32_t)v : -1;
+}
+
+/* The end of the chain of who waits for whom is whom nobody hears from. */
+CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
+    cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
+    if (e->peer == (int32_t)rank) return;
+    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
+    e->peer = (int32_t)rank;
+}
+
+/* An answer has come: the next question. */
+CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
+    const int32_t next = m->asking == CDP__ASK_NOTE ? cdp__mesh_read_note(m, &m->ask_rq.results[0]) : -1;
+    const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
+    cdp_store_request_free(m->store, &m->ask_rq);
+    if (there) {
+        cdp__mesh_ask_note(m, m->asked_rank, CDP__ASK_NOTE);
+    } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
+        cdp__mesh_ask_note(m, (uint32_t)next, CDP__ASK_NOTE_THERE);
+    } else {
+        cdp__mesh_blame(e, m->asked_rank);
+        cdp__mesh_ask_cause(m, e);
+    }
+}
+
+/* Compare_set has answered: ours, or an earlier one. */
+CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
+    const cdp_bytes *v = m->ask_rq.results;
     cdp_error cause;
-    cdp__mesh_ask(m, e);
-    if (!m->asking) return -1;
-    if (m->ask_rq.status == CDP_PENDING) return 0;
-    if (m->ask_rq.status != CDP_OK || !m->ask_rq.results) return -1;
-    if (m->ask_rq.results[0].bytes == m->ask_values[1].bytes && memcmp(m->ask_rq.results[0].data, m->ask_value, (size_t)m->ask_values[1].bytes) == 0) return -1;
-    if (!cdp__error_decode((const uint8_t *)m->ask_rq.results[0].data, m->ask_rq.results[0].bytes, &cause)) return -1;
+    if (v->bytes == m->ask_values[1].bytes && memcmp(v->data, m->ask_value, (size_t)v->bytes) == 0) return -1;
+    if (!cdp__error_decode((const uint8_t *)v->data, v->bytes, &cause)) return -1;
     *e = cause;
     return 1;
+}
+
+/* There is no store to ask any more. Who has seen rank 0 die, and the store with it, knows enough; others had better wait
+   whether somebody tells them more. */
+CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last) {
+    m->asking = CDP__ASK_DONE;
+    if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
+    if (last && e->status == CDP_ERR_TIMEOUT && !m->desc.external_store && m->desc.rank != 0) cdp__mesh_blame(e, 0); /* it is as silent as its store */
+    return last ? -1 : 0;
+}
+
+CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last);
+    if (m->asking == CDP__ASK_NOTHING) {
+        if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0) cdp__mesh_ask_note(m, (uint32_t)e->peer, CDP__ASK_NOTE_THERE);
+        else cdp__mesh_ask_cause(m, e);
+    }
+    while (m->asking != CDP__ASK_DONE && m->asking != CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK) cdp__mesh_follow(m, e);
+    if (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK) {
+        const uint64_t now = m->os->now_ns(m->os->user);
+        if (!m->answered_ns) m->answered_ns = now;
+        if (m->server && !last && now < m->answered_ns + CDP__HOST_MS * CDP__MS) return 0; /* others read it here: do not leave yet */
+        return cdp__mesh_take_cause(m, e);
+    }
+    if (m->asking == CDP__ASK_DONE || m->ask_rq.status != CDP_PENDING) return cdp__mesh_no_answer(m, e, last);
+    if (!last) return 0;
+    m->store->cancel(m->store->self, &m->ask_rq);
+    return cdp__mesh_no_answer(m, e, last);
+}
+
+CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    if (m->store && m->asking == CDP__ASK_NOTHING) cdp__mesh_ask_cause(m, e);
+}
+
+/* Leave a note in the store for those who wait for this rank. */
+CDP__PRIVATE void cdp__mesh_blocked(void *self, uint64_t seq, int32_t peer) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return; /* a store that slow cannot help anyway */
+    if (peer < 0) cdp__format(m->note, sizeof m->note, "%llu -", (unsigned long long)seq);
+    else cdp__format(m->note, sizeof m->note, "%llu %d", (unsigned long long)seq, (int)peer);
+    cdp__mesh_key(m, m->note_text, "wait", m->desc.rank);
+    m->note_key.data = m->note_text;
+    m->note_key.bytes = strlen(m->note_text);
+    m->note_value.data = m->note;
+    m->note_value.bytes = strlen(m->note);
+    m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
 
 /* Accepts a mesh that was only half made. */
@@ -634,7 +739,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         cdp__free(os, m->links[i].rx);
     }
     cdp__loop_remove(&m->loop, &m->listener);
-    if (m->asking && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
+    if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
+    if (m->noting && m->note_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
     if (m->watching && m->watch_rq.status == CDP_PENDING) m->watch->cancel(m->watch->self, &m->watch_rq);
     if (m->watch) cdp_store_destroy(m->watch);
@@ -651,11 +757,6 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    rank), addr/<rank> (where it listens), done (a counter), all (everybody has read everything), fail (the first cause of a
    failure). While a rank is starting, its last will is a cause under "fail": so the death of a process that nobody has a
    connection to yet ends the others' wait. */
-CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
-    if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
-    else cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
-}
-
 /* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
 CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m, bool tell) {
     cdp_error e = *cdp_last_error();
@@ -964,6 +1065,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     m = (cdp__mesh *)cdp__alloc_zero(d.os, sizeof *m);
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = d;
+    cdp__format(m->job_name, sizeof m->job_name, "%s", d.job);
     m->os = d.os;
     st = cdp__mesh_open(m);
     if (st != CDP_OK) {
@@ -980,9 +1082,11 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.wake = cdp__mesh_wake;
     t.failed = cdp__mesh_failed;
     t.first_cause = cdp__mesh_first_cause;
+    t.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
     gd.transport = &t;
-    m->desc.master_addr = m->desc.job = ""; /* the caller's texts are not kept */
+    m->desc.master_addr = ""; /* the caller's texts are not kept */
+    m->desc.job = m->job_name;
     return cdp_group_create(&gd, out);
 }
 
