@@ -1,0 +1,1362 @@
+/*  cdprun.c - starts the ranks of a job on this machine and leaves nothing behind
+
+    COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm        (C11 and POSIX, nothing else)
+
+    EXAMPLES  cdprun -n 4 ./train --epochs 3
+              cdprun -n 2 --timeout 60 --env LOG=debug ./train
+              cdprun -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 ./train
+              cdprun --help
+
+    HOW IT IS BUILT   Three kinds of processes:
+
+        front     what the caller started. Only waits: passes signals on, and hands back the exit code.
+          keeper  its child. Starts the ranks, carries their output, judges their ends.
+            rank  one process group per rank, with whatever the rank itself starts.
+
+    NO ORPHANS   Front and keeper watch each other, so that either may be killed with SIGKILL at any moment:
+      * front dies:  the keeper sees the end of a pipe that only the front holds open, and kills everything.
+      * keeper dies: the kernel kills the ranks (parent-death signal), and the front kills what is left.
+      * grandchildren, even those that left their process group or session: on Linux both processes are
+        "child subreapers", so a process whose parent has died becomes a direct child of the keeper (or of the
+        front). Killing direct children until there are none therefore reaches everything, and no process id
+        can be mistaken for another one, because only the parent itself frees the id of a dead child.
+      * both die in the same instant: the parent-death signal still ends the ranks themselves; the children of
+        a shell wrapper may survive in this one case. The keeper has its own process group, name and title, so
+        that killing "cdprun" by group, name or command line meets the front only.
+    Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left them are not.
+
+    SECTIONS   >>options >>messages >>port >>children >>sink >>stream >>ranks >>stop >>report >>keeper >>front  */
+
+#define _POSIX_C_SOURCE 200809L
+#ifdef __APPLE__
+#define _DARWIN_C_SOURCE
+#endif
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#define VERSION        "0.1.0"
+#define MAX_RANKS      4096                    /* per machine; a typing error should not become a fork bomb */
+#define LINE_BYTES     65536                   /* longest line kept whole                                   */
+#define TAIL_BYTES     4096                    /* last output of a failed rank that the report repeats      */
+#define SINK_BYTES     262144                  /* unwritten output above which the ranks are no longer read */
+#define WRITE_BYTES    4096                    /* a pipe that polls writable takes this much without waiting */
+#define SECOND         INT64_C(1000000000)
+#define NEVER          INT64_MAX
+#define KILL_TICK      (SECOND / 50)
+#define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
+#define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
+#define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
+#define REPEAT_NS      (SECOND / 5)            /* two signals closer than this count as one                 */
+
+enum { EXIT_INTERNAL = 1, EXIT_USAGE = 2, EXIT_TIMEOUT = 124, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+
+/* ---- >>options */
+
+enum { COLOR_AUTO, COLOR_NEVER, COLOR_ALWAYS };
+
+typedef struct options {
+    int          n, nnodes, node_rank, port;   /* node_rank -1: not given; port 0: choose one */
+    const char  *addr;                         /* NULL: not given                             */
+    int64_t      grace, timeout;               /* ns; timeout 0: none                         */
+    bool         prefix, stdin_rank0;
+    int          color;
+    char       **command;                      /* NULL-terminated                             */
+    const char **env;                          /* NAME=VALUE                                  */
+    int          env_count;
+} options;
+
+static const char help_text[] =
+    "cdprun - starts N processes of one program as the ranks of a job, on this machine\n"
+    "\n"
+    "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
+    "\n"
+    "  -n N                number of processes to start here (1 to 4096)\n"
+    "  --env NAME=VALUE    set one more variable for every rank; may be repeated\n"
+    "  --grace SECONDS     how long the others may go on after a failure, and again after SIGTERM (default: 5)\n"
+    "  --timeout SECONDS   end the job after this time, with exit code 124 (default: never)\n"
+    "  --no-prefix         pass output on as it is, without '[RANK] ' before each line\n"
+    "  --color WHEN        colour the prefix by rank: auto, always or never (default: auto)\n"
+    "  --no-stdin          give /dev/null to rank 0, too\n"
+    "  -h, --help          print this text\n"
+    "  -V, --version       print the version\n"
+    "\n"
+    "several machines (run cdprun once on each):\n"
+    "  --nnodes M          number of machines (default: 1); each runs N ranks\n"
+    "  --node-rank K       which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK\n"
+    "  --master-addr ADDR  address of the machine with rank 0 (default: 127.0.0.1; required if M > 1)\n"
+    "  --master-port PORT  port on it (default: one that is free now; required if M > 1)\n"
+    "\n"
+    "Each process finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.\n"
+    "\n"
+    "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. (On a terminal\n"
+    "         the ranks are background processes, so that ctrl-C reaches each of them exactly once, through cdprun.)\n"
+    "Output:  whole lines; stdout goes to stdout, stderr to stderr. A line over 64 KiB is cut; its further pieces start\n"
+    "         with '[RANK]+'. Progress bars (text ended by a carriage return alone) appear as lines, at most one per\n"
+    "         second and rank. With --no-prefix no byte is added but a line end between the texts of two ranks.\n"
+    "Failure: the first rank that exits with a code other than 0, or dies by a signal, ends the job: the others have\n"
+    "         --grace seconds to finish by themselves, then they get SIGTERM, then, after as long again, SIGKILL. A\n"
+    "         report names the first failure, repeats its last 4 KiB of stderr (stdout if there is none), and lists\n"
+    "         how each rank ended.\n"
+    "Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job in the same way; a second one kills\n"
+    "         at once. SIGUSR1 and SIGUSR2 are passed on. Processes that ranks leave behind are ended with the job,\n"
+    "         also when cdprun itself is killed.\n"
+    "Exit:    0 if every rank exits with 0; otherwise the first failing rank's exit code, 128 + signal number if it\n"
+    "         died by a signal (or cdprun was sent one), 124 timeout, 126 command cannot be run, 127 not found, 141 if\n"
+    "         the reader of stdout went away, 2 wrong usage, 1 cdprun itself could not go on.\n"
+    "\n"
+    "examples:\n"
+    "  cdprun -n 4 ./train --epochs 3\n"
+    "  cdprun -n 2 sh -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec ./train'\n"
+    "  cdprun -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29500 ./train\n";
+
+_Noreturn static void usage_error(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("cdprun: ", stderr);
+    vfprintf(stderr, format, args);
+    fputs(" (see cdprun --help)\n", stderr);
+    va_end(args);
+    exit(EXIT_USAGE);
+}
+
+static int number_option(const char *name, const char *text, int min, int max)
+{
+    char *end;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    if (end == text || *end != '\0') usage_error("%s needs a whole number, not '%s'", name, text);
+    if (errno != 0 || value < min || value > max) usage_error("%s must be between %d and %d, not %s", name, min, max, text);
+    return (int)value;
+}
+
+static int64_t seconds_option(const char *name, const char *text)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(value) || value < 0 || value > 1e9)
+        usage_error("%s needs a number of seconds, not '%s'", name, text);
+    return (int64_t)(value * 1e9);
+}
+
+static int color_option(const char *text)
+{
+    if (strcmp(text, "auto") == 0) return COLOR_AUTO;
+    if (strcmp(text, "never") == 0) return COLOR_NEVER;
+    if (strcmp(text, "always") == 0) return COLOR_ALWAYS;
+    usage_error("--color must be auto, always or never, not '%s'", text);
+}
+
+static const char *env_option(const char *text)
+{
+    static const char *const own[] = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT" };
+    const char *eq = strchr(text, '=');
+    if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; ++i)
+        if (strlen(own[i]) == (size_t)(eq - text) && strncmp(own[i], text, strlen(own[i])) == 0)
+            usage_error("--env cannot set %s, because cdprun sets it", own[i]);
+    return text;
+}
+
+typedef struct option_row { const char *name; char id; bool has_value; } option_row;
+
+static const option_row option_table[] = {
+    { "-n", 'n', true }, { "-np", 'n', true }, { "--env", 'e', true }, { "--grace", 'g', true }, { "--timeout", 't', true },
+    { "--no-prefix", 'p', false }, { "--color", 'c', true }, { "--no-stdin", 'i', false }, { "--nnodes", 'm', true },
+    { "--node-rank", 'k', true }, { "--master-addr", 'a', true }, { "--master-port", 'o', true },
+    { "-h", 'h', false }, { "--help", 'h', false }, { "-V", 'v', false }, { "--version", 'v', false },
+};
+
+/* Finds "--name", "--name=value" and "-n4"; *value is NULL unless the value is part of the same word. */
+static const option_row *option_find(const char *word, const char **value)
+{
+    for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
+        const option_row *row = &option_table[i];
+        const size_t len = strlen(row->name);
+        *value = NULL;
+        if (strcmp(word, row->name) == 0) return row;
+        if (strncmp(word, row->name, len) != 0) continue;
+        if (word[1] == '-' && word[len] == '=') {
+            *value = word + len + 1;
+            if (!row->has_value) usage_error("%s takes no value", row->name);
+            return row;
+        }
+        if (row->id == 'n' && word[len] >= '0' && word[len] <= '9') { *value = word + len; return row; }
+    }
+    usage_error("unknown option '%s'", word);
+}
+
+static void option_apply(options *o, const option_row *row, const char *value)
+{
+    switch (row->id) {
+    case 'n': o->n = number_option(row->name, value, 1, MAX_RANKS); break;
+    case 'm': o->nnodes = number_option(row->name, value, 1, 1000000); break;
+    case 'k': o->node_rank = number_option(row->name, value, 0, INT_MAX); break;
+    case 'o': o->port = number_option(row->name, value, 1, 65535); break;
+    case 'a': o->addr = value; break;
+    case 'e': o->env[o->env_count++] = env_option(value); break;
+    case 'g': o->grace = seconds_option(row->name, value); break;
+    case 't': o->timeout = seconds_option(row->name, value); break;
+    case 'c': o->color = color_option(value); break;
+    case 'p': o->prefix = false; break;
+    case 'i': o->stdin_rank0 = false; break;
+    case 'h': fputs(help_text, stdout); exit(0);
+    default:  puts("cdprun " VERSION); exit(0);
+    }
+    if (row->id == 't' && o->timeout == 0) usage_error("--timeout must be more than 0 seconds");
+    if (row->id == 'a' && value[0] == '\0') usage_error("--master-addr must not be empty");
+}
+
+static void options_check(const options *o)
+{
+    if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
+    if (o->command[0] == NULL) usage_error("the command is missing: what should be started?");
+    if (o->command[0][0] == '\0') usage_error("the command is empty");
+    if (o->nnodes == 1 && o->node_rank > 0) usage_error("--node-rank %d needs --nnodes", o->node_rank);
+    if (o->nnodes == 1) return;
+    if (o->node_rank < 0) usage_error("--nnodes needs --node-rank, the number of this machine");
+    if (o->node_rank >= o->nnodes) usage_error("--node-rank must be below --nnodes (%d), not %d", o->nnodes, o->node_rank);
+    if (o->addr == NULL || o->port == 0) usage_error("--nnodes needs --master-addr and --master-port, the same on all machines");
+    if (o->n > INT_MAX / o->nnodes) usage_error("%d ranks on each of %d machines are too many", o->n, o->nnodes);
+}
+
+static options options_parse(int argc, char **argv)
+{
+    options o = { .nnodes = 1, .node_rank = -1, .grace = 5 * SECOND, .prefix = true, .stdin_rank0 = true };
+    o.env = calloc((size_t)argc + 1, sizeof *o.env);
+    if (o.env == NULL) usage_error("out of memory");
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; ++i) {
+        const char *value;
+        if (strcmp(argv[i], "--") == 0) { ++i; break; }
+        const option_row *row = option_find(argv[i], &value);
+        if (row->has_value && value == NULL) {
+            if (++i >= argc) usage_error("%s needs a value", row->name);
+            value = argv[i];
+        }
+        option_apply(&o, row, value);
+    }
+    o.command = argv + i;
+    options_check(&o);
+    if (o.node_rank < 0) o.node_rank = 0;
+    if (o.addr == NULL) o.addr = "127.0.0.1";
+    return o;
+}
+
+/* Two pipes per rank. The ranks themselves get the old limit back (see rank_exec). */
+static struct rlimit files_raise(int n)
+{
+    struct rlimit old, raised;
+    const rlim_t need = (rlim_t)n * 2 + 32;
+    if (getrlimit(RLIMIT_NOFILE, &old) != 0) usage_error("cannot read the limit of open files: %s", strerror(errno));
+    if (old.rlim_cur == RLIM_INFINITY || old.rlim_cur >= need) return old;
+    raised = old;
+    raised.rlim_cur = need;
+    if ((old.rlim_max != RLIM_INFINITY && old.rlim_max < need) || setrlimit(RLIMIT_NOFILE, &raised) != 0)
+        usage_error("-n %d needs %ju open files, but the limit is %ju", n, (uintmax_t)need, (uintmax_t)old.rlim_max);
+    return old;
+}
+
+/* ---- >>messages  Names and times. */
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
+}
+
+static double seconds(int64_t ns) { return (double)ns / 1e9; }
+
+static const char *signal_name(int sig)
+{
+    static const struct { int sig; const char *name; } table[] = {
+        { SIGHUP, "SIGHUP" },   { SIGINT, "SIGINT" },   { SIGQUIT, "SIGQUIT" }, { SIGILL, "SIGILL" },   { SIGTRAP, "SIGTRAP" },
+        { SIGABRT, "SIGABRT" }, { SIGBUS, "SIGBUS" },   { SIGFPE, "SIGFPE" },   { SIGKILL, "SIGKILL" }, { SIGUSR1, "SIGUSR1" },
+        { SIGSEGV, "SIGSEGV" }, { SIGUSR2, "SIGUSR2" }, { SIGPIPE, "SIGPIPE" }, { SIGALRM, "SIGALRM" }, { SIGTERM, "SIGTERM" },
+        { SIGXCPU, "SIGXCPU" }, { SIGXFSZ, "SIGXFSZ" }, { SIGSYS, "SIGSYS" },
+    };
+    static char other[24];
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; ++i)
+        if (table[i].sig == sig) return table[i].name;
+    snprintf(other, sizeof other, "signal %d", sig);
+    return other;
+}
+
+static int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+/* In the keeper. Whatever has been started is then ended by the front. */
+_Noreturn static void fatal(const char *what)
+{
+    fprintf(stderr, "cdprun: %s: %s\n", what, strerror(errno));
+    _exit(EXIT_INTERNAL);
+}
+
+static void *zalloc(size_t count, size_t size)
+{
+    void *p = calloc(count, size);
+    if (p == NULL) fatal("out of memory");
+    return p;
+}
+
+static void pipe_make(int fds[2])                /* pipe2() is not everywhere; nothing else forks in between */
+{
+    if (pipe(fds) != 0) fatal("cannot make a pipe");
+    for (int i = 0; i < 2; ++i)
+        if (fcntl(fds[i], F_SETFD, FD_CLOEXEC) != 0) fatal("cannot set up a pipe");
+}
+
+static void nonblocking(int fd)
+{
+    if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) fatal("cannot set up a pipe");
+}
+
+/* ---- >>port
+   The kernel chooses (bind to port 0), on the wildcard address, because rank 0 may listen on any address of this
+   machine. The socket is closed before rank 0 starts: one that stays bound would stop every server that does not set
+   SO_REUSEADDR. What then keeps others off the port until rank 0 listens:
+   * other launchers: a name in Linux's abstract socket namespace, one per port, held for the whole job. It belongs to
+     the same network namespace as the port, is seen by all users, needs no file, and goes when its holder dies.
+   * outgoing connections: Linux gives even ports to connect() and odd ones to bind() until one half is used up.
+   * other servers that ask for any free port: nothing but luck; the kernel's choice is random in some 14,000 ports. */
+
+static int port_free(void)
+{
+    struct sockaddr_in6 six;
+    struct sockaddr_in  four;
+    const int off = 0;
+    int port = -1;
+    memset(&six, 0, sizeof six);
+    memset(&four, 0, sizeof four);
+    six.sin6_family = AF_INET6;
+    four.sin_family = AF_INET;
+    socklen_t six_len = sizeof six, four_len = sizeof four;
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);                  /* both families at once */
+    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
+        bind(fd, (const struct sockaddr *)&six, sizeof six) == 0 && getsockname(fd, (struct sockaddr *)&six, &six_len) == 0)
+        port = ntohs(six.sin6_port);
+    if (fd >= 0) close(fd);
+    if (port > 0) return port;
+    fd = socket(AF_INET, SOCK_STREAM, 0);                       /* a machine without IPv6 */
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)&four, sizeof four) == 0 &&
+        getsockname(fd, (struct sockaddr *)&four, &four_len) == 0)
+        port = ntohs(four.sin_port);
+    if (fd >= 0) close(fd);
+    return port;
+}
+
+/* False only if another launcher has this port. The socket stays open until the keeper ends. */
+static bool port_claim(int port)
+{
+#ifdef __linux__
+    struct sockaddr_un name;
+    memset(&name, 0, sizeof name);
+    name.sun_family = AF_UNIX;
+    const int len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cdprun/port/%d", port);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    if (fd < 0) return true;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (bind(fd, (const struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)) == 0)
+        return true;
+    const int reason = errno;
+    close(fd);
+    return reason != EADDRINUSE;
+#else
+    (void)port;
+    return true;
+#endif
+}
+
+static int port_choose(void)
+{
+    for (int tries = 0; tries < 100; ++tries) {
+        const int port = port_free();
+        if (port < 0) fatal("cannot find a free port");
+        if (port_claim(port)) return port;
+    }
+    errno = EADDRINUSE;
+    fatal("cannot find a free port");
+}
+
+/* ---- >>children  What front and keeper both need in order to leave nobody behind. */
+
+static void adopt_orphans(void)
+{
+#ifdef __linux__
+    prctl(PR_SET_CHILD_SUBREAPER, 1L, 0L, 0L, 0L);
+#endif
+}
+
+static void die_with(pid_t parent)
+{
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, (unsigned long)SIGKILL, 0L, 0L, 0L);
+#endif
+    if (getppid() != parent) _exit(EXIT_INTERNAL);   /* it died before the line above */
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[40], text[512];
+    long parent = 0;
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    const char *end = strrchr(text, ')');            /* the name before it may contain anything */
+    return end != NULL && sscanf(end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : 0;
+}
+
+/* Signals every direct child for which skip() is not true. A child keeps its id until we wait for it. */
+static void children_signal(int sig, bool (*skip)(void *user, pid_t pid), void *user)
+{
+    DIR *proc = opendir("/proc");
+    if (proc == NULL) return;
+    for (struct dirent *e; (e = readdir(proc)) != NULL;) {
+        const pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+        if (pid > 0 && parent_of(pid) == getpid() && !(skip != NULL && skip(user, pid))) kill(pid, sig);
+    }
+    closedir(proc);
+}
+
+/* ---- >>sink  Where output goes. Written without ever blocking, so that a paused reader stops no timer. */
+
+typedef struct stream stream;
+
+typedef struct sink {
+    int           fd;
+    char         *data;          /* [start, end) is not written yet                       */
+    size_t        start, end, cap;
+    bool          color;
+    bool          closed, told;  /* closed: a write has failed, everything is discarded   */
+    bool          mid_line;      /* the last byte did not end a line ...                  */
+    const stream *last;          /* ... and came from here (NULL: from cdprun itself)     */
+    int           error;         /* why: EPIPE if its reader has gone                     */
+} sink;
+
+static size_t sink_pending(const sink *k) { return k->end - k->start; }
+static bool   sink_full(const sink *k)    { return sink_pending(k) > SINK_BYTES; }
+
+static void sink_put(sink *k, const char *p, size_t n)
+{
+    if (k->closed || n == 0) return;
+    if (k->end + n > k->cap) {
+        if (k->start > 0) memmove(k->data, k->data + k->start, sink_pending(k));
+        k->end -= k->start;
+        k->start = 0;
+        while (k->end + n > k->cap) k->cap = k->cap ? k->cap * 2 : WRITE_BYTES;
+        k->data = realloc(k->data, k->cap);
+        if (k->data == NULL) fatal("out of memory");
+    }
+    memcpy(k->data + k->end, p, n);
+    k->end += n;
+    k->mid_line = p[n - 1] != '\n' && p[n - 1] != '\r';
+}
+
+/* Before text from another source, an open line is ended. */
+static void sink_source(sink *k, const stream *s)
+{
+    if (k->mid_line && k->last != s) sink_put(k, "\n", 1);
+    k->last = s;
+}
+
+static void sink_flush(sink *k)
+{
+    while (sink_pending(k) > 0) {
+        struct pollfd p = { .fd = k->fd, .events = POLLOUT };
+        if (poll(&p, 1, 0) <= 0) return;
+        const size_t n = sink_pending(k) < WRITE_BYTES ? sink_pending(k) : WRITE_BYTES;
+        const ssize_t done = write(k->fd, k->data + k->start, n);
+        if (done < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (done < 0) {
+            k->error = errno;
+            k->closed = true;
+            k->start = k->end = 0;
+            return;
+        }
+        k->start += (size_t)done;
+    }
+    k->start = k->end = 0;
+}
+
+static bool color_wanted(int option, int fd)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    if (option != COLOR_AUTO) return option == COLOR_ALWAYS;
+    return isatty(fd) && !(no != NULL && no[0] != '\0') && term != NULL && strcmp(term, "dumb") != 0;
+}
+
+static void sink_open(sink *k, int fd, int color)
+{
+    k->fd = fd;
+    k->color = color_wanted(color, fd);
+}
+
+/* ---- >>stream  One output pipe of one rank: bytes in, lines out. */
+
+struct stream {
+    int      fd;                  /* -1: ended                                                     */
+    sink    *to;
+    bool     prefixed, cut;       /* cut: what comes next continues a line that was too long       */
+    bool     eat_newline;         /* the held text was shown already, only its '\n' may follow     */
+    char     prefix[48];
+    int      prefix_len;
+    int64_t  shown, due;          /* progress text: last shown; when to show the held one (NEVER)  */
+    uint64_t total;               /* bytes put into tail so far                                    */
+    size_t   len;                 /* bytes in line                                                 */
+    char     tail[TAIL_BYTES];    /* ring of the last lines                                        */
+    char    *line;                /* text whose end has not come yet, up to LINE_BYTES             */
+};
+
+static stream *stream_open(int fd, sink *to, const options *o, int rank)
+{
+    static const int colors[] = { 36, 33, 32, 35, 34, 31 };
+    char largest[16];
+    const int width = snprintf(largest, sizeof largest, "%d", o->n * o->nnodes - 1);
+    const int color = colors[(size_t)rank % (sizeof colors / sizeof colors[0])];
+    stream *s = zalloc(1, sizeof *s);
+    s->line = malloc(LINE_BYTES);                    /* not zeroed: pages that stay unused cost nothing */
+    if (s->line == NULL) fatal("out of memory");
+    s->fd = fd;
+    s->to = to;
+    s->prefixed = o->prefix;
+    s->shown = now_ns() - SECOND;
+    s->due = NEVER;
+    s->prefix_len = to->color ? snprintf(s->prefix, sizeof s->prefix, "\033[%dm[%*d]\033[0m", color, width, rank)
+                              : snprintf(s->prefix, sizeof s->prefix, "[%*d]", width, rank);
+    return s;
+}
+
+static void tail_add(stream *s, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) s->tail[s->total++ % TAIL_BYTES] = p[i];
+}
+
+/* One line or a piece of one, without its end. */
+static void stream_emit(stream *s, const char *p, size_t n)
+{
+    if (n > 0 && p[n - 1] == '\r') --n;
+    sink_source(s->to, s);
+    sink_put(s->to, s->prefix, (size_t)s->prefix_len);
+    sink_put(s->to, s->cut ? "+" : " ", 1);
+    sink_put(s->to, p, n);
+    sink_put(s->to, "\n", 1);
+    tail_add(s, p, n);
+    tail_add(s, "\n", 1);
+}
+
+static void stream_emit_raw(stream *s, const char *p, size_t n)
+{
+    if (n == 0) return;
+    sink_source(s->to, s);
+    sink_put(s->to, p, n);
+    tail_add(s, p, n);
+}
+
+/* Length of the first complete line, its end included; 0: not complete. A '\r' alone ends progress text; whether
+   one at the very end is alone will only be known with the next byte. */
+static size_t line_length(const char *p, size_t len, bool *progress)
+{
+    size_t i = 0;
+    *progress = false;
+    while (i < len && p[i] != '\n' && p[i] != '\r') ++i;
+    if (i == len) return 0;
+    if (p[i] == '\n') return i + 1;
+    if (i + 1 == len) return 0;
+    if (p[i + 1] == '\n') return i + 2;
+    *progress = true;
+    return i + 1;
+}
+
+static size_t lines_out(stream *s)
+{
+    size_t at = 0, used;
+    bool progress;
+    if (s->eat_newline && s->len > 0) {
+        at = s->line[0] == '\n';
+        s->eat_newline = false;
+    }
+    for (; (used = line_length(s->line + at, s->len - at, &progress)) > 0; at += used) {
+        const int64_t now = progress ? now_ns() : 0;
+        const bool show = !progress || (used > 1 && now - s->shown >= SECOND);
+        if (show) stream_emit(s, s->line + at, used - 1);
+        if (show && progress) s->shown = now;
+        s->cut = false;
+    }
+    return at;
+}
+
+static size_t lines_out_raw(stream *s)
+{
+    size_t n = s->len;
+    while (n > 0 && s->line[n - 1] != '\n' && s->line[n - 1] != '\r') --n;
+    stream_emit_raw(s, s->line, n);
+    return n;
+}
+
+/* Passes on what the buffer holds: whole lines, or everything at the end and when a line is too long. */
+static void stream_split(stream *s, bool all)
+{
+    const size_t done = s->prefixed ? lines_out(s) : lines_out_raw(s);
+    const size_t rest = s->len - done;
+    memmove(s->line, s->line + done, rest);
+    s->len = rest;
+    s->due = NEVER;
+    if (rest > 0 && (all || rest == LINE_BYTES)) {
+        if (s->prefixed) stream_emit(s, s->line, rest); else stream_emit_raw(s, s->line, rest);
+        s->cut = !all;
+        s->len = 0;
+    } else if (s->prefixed && rest > 1 && s->line[rest - 1] == '\r') {
+        const int64_t soon = now_ns() + SECOND / 50;             /* time for a '\n' to arrive */
+        s->due = s->shown + SECOND > soon ? s->shown + SECOND : soon;
+    }
+}
+
+static void stream_show_progress(stream *s, int64_t now)
+{
+    if (now < s->due) return;
+    stream_emit(s, s->line, s->len);
+    s->due = NEVER;
+    s->shown = now;
+    s->len = 0;
+    s->eat_newline = true;
+}
+
+static void stream_end(stream *s)
+{
+    if (s->fd < 0) return;
+    stream_split(s, true);
+    close(s->fd);
+    s->fd = -1;
+}
+
+/* One read. False: nothing more to be had now. */
+static bool stream_pump(stream *s)
+{
+    if (s->fd < 0) return false;
+    const ssize_t n = read(s->fd, s->line + s->len, LINE_BYTES - s->len);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (n <= 0) {
+        stream_end(s);
+        return false;
+    }
+    s->len += (size_t)n;
+    stream_split(s, false);
+    return true;
+}
+
+/* ---- >>ranks */
+
+typedef struct rank {
+    pid_t   pid;                  /* 0: not started                                        */
+    bool    ended, by_us;         /* by_us: died by a signal that cdprun had sent          */
+    bool    group_left;           /* its process group outlived it                         */
+    int     status;
+    int64_t end;
+    stream *out[2];               /* stdout, stderr                                        */
+} rank;
+
+typedef enum phase {
+    RUN,     /* all is well                                                                */
+    GRACE,   /* something has ended the job; ranks may end by themselves until deadline    */
+    TERM,    /* they have been sent SIGTERM; until deadline                                */
+    SWEEP,   /* all ranks have ended, processes they left behind have been sent SIGTERM    */
+    KILL,    /* SIGKILL for every child, again and again, until there are none or deadline */
+    DRAIN,   /* nobody is left who could write: read the pipes to their ends               */
+    FLUSH,   /* report made; write what is buffered                                        */
+    DONE
+} phase;
+
+typedef enum cause { NOTHING, FAILURE, SIGNALLED, TIMED_OUT, NOT_STARTED, READER_GONE } cause;
+
+typedef struct job {
+    const options *opts;
+    struct rlimit  files;         /* what the ranks get back                               */
+    sigset_t       mask;
+    rank          *ranks;
+    int            running;       /* ranks that have not ended                             */
+    bool           children;      /* something has not been waited for                     */
+    sink           sinks[2], *to[2]; /* to[1] is the same as to[0] if both are one file    */
+    struct pollfd *polls;
+    int            control;       /* from the front: one byte per signal; its end: front died; -1 closed */
+    int            started;       /* exec errors come here; its end: every rank has started              */
+    phase          phase;
+    cause          cause;
+    int            first;         /* rank of the first failure                             */
+    int            code;
+    int            user_signal;   /* first signal that asked for the end                   */
+    int64_t        user_signal_at, begin, deadline, timeout_at;
+    uint64_t       sent;          /* signals that we have sent, as bits                    */
+    bool           abandoned;     /* the front is dead: nobody to report to                */
+} job;
+
+typedef struct start_error { int local, error; } start_error;
+
+static int global_rank(const job *j, int local) { return j->opts->node_rank * j->opts->n + local; }
+
+static void say(job *j, const char *format, ...)
+{
+    char text[1024] = "cdprun: ";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + 8, sizeof text - 9, format, args);
+    va_end(args);
+    sink_source(j->to[1], NULL);
+    sink_put(j->to[1], text, strlen(text));
+    sink_put(j->to[1], "\n", 1);
+}
+
+static int rank_of_pid(const job *j, pid_t pid)
+{
+    for (int i = 0; i < j->opts->n; ++i)
+        if (j->ranks[i].pid == pid && !j->ranks[i].ended) return i;
+    return -1;
+}
+
+static void env_set(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    if (setenv(name, text, 1) != 0) fatal("cannot set the environment");
+}
+
+static void env_common(const options *o, int port)
+{
+    for (int i = 0; i < o->env_count; ++i) {
+        char *name = strdup(o->env[i]);
+        if (name == NULL) fatal("out of memory");
+        char *value = strchr(name, '=');
+        *value++ = '\0';
+        if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
+        free(name);
+    }
+    env_set("WORLD_SIZE", o->n * o->nnodes);
+    env_set("LOCAL_WORLD_SIZE", o->n);
+    env_set("MASTER_PORT", port);
+    if (setenv("MASTER_ADDR", o->addr, 1) != 0) fatal("cannot set the environment");
+}
+
+/* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this puts things right. */
+_Noreturn static void rank_exec(const job *j, int local, pid_t keeper, int out, int err, int report)
+{
+    setpgid(0, 0);
+    die_with(keeper);
+    signal(SIGCHLD, SIG_DFL);
+    env_set("RANK", global_rank(j, local));
+    env_set("LOCAL_RANK", local);
+    const bool keep_stdin = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
+    const int null = keep_stdin ? 0 : open("/dev/null", O_RDONLY);
+    start_error e = { .local = local };
+    if (null >= 0 && dup2(null, 0) >= 0 && dup2(out, 1) >= 0 && dup2(err, 2) >= 0) {
+        if (null > 2) close(null);
+        setrlimit(RLIMIT_NOFILE, &j->files);
+        sigprocmask(SIG_SETMASK, &j->mask, NULL);
+        execvp(j->opts->command[0], j->opts->command);
+    }
+    e.error = errno;
+    const ssize_t told = write(report, &e, sizeof e);   /* less than PIPE_BUF: never mixed with another's */
+    _exit(told < 0 ? EXIT_INTERNAL : EXIT_NOT_FOUND);
+}
+
+static void rank_start(job *j, int local, int report)
+{
+    int out[2], err[2];
+    const pid_t keeper = getpid();
+    rank *r = &j->ranks[local];
+    pipe_make(out);
+    pipe_make(err);
+    const pid_t pid = fork();
+    if (pid < 0) fatal("cannot start all processes");
+    if (pid == 0) rank_exec(j, local, keeper, out[1], err[1], report);
+    setpgid(pid, pid);                               /* here too, so that the group is there at once */
+    close(out[1]);
+    close(err[1]);
+    nonblocking(out[0]);
+    nonblocking(err[0]);
+    r->pid = pid;
+    r->out[0] = stream_open(out[0], j->to[0], j->opts, global_rank(j, local));
+    r->out[1] = stream_open(err[0], j->to[1], j->opts, global_rank(j, local));
+    ++j->running;
+}
+
+static bool is_rank(void *user, pid_t pid) { return rank_of_pid(user, pid) >= 0; }
+
+/* To the groups of all ranks, and to what ended ranks have left behind. */
+static void ranks_signal(job *j, int sig)
+{
+    j->sent |= UINT64_C(1) << (sig & 63);
+    for (int i = 0; i < j->opts->n; ++i) {
+        const rank *r = &j->ranks[i];
+        if (r->pid > 0 && !r->ended && kill(-r->pid, sig) != 0) kill(r->pid, sig);
+#ifndef __linux__
+        if (r->ended && r->group_left) kill(-r->pid, sig);   /* a group that lives keeps its number */
+#endif
+    }
+    children_signal(sig, sig == SIGKILL ? NULL : is_rank, j);
+}
+
+static void end_text(char *text, size_t size, const rank *r)
+{
+    if (!r->ended) snprintf(text, size, "did not end");
+    else if (!WIFSIGNALED(r->status)) snprintf(text, size, "exit code %d", WEXITSTATUS(r->status));
+    else if (r->by_us) snprintf(text, size, "%s from cdprun", signal_name(WTERMSIG(r->status)));
+    else snprintf(text, size, "killed by %s (%s)", signal_name(WTERMSIG(r->status)), strsignal(WTERMSIG(r->status)));
+}
+
+/* ---- >>stop  What ends a job, and the steps from there to its end. */
+
+static void enter(job *j, phase p, int64_t wait)
+{
+    j->phase = p;
+    j->deadline = wait == NEVER ? NEVER : now_ns() + wait;
+}
+
+/* A stopped process sees no signal but SIGKILL until it continues. */
+static void ranks_ask_to_end(job *j, int sig)
+{
+    ranks_signal(j, sig);
+    ranks_signal(j, SIGCONT);
+}
+
+static void enter_term(job *j)
+{
+    ranks_ask_to_end(j, SIGTERM);
+    enter(j, TERM, j->opts->grace);
+}
+
+static void enter_kill(job *j)
+{
+    ranks_signal(j, SIGKILL);
+    enter(j, KILL, KILL_LIMIT);
+}
+
+static void on_failure(job *j, int local)
+{
+    char text[96];
+    const rank *r = &j->ranks[local];
+    j->cause = FAILURE;
+    j->first = local;
+    j->code = exit_code_of(r->status);
+    enter(j, GRACE, j->opts->grace);
+    if (j->running == 0) return;
+    end_text(text, sizeof text, r);
+    say(j, "rank %d failed: %s after %.2f s; the others have %.10g s to end by themselves", global_rank(j, local), text,
+        seconds(r->end - j->begin), seconds(j->opts->grace));
+}
+
+static void on_timeout(job *j)
+{
+    if (j->phase >= DRAIN) {                          /* only the reader of our output is late */
+        j->phase = DONE;
+    } else if (j->phase == RUN) {
+        j->cause = TIMED_OUT;
+        j->code = EXIT_TIMEOUT;
+        say(j, "the job has not ended within %.10g s; ending it", seconds(j->opts->timeout));
+        enter_term(j);
+    }
+    j->timeout_at = NEVER;
+}
+
+static void on_reader_gone(job *j)
+{
+    if (j->phase != RUN) return;
+    j->cause = READER_GONE;                           /* what any program in a pipeline does */
+    j->code = 128 + SIGPIPE;
+    enter_term(j);
+}
+
+/* The first signal asks, a second one kills. Some senders signal twice in a row and mean it once. */
+static void on_stop_signal(job *j, int sig)
+{
+    const int64_t now = now_ns();
+    if (j->user_signal != 0 && now - j->user_signal_at < REPEAT_NS) return;
+    const bool again = j->user_signal != 0;
+    if (!again) j->user_signal = sig;
+    j->user_signal_at = now;
+    if (j->cause == NOTHING) {
+        j->cause = SIGNALLED;
+        j->code = 128 + sig;
+    }
+    if (j->phase >= DRAIN) { j->phase = DONE; return; }   /* only the reader of our output is late */
+    if (j->phase == KILL) return;
+    if (again) { enter_kill(j); return; }
+    ranks_ask_to_end(j, sig);
+    if (j->phase == RUN && sig != SIGTERM) enter(j, GRACE, j->opts->grace);
+    else if (j->phase == RUN || j->phase == GRACE) enter(j, TERM, j->opts->grace);
+}
+
+static void read_control(job *j)
+{
+    unsigned char sig;
+    ssize_t n = -1;
+    while (j->control >= 0 && (n = read(j->control, &sig, 1)) == 1) {
+        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT) on_stop_signal(j, sig);
+        else ranks_signal(j, sig);
+    }
+    if (n == 0) {                                     /* the front is dead */
+        close(j->control);
+        j->control = -1;
+        j->abandoned = true;
+        enter_kill(j);
+    }
+}
+
+/* However many ranks meet the same error, it is told once. */
+static void read_started(job *j)
+{
+    start_error e;
+    ssize_t n = -1;
+    while (j->started >= 0 && (n = read(j->started, &e, sizeof e)) == (ssize_t)sizeof e) {
+        const char *command = j->opts->command[0];
+        if (j->cause == NOT_STARTED || j->abandoned) continue;
+        const bool there = e.error == ENOENT && strchr(command, '/') != NULL && access(command, F_OK) == 0;
+        j->cause = NOT_STARTED;
+        j->code = e.error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+        say(j, "cannot run '%s': %s%s", command, strerror(e.error), there ? " (the interpreter or loader that it names)" : "");
+        enter_kill(j);
+    }
+    if (n == 0) {
+        close(j->started);
+        j->started = -1;
+    }
+}
+
+/* Of several failures seen at one look, a crash is more likely the first cause than an exit code, by which the
+   survivors of a distributed job report that they have lost a peer. */
+static int blame(const rank *r)
+{
+    static const int crashes[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP };
+    if (r->status == 0) return 0;
+    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
+        if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
+    return 1;
+}
+
+static void rank_ended(job *j, rank *r, int status)
+{
+    r->ended = true;
+    r->status = status;
+    r->end = now_ns();
+    r->by_us = WIFSIGNALED(status) && (j->sent >> (WTERMSIG(status) & 63) & 1) != 0;
+    r->group_left = kill(-r->pid, 0) == 0;
+    --j->running;
+    for (int k = 0; k < 2; ++k)                       /* its last words before the news of its end; a process that */
+        for (int reads = 0; reads < 16 && stream_pump(r->out[k]); ++reads) {}   /* it left behind may write for ever */
+}
+
+static void reap(job *j)
+{
+    int status, worst = -1;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        const int i = rank_of_pid(j, pid);
+        if (i < 0) continue;                          /* adopted */
+        rank_ended(j, &j->ranks[i], status);
+        if (worst < 0 || blame(&j->ranks[i]) > blame(&j->ranks[worst])) worst = i;
+    }
+    j->children = pid == 0;
+    if (worst < 0) return;
+    read_started(j);                                  /* an exit by exec failure is not the program's own */
+    if (j->phase == RUN && blame(&j->ranks[worst]) > 0) on_failure(j, worst);
+}
+
+/* ---- >>report */
+
+static void report_tail(job *j, const stream *s)
+{
+    sink *k = j->to[1];
+    bool start = s->total <= TAIL_BYTES;              /* otherwise the first line is not whole */
+    const uint64_t from = start ? 0 : s->total - TAIL_BYTES;
+    if (!start && memchr(s->tail, '\n', TAIL_BYTES - 1) == NULL) start = true;
+    bool indent = true;
+    for (uint64_t i = from; i < s->total; ++i) {
+        const char c = s->tail[i % TAIL_BYTES];
+        if (start && indent) sink_put(k, "    ", 4);
+        if (start) sink_put(k, &c, 1);
+        indent = c == '\n';
+        start = start || indent;
+    }
+    if (!indent) sink_put(k, "\n", 1);
+}
+
+/* One line per run of ranks that ended alike. */
+static void report_ends(job *j)
+{
+    say(j, "how each rank ended:");
+    for (int i = 0, next; i < j->opts->n; i = next) {
+        char text[96], other[96], who[48], line[192];
+        int64_t last = j->ranks[i].end;
+        end_text(text, sizeof text, &j->ranks[i]);
+        for (next = i + 1; next < j->opts->n; ++next) {
+            end_text(other, sizeof other, &j->ranks[next]);
+            if (strcmp(text, other) != 0) break;
+            if (j->ranks[next].end > last) last = j->ranks[next].end;
+        }
+        if (next == i + 1) snprintf(who, sizeof who, "rank %d", global_rank(j, i));
+        else snprintf(who, sizeof who, "ranks %d-%d", global_rank(j, i), global_rank(j, next - 1));
+        int n = snprintf(line, sizeof line, "    %-14s %s", who, text);
+        if (j->ranks[i].ended) n += snprintf(line + n, sizeof line - (size_t)n, " after %.2f s", seconds(last - j->begin));
+        line[n++] = '\n';
+        sink_put(j->to[1], line, (size_t)n);
+    }
+}
+
+static void report(job *j)
+{
+    if (j->cause == SIGNALLED) {
+        bool fine = true;
+        for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
+        if (fine) j->code = 0;                        /* the program handled the signal */
+        else say(j, "ended by %s", signal_name(j->user_signal));
+    }
+    if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
+    if (j->cause == FAILURE) {
+        char text[96];
+        const rank *r = &j->ranks[j->first];
+        const int which = r->out[1]->total > 0;
+        end_text(text, sizeof text, r);
+        say(j, "first failure: rank %d, %s after %.2f s%s%s", global_rank(j, j->first), text, seconds(r->end - j->begin),
+            r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
+            r->out[which]->total == 0 ? "" : which ? "stderr:" : "stdout:");
+        report_tail(j, r->out[which]);
+    }
+    report_ends(j);
+}
+
+/* ---- >>keeper  The loop: one wait, then every part takes its share. */
+
+enum { POLL_WAKE, POLL_CONTROL, POLL_STARTED, POLL_SINKS, POLL_STREAMS = POLL_SINKS + 2 };
+
+static int wake_pipe[2];                              /* the signal handler's only way to the loop */
+
+static void on_child(int sig)
+{
+    const int saved = errno;
+    const ssize_t n = write(wake_pipe[1], "", 1);     /* full is as good */
+    (void)n;
+    (void)sig;
+    errno = saved;
+}
+
+static stream *stream_at(const job *j, int i) { return j->ranks[i / 2].out[i % 2]; }
+
+static int poll_timeout(const job *j)
+{
+    int64_t when = j->deadline < j->timeout_at ? j->deadline : j->timeout_at;
+    const int64_t now = now_ns();
+    if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
+    for (int i = 0; i < 2 * j->opts->n; ++i)
+        if (stream_at(j, i)->due < when) when = stream_at(j, i)->due;
+    if (when == NEVER) return -1;
+    if (when <= now) return 0;
+    const int64_t ms = (when - now + 999999) / 1000000;
+    return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+static void wait_for_events(job *j)
+{
+    struct pollfd *p = j->polls;                      /* poll() skips negative descriptors */
+    p[POLL_CONTROL].fd = j->control;
+    p[POLL_STARTED].fd = j->started;
+    for (int i = 0; i < 2; ++i) {
+        p[POLL_SINKS + i].fd = sink_pending(&j->sinks[i]) > 0 ? j->sinks[i].fd : -1;
+        p[POLL_SINKS + i].events = POLLOUT;
+    }
+    for (int i = 0; i < 2 * j->opts->n; ++i) {
+        const stream *s = stream_at(j, i);
+        p[POLL_STREAMS + i].fd = sink_full(s->to) || j->phase >= DRAIN ? -1 : s->fd;
+    }
+    if (poll(p, (nfds_t)(POLL_STREAMS + 2 * j->opts->n), poll_timeout(j)) < 0)
+        for (int i = 0; i < POLL_STREAMS + 2 * j->opts->n; ++i) p[i].revents = 0;
+    char drop[64];
+    while (read(wake_pipe[0], drop, sizeof drop) > 0) {}
+}
+
+static void carry_output(job *j)
+{
+    const int64_t now = now_ns();
+    for (int i = 0; i < 2 * j->opts->n; ++i) {
+        stream *s = stream_at(j, i);
+        if (j->polls[POLL_STREAMS + i].revents != 0 && !sink_full(s->to)) stream_pump(s);
+        stream_show_progress(s, now);
+    }
+    for (int i = 0; i < 2; ++i) {
+        sink *k = &j->sinks[i];
+        sink_flush(k);
+        if (!k->closed || k->told) continue;
+        k->told = true;
+        if (i == 0 && k->error == EPIPE) on_reader_gone(j);
+        else if (k->error != EPIPE) say(j, "cannot write output, dropping it: %s", strerror(k->error));
+    }
+}
+
+/* All writers are dead, so an empty pipe is at its end, even if someone outside the job holds it open. */
+static void drain(job *j)
+{
+    for (int i = 0; i < 2 * j->opts->n; ++i) {
+        stream *s = stream_at(j, i);
+        while (!sink_full(s->to) && stream_pump(s)) {}
+        if (sink_full(s->to)) return;
+        stream_end(s);
+    }
+    report(j);
+    j->phase = FLUSH;
+}
+
+/* An idle reader (a pager) may take its time, unless somebody wanted the job to end. */
+static void enter_drain(job *j)
+{
+    enter(j, DRAIN, j->cause == SIGNALLED || j->cause == TIMED_OUT ? READER_LIMIT : NEVER);
+}
+
+static void all_ranks_ended(job *j)
+{
+    if (!j->children) {
+#ifndef __linux__
+        ranks_signal(j, SIGKILL);                     /* groups only; nobody there is our child */
+#endif
+        enter_drain(j);
+    } else if (j->phase < SWEEP) {
+        ranks_ask_to_end(j, SIGTERM);
+        enter(j, SWEEP, j->opts->grace < LEFTOVER_GRACE ? j->opts->grace : LEFTOVER_GRACE);
+    }
+}
+
+static void advance(job *j)
+{
+    const int64_t now = now_ns();
+    if (now >= j->timeout_at) on_timeout(j);
+    if (j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
+    const bool due = now >= j->deadline;
+    switch (j->phase) {
+    case GRACE: if (due) enter_term(j); break;
+    case TERM:
+    case SWEEP: if (due) enter_kill(j); break;
+    case KILL:
+        if (due) {
+            say(j, "some processes do not die; leaving them to the system");
+            enter_drain(j);
+        } else {
+            ranks_signal(j, SIGKILL);                 /* reaches those that have become our children since */
+        }
+        break;
+    default: break;
+    }
+    if (j->phase == DRAIN) drain(j);                  /* at once: no event will come to wake us for these two */
+    if (j->phase == FLUSH && sink_pending(&j->sinks[0]) + sink_pending(&j->sinks[1]) == 0) j->phase = DONE;
+    if ((j->abandoned || now >= j->deadline) && j->phase >= DRAIN) j->phase = DONE;
+}
+
+static void job_open_sinks(job *j)
+{
+    struct stat out, err;
+    sink_open(&j->sinks[0], 1, j->opts->color);
+    sink_open(&j->sinks[1], 2, j->opts->color);
+    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+    j->to[0] = &j->sinks[0];
+    j->to[1] = &j->sinks[same ? 0 : 1];               /* one buffer for one file, or lines could mix */
+}
+
+static void job_start(job *j)
+{
+    const options *o = j->opts;
+    int report_pipe[2];
+    struct sigaction action;
+    sigset_t most;
+    memset(&action, 0, sizeof action);
+    sigemptyset(&action.sa_mask);
+    action.sa_handler = on_child;
+    pipe_make(wake_pipe);
+    nonblocking(wake_pipe[0]);
+    nonblocking(wake_pipe[1]);
+    sigaction(SIGCHLD, &action, NULL);
+    sigfillset(&most);                                /* SIGPIPE and SIGTTOU among them; the front listens for us */
+    sigdelset(&most, SIGCHLD);
+    sigprocmask(SIG_SETMASK, &most, NULL);
+    env_common(o, o->port > 0 ? o->port : port_choose());
+    job_open_sinks(j);
+    j->ranks = zalloc((size_t)o->n, sizeof *j->ranks);
+    j->polls = zalloc((size_t)(POLL_STREAMS + 2 * o->n), sizeof *j->polls);
+    for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i) j->polls[i].events = POLLIN;
+    j->polls[POLL_WAKE].fd = wake_pipe[0];
+    j->begin = now_ns();
+    j->deadline = NEVER;
+    j->timeout_at = o->timeout > 0 ? j->begin + o->timeout : NEVER;
+    pipe_make(report_pipe);
+    nonblocking(report_pipe[0]);
+    for (int i = 0; i < o->n; ++i) rank_start(j, i, report_pipe[1]);
+    close(report_pipe[1]);
+    j->started = report_pipe[0];
+}
+
+static int keeper_run(const options *o, const struct rlimit *files, const sigset_t *mask, int control)
+{
+    job j = { .opts = o, .files = *files, .mask = *mask, .control = control, .first = -1, .children = true };
+    adopt_orphans();
+    nonblocking(control);
+    job_start(&j);
+    while (j.phase != DONE) {
+        wait_for_events(&j);
+        read_control(&j);
+        read_started(&j);
+        reap(&j);
+        carry_output(&j);
+        advance(&j);
+    }
+    if (!j.sinks[0].closed || j.code != 0) return j.code;
+    return j.sinks[0].error == EPIPE ? 128 + SIGPIPE : EXIT_INTERNAL;
+}
+
+/* ---- >>front */
+
+static void keep_standard_files_open(void)            /* or a pipe of ours would take the number of a closed one */
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR); while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+}
+
+/* See "both die" at the top. The command is copied first, because the title overwrites the argument strings. */
+static void keeper_title(options *o, int argc, char **argv, pid_t front)
+{
+#ifdef __linux__
+    int count = 0;
+    while (o->command[count] != NULL) ++count;
+    char **copy = zalloc((size_t)count + 1, sizeof *copy);
+    for (int i = 0; i < count; ++i)
+        if ((copy[i] = strdup(o->command[i])) == NULL) fatal("out of memory");
+    o->command = copy;
+    if ((o->addr = strdup(o->addr)) == NULL) fatal("out of memory");
+    for (int i = 0; i < o->env_count; ++i)
+        if ((o->env[i] = strdup(o->env[i])) == NULL) fatal("out of memory");
+    const size_t size = (size_t)(argv[argc - 1] + strlen(argv[argc - 1]) + 1 - argv[0]);
+    memset(argv[0], 0, size);
+    snprintf(argv[0], size, "rank keeper of %ld", (long)front);
+    prctl(PR_SET_NAME, "rank-keeper", 0L, 0L, 0L);
+#else
+    (void)o; (void)argc; (void)argv; (void)front;
+#endif
+}
+
+static void ignore_event(int sig) { (void)sig; }
+
+/* The signals that the front waits for. One that the caller had ignored (nohup, background jobs) stays ignored. */
+static sigset_t signals_to_pass(void)
+{
+    static const int passed[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
+    sigset_t set;
+    struct sigaction action;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; ++i)
+        if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&set, passed[i]);
+    memset(&action, 0, sizeof action);
+    sigemptyset(&action.sa_mask);
+    action.sa_handler = ignore_event;                 /* an ignored SIGCHLD would lose the exit codes */
+    sigaction(SIGCHLD, &action, NULL);
+    return set;
+}
+
+/* Returns the keeper's status; *first is the first signal passed on that asks for the end, or 0. */
+static int front_wait(pid_t keeper, int control, const sigset_t *set, int *first)
+{
+    for (;;) {
+        int sig, status;
+        pid_t pid;
+        while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+            if (pid == keeper) return status;
+        if (sigwait(set, &sig) != 0 || sig == SIGCHLD) continue;
+        const unsigned char tell = (unsigned char)sig, go_on = SIGCONT;
+        if (write(control, &tell, 1) != 1) continue;  /* the keeper is dead: SIGCHLD is on its way */
+        if (*first == 0 && (sig == SIGINT || sig == SIGTERM || sig == SIGHUP)) *first = sig;
+        if (sig == SIGTSTP) {                         /* ctrl-Z: first the ranks, then ourselves, then all go on */
+            raise(SIGSTOP);
+            if (write(control, &go_on, 1) != 1) continue;
+        }
+    }
+}
+
+/* Nothing to do unless the keeper was killed or gave up. */
+static void front_sweep(void)
+{
+    const struct timespec tick = { .tv_nsec = KILL_TICK / 2 };
+    for (const int64_t limit = now_ns() + KILL_LIMIT; now_ns() < limit; nanosleep(&tick, NULL)) {
+        pid_t pid;
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {}
+        if (pid < 0) return;
+        children_signal(SIGKILL, NULL, NULL);
+    }
+}
+
+/* A shell that runs a loop stops at ctrl-C only if it sees that its child has died of it. */
+static int front_exit(int code, int first, const sigset_t *mask)
+{
+    if (first != 0 && code == 128 + first) {
+        sigset_t one;
+        sigprocmask(SIG_SETMASK, mask, NULL);
+        sigemptyset(&one);
+        sigaddset(&one, first);
+        raise(first);
+        sigprocmask(SIG_UNBLOCK, &one, NULL);
+    }
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 1) return EXIT_USAGE;
+    keep_standard_files_open();
+    options o = options_parse(argc, argv);
+    const struct rlimit files = files_raise(o.n);
+    const sigset_t set = signals_to_pass();
+    sigset_t blocked = set, mask;
+    int control[2], first = 0;
+    sigaddset(&blocked, SIGPIPE);                     /* the keeper may be gone when we write to it */
+    sigprocmask(SIG_BLOCK, &blocked, &mask);
+    pipe_make(control);
+    adopt_orphans();
+    const pid_t front = getpid(), keeper = fork();
+    if (keeper < 0) fatal("cannot start");
+    if (keeper == 0) {
+        close(control[1]);                            /* before all else: its end must mean the front's death */
+        setpgid(0, 0);
+        keeper_title(&o, argc, argv, front);
+        _exit(keeper_run(&o, &files, &mask, control[0]));
+    }
+    close(control[0]);
+    nonblocking(control[1]);
+    const int status = front_wait(keeper, control[1], &set, &first);
+    front_sweep();
+    free(o.env);
+    if (WIFSIGNALED(status))
+        fprintf(stderr, "cdprun: its keeper process was killed by %s; all ranks are ended\n", signal_name(WTERMSIG(status)));
+    return front_exit(exit_code_of(status), first, &mask);
+}

@@ -1,0 +1,569 @@
+#!/bin/sh
+# test_cdprun.sh CDPRUN SCRATCH - tests the launcher (examples/cdprun.c) from outside, with real processes.
+#
+# Prints one line per check and ends with "N passed, N failed". Needs a shell, coreutils, a C compiler (CC, default gcc)
+# and /proc. CDPRUN_KILLS (default 50) says how often launcher and ranks are killed at random moments. Every process of a test carries CDPTEST=<test> in its environment, and "gone" looks for that in all of /proc:
+# so it also finds processes that have left their session, their group and their parents.
+
+if [ $# -ne 2 ]; then echo "usage: $0 path/to/cdprun scratch-directory" >&2; exit 2; fi
+mkdir -p "$2" || exit 2
+case $1 in /*) C=$1 ;; *) C=$(pwd)/$1 ;; esac
+cd "$2" || exit 2
+D=$(pwd)
+H=$D/helper
+passed=0 failed=0
+ID=$$                                            # tests of other checkouts may run at the same time
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NO_COLOR CDPTEST
+
+ok()    { passed=$((passed + 1)); echo "ok $1"; }
+fail()  { failed=$((failed + 1)); echo "FAIL $1: $2"; }
+check() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got '$2', expected '$3'"; fi; }
+has()   { case $(cat "$2") in *"$3"*) ok "$1" ;; *) fail "$1" "no '$3' in: $(head -c 600 "$2")" ;; esac; }
+hasnot() { case $(cat "$2") in *"$3"*) fail "$1" "'$3' found" ;; *) ok "$1" ;; esac; }
+gone()  { if left=$("$H" gone "$2" 3000); then ok "$1"; else fail "$1" "still alive: $left"; fi; }
+ms()    { echo $(($(date +%s%N) / 1000000)); }
+between() { if [ "$2" -ge "$3" ] && [ "$2" -le "$4" ]; then ok "$1"; else fail "$1" "$2 is not in $3..$4"; fi; }
+random_below() { echo $(($(od -An -N2 -tu2 /dev/urandom) % $1)); }
+pause_ms() { sleep "$(printf '0.%03d' "$1")"; }
+await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt 300 ]; do sleep 0.01; n=$((n + 1)); done; }
+
+cat > helper.c <<'EOF'
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void nap(long ms) { struct timespec t = { ms / 1000, ms % 1000 * 1000000 }; nanosleep(&t, NULL); }
+
+/* Writes pid.RANK for the test, so that it knows whom to kill. */
+static void tell_pid(void) {
+    char path[64], text[32];
+    snprintf(path, sizeof path, "%s.%s", getenv("PIDFILE") ? getenv("PIDFILE") : "pid", getenv("RANK"));
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int n = snprintf(text, sizeof text, "%d\n", (int)getpid());
+    if (write(fd, text, (size_t)n) != n) _exit(9);
+    close(fd);
+}
+
+static void stubborn(void) { signal(SIGTERM, SIG_IGN); signal(SIGINT, SIG_IGN); signal(SIGHUP, SIG_IGN); alarm(60); for (;;) pause(); }
+
+/* A child in the same group, one in its own session, and a grandchild of that: none of them listens to SIGTERM. */
+static void grow_tree(void) {
+    if (fork() == 0) stubborn();
+    if (fork() == 0) { setsid(); if (fork() == 0) { setsid(); stubborn(); } stubborn(); }
+}
+
+/* The payload of line i: 1 to 200 bytes, all known. */
+static int payload(char *p, unsigned rank, unsigned i) {
+    int n = 1 + (int)((i * 2654435761u + rank * 40503u) >> 8) % 200;
+    for (int k = 0; k < n; ++k) p[k] = (char)('!' + (i + (unsigned)k + rank) % 90);
+    p[n] = '\n';
+    return n + 1;
+}
+
+static int flood(unsigned rank, long bytes) {
+    char line[256];
+    unsigned i = 0;
+    for (long done = 0; done < bytes; ++i) {
+        int n = payload(line, rank, i);
+        fwrite(line, 1, (size_t)n, stdout);
+        done += n;
+    }
+    return 0;
+}
+
+/* Checks "[r] payload" lines of all ranks on stdin: each rank's lines complete and in order. */
+static int flood_check(int ranks, long bytes) {
+    static char line[4096];
+    char want[256];
+    unsigned next[64] = { 0 };
+    long got[64] = { 0 };
+    while (fgets(line, sizeof line, stdin)) {
+        unsigned r;
+        int skip = 0;
+        if (sscanf(line, "[%u] %n", &r, &skip) != 1 || skip == 0 || r >= (unsigned)ranks) { printf("bad line %.80s", line); return 1; }
+        int n = payload(want, r, next[r]++);
+        if (strlen(strchr(line, ' ') + 1) != (size_t)n || memcmp(strchr(line, ' ') + 1, want, (size_t)n) != 0) {
+            printf("rank %u line %u differs\n", r, next[r] - 1);
+            return 1;
+        }
+        got[r] += n;
+    }
+    for (int r = 0; r < ranks; ++r) if (got[r] < bytes || got[r] > bytes + 256) { printf("rank %d: %ld bytes\n", r, got[r]); return 1; }
+    puts("whole");
+    return 0;
+}
+
+static long parent_of(long pid, char *state) {
+    char path[64], text[512];
+    long parent = 0;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    char *p = strrchr(text, ')');
+    if (!p || sscanf(p + 1, " %c %ld", state, &parent) != 2) return 0;
+    return parent;
+}
+
+static int carries(long pid, const char *cookie) {
+    static char env[1 << 17];
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) return 0;
+    ssize_t n, all = 0;
+    while ((n = read(fd, env + all, sizeof env - 1 - (size_t)all)) > 0) all += n;
+    close(fd);
+    env[all] = 0;
+    for (char *p = env; p < env + all; p += strlen(p) + 1)
+        if (strncmp(p, "CDPTEST=", 8) == 0 && strcmp(p + 8, cookie) == 0) return 1;
+    return 0;
+}
+
+static int each(const char *cookie, int print) {
+    DIR *d = opendir("/proc");
+    int count = 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        long pid = atol(e->d_name);
+        if (pid <= 0 || pid == getpid() || !carries(pid, cookie)) continue;
+        ++count;
+        if (print) printf("%ld ", pid);
+    }
+    closedir(d);
+    return count;
+}
+
+static int gone(const char *cookie, long ms) {
+    for (; ms > 0; ms -= 5) { if (each(cookie, 0) == 0) return 0; nap(5); }
+    return each(cookie, 1) != 0;
+}
+
+static int child_of(long pid, int wait_ms) {
+    for (; wait_ms >= 0; wait_ms -= 2) {
+        DIR *d = opendir("/proc");
+        char state;
+        for (struct dirent *e; (e = readdir(d));)
+            if (atol(e->d_name) > 0 && parent_of(atol(e->d_name), &state) == pid) { puts(e->d_name); return 0; }
+        closedir(d);
+        nap(2);
+    }
+    return 1;
+}
+
+static int listen_on(const char *port) {            /* without SO_REUSEADDR, as the most demanding server would */
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(port)) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    return bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, 5) != 0;
+}
+
+static volatile sig_atomic_t count_int;
+static void on_int(int s) { (void)s; ++count_int; }
+static int count_sigint(void) {
+    signal(SIGINT, on_int);
+    puts("ready");
+    fflush(stdout);
+    for (int i = 0; i < 3000 && count_int == 0; ++i) nap(2);
+    nap(200);
+    printf("interrupts %d\n", (int)count_int);
+    return 0;
+}
+
+/* Runs a command on a terminal of its own; types `keys` as soon as "ready" has come twice (once if keys is empty). */
+static int on_terminal(const char *keys, char **argv) {
+    static char all[1 << 16];
+    size_t len = 0;
+    int m = posix_openpt(O_RDWR | O_NOCTTY), typed = 0, status;
+    if (m < 0 || grantpt(m) != 0 || unlockpt(m) != 0) return 99;
+    pid_t pid = fork();
+    if (pid == 0) {
+        setsid();
+        int s = open(ptsname(m), O_RDWR);
+        ioctl(s, TIOCSCTTY, 0);
+        dup2(s, 0); dup2(s, 1); dup2(s, 2);
+        close(s); close(m);
+        execv(argv[0], argv);
+        _exit(98);
+    }
+    for (;;) {
+        struct pollfd p = { .fd = m, .events = POLLIN };
+        if (poll(&p, 1, 5000) <= 0) { kill(pid, SIGKILL); break; }
+        ssize_t n = read(m, all + len, sizeof all - 1 - len);
+        if (n <= 0) break;
+        if (write(1, all + len, (size_t)n) < 0) break;
+        len += (size_t)n;
+        all[len] = 0;
+        char *first = strstr(all, "ready");
+        if (!typed && first && strstr(first + 1, "ready")) { typed = 1; if (write(m, keys, strlen(keys)) < 0) break; }
+    }
+    waitpid(pid, &status, 0);
+    printf("\nterminal: %s %d\n", WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    return 0;
+}
+
+static int cpu_ticks(long pid) {
+    char path[64], text[512];
+    unsigned long u = 0, s = 0;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    sscanf(strrchr(text, ')') + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &u, &s);
+    return (int)(u + s);
+}
+
+static int joined(void) {                            /* "[0] aaa", "[0]+aaa", ...: the length of the line they make */
+    static char line[1 << 18];
+    long total = 0;
+    int n = 0, bad = 0;
+    while (fgets(line, sizeof line, stdin)) {
+        size_t len = strcspn(line, "\n");
+        if (strncmp(line, n++ == 0 ? "[0] " : "[0]+", 4) != 0) bad = 1;
+        for (size_t i = 4; i < len; ++i) bad |= line[i] != 'a' + (char)((total + (long)i - 4) % 26);
+        total += (long)len - 4;
+    }
+    printf("%s %ld\n", bad ? "bad" : "good", total);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argv[1];
+    const char *rank = getenv("RANK") ? getenv("RANK") : "0";
+    if (argc < 2) return 90;
+    if (!strcmp(mode, "tree")) { tell_pid(); grow_tree(); alarm(60); for (;;) pause(); }
+    if (!strcmp(mode, "plain")) { tell_pid(); alarm(60); for (;;) pause(); }
+    if (!strcmp(mode, "stubborn")) { tell_pid(); stubborn(); }
+    if (!strcmp(mode, "leave")) { grow_tree(); return 0; }
+    if (!strcmp(mode, "flood")) return flood((unsigned)atoi(rank), atol(argv[2]));
+    if (!strcmp(mode, "flood-check")) return flood_check(atoi(argv[2]), atol(argv[3]));
+    if (!strcmp(mode, "gone")) return gone(argv[2], atol(argv[3]));
+    if (!strcmp(mode, "alive")) { printf("%d\n", each(argv[2], 0)); return 0; }
+    if (!strcmp(mode, "child-of")) return child_of(atol(argv[2]), 2000);
+    if (!strcmp(mode, "listen")) return listen_on(getenv("MASTER_PORT"));
+    if (!strcmp(mode, "count-sigint")) return count_sigint();
+    if (!strcmp(mode, "terminal")) return on_terminal(argv[2], argv + 3);
+    if (!strcmp(mode, "cpu")) { printf("%d\n", cpu_ticks(atol(argv[2]))); return 0; }
+    if (!strcmp(mode, "long")) { for (long i = 0; i < atol(argv[2]); ++i) putchar('a' + (int)(i % 26)); return 0; }
+    if (!strcmp(mode, "joined")) return joined();
+    if (!strcmp(mode, "default-signals")) {          /* shells ignore SIGINT and SIGQUIT in background jobs */
+        signal(SIGINT, SIG_DFL); signal(SIGQUIT, SIG_DFL);
+        execvp(argv[2], argv + 2);
+        return 92;
+    }
+    if (!strcmp(mode, "own-group")) { setpgid(0, 0); execvp(argv[2], argv + 2); return 92; }
+    if (!strcmp(mode, "many-fds")) { printf("%d\n", open("/dev/null", O_RDONLY)); return 0; }
+    return 91;
+}
+EOF
+${CC:-gcc} -O1 -Wall -o helper helper.c || { echo "FAIL build: the helper does not compile"; echo "0 passed, 1 failed"; exit 1; }
+
+# ---- environment
+
+"$C" -n 3 --env EXTRA='a b=c' --env OTHER= sh -c 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR ${MASTER_PORT:+port} ($EXTRA) (${OTHER-unset})"' > out 2> err
+check env-exit "$?" 0
+check env-values "$(sort out)" "[0] 0 0 3 3 127.0.0.1 port (a b=c) ()
+[1] 1 1 3 3 127.0.0.1 port (a b=c) ()
+[2] 2 2 3 3 127.0.0.1 port (a b=c) ()"
+check env-silent "$(cat err)" ""
+"$C" -n2 --nnodes=3 --node-rank 2 --master-addr 10.9.8.7 --master-port 4321 sh -c 'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT' > out
+check env-several-machines "$(sort out)" "[4] 4 0 6 2 10.9.8.7 4321
+[5] 5 1 6 2 10.9.8.7 4321"
+check descriptors-not-leaked "$("$C" -n 3 "$H" many-fds | sort)" "[0] 3
+[1] 3
+[2] 3"
+check separator "$("$C" -n 1 -- echo -n x)" "[0] x"
+check nested "$("$C" -n 2 "$C" -n 2 sh -c 'echo $RANK' | sort)" "[0] [0] 0
+[0] [1] 1
+[1] [0] 0
+[1] [1] 1"
+
+# ---- output
+
+"$C" -n 11 sh -c 'echo out; echo err >&2' > out 2> err
+check prefix-aligned "$(sort out | head -n 2; sort out | tail -n 1)" "[ 0] out
+[ 1] out
+[10] out"
+check stderr-apart "$(wc -l < err) $(sort err | head -n 1)" "11 [ 0] err"
+check partial-line "$("$C" -n 2 printf 'no end' | sort)" "[0] no end
+[1] no end"
+check empty-lines "$("$C" -n 1 printf '\n\nx\n')" "[0] 
+[0] 
+[0] x"
+check crlf "$("$C" -n 1 printf 'a\r\nb\r\n')" "[0] a
+[0] b"
+check progress "$("$C" -n 1 printf '\r1%%\r2%%\r3%%\r100%%\ndone\n')" "[0] 1%
+[0] 100%
+[0] done"
+check progress-held "$("$C" -n 1 sh -c 'printf "1%%\r2%%\r3%%\r"; sleep 1.2; printf "\nend\n"')" "[0] 1%
+[0] 3%
+[0] end"
+printf 'a\r\nb\rc\0d\n\nno end' > bytes
+"$C" -n 1 --no-prefix cat bytes | cmp -s - bytes; check no-prefix-exact "$?" 0
+check no-prefix-whole-lines "$("$C" -n 3 --no-prefix sh -c 'printf a; sleep 0.1; printf "b\nc"' | sort)" "ab
+ab
+ab
+c
+c
+c"
+check long-line "$("$C" -n 1 "$H" long 3000001 | "$H" joined)" "good 3000001"
+check long-line-no-prefix "$("$C" -n 1 --no-prefix "$H" long 3000001 | cksum)" "$("$H" long 3000001 | cksum)"
+"$C" -n 1 sh -c 'echo now; sleep 1' > out & sleep 0.4
+check prompt "$(cat out)" "[0] now"
+wait $!
+"$C" -n 1 --color always echo x > out; has color-always out "$(printf '\033[36m[0]\033[0m x')"
+"$C" -n 4 "$H" flood 10000000 > out; check flood-exit "$?" 0
+check flood-nothing-lost "$("$H" flood-check 4 10000000 < out)" whole
+check flood-slow-reader "$("$C" -n 4 "$H" flood 1000000 | (sleep 0.3; "$H" flood-check 4 1000000))" whole
+"$C" -n 2 sh -c 'if [ $RANK = 0 ]; then "$0" flood 2000000; else RANK=1 "$0" flood 2000000 >&2; fi' "$H" > out 2>&1
+check flood-both-in-one-file "$("$H" flood-check 2 2000000 < out)" whole
+rm -f out
+begin=$(ms); CDPTEST=$ID.head "$C" -n 2 --grace 1 yes 2> err | head -n 1 > out
+check reader-gone "$(head -c 1 out)$(cat err)" "["
+between reader-gone-time $(($(ms) - begin)) 0 2000
+gone reader-gone-gone $ID.head
+(CDPTEST=$ID.block "$C" -n 2 --timeout 0.5 yes 2> err; echo $? > code) | (sleep 1.3; "$H" alive $ID.block > alive; cat > drained)
+check blocked-reader-timeout "$(cat code) $(cat alive)" "124 2"
+"$C" -n 2 echo x > /dev/full 2> err; check full-disk "$? $(cat err)" "1 cdprun: cannot write output, dropping it: No space left on device"
+closed=$("$C" -n 2 sh -c 'echo out; echo err >&2' 2>&1 >&-; echo $?)
+check closed-stdout "$(echo "$closed" | sort)" "0
+[0] err
+[1] err"
+
+# ---- input
+
+check stdin-rank-0 "$(echo hello | "$C" -n 3 sh -c 'read -r x; echo "($x)"' | sort)" "[0] (hello)
+[1] ()
+[2] ()"
+check stdin-none "$(echo hello | "$C" -n 2 --no-stdin sh -c 'read -r x; echo "($x)"' | sort)" "[0] ()
+[1] ()"
+check stdin-not-rank-0 "$(echo hello | "$C" -n 1 --nnodes 2 --node-rank 1 --master-addr x --master-port 1 sh -c 'read -r x; echo "($x)"')" "[1] ()"
+
+# ---- failures
+
+CDPTEST=$ID.f1 "$C" -n 4 --grace 0.2 sh -c 'if [ $RANK = 2 ]; then echo the reason >&2; echo noise; exit 7; fi; sleep 50' > out 2> err
+check failure-code "$?" 7
+has failure-notice err "cdprun: rank 2 failed: exit code 7 after 0."
+has failure-first err "cdprun: first failure: rank 2, exit code 7 after 0."
+has failure-tail err "its last lines on stderr:
+    the reason
+cdprun: how"
+has failure-others err "ranks 0-1      SIGTERM from cdprun after 0."
+has failure-own-line err "rank 2         exit code 7 after 0."
+gone failure-gone $ID.f1
+"$C" -n 2 --grace 0.2 sh -c 'echo "to stdout $RANK"; [ $RANK = 0 ] || kill -SEGV $$; sleep 50' > out 2> err
+check signal-code "$?" 139
+has signal-name err "first failure: rank 1, killed by SIGSEGV"
+has signal-stdout-tail err "its last lines on stdout:
+    to stdout 1
+"
+"$C" -n 3 sh -c '[ $RANK = 1 ] && exit 3; sleep 0.1; exit 4' > out 2> err
+check first-failure-code "$?" 3
+has first-failure-report err "first failure: rank 1, exit code 3"
+has first-failure-others err "exit code 4"
+hasnot first-failure-only err "first failure: rank 0"
+"$C" -n 3 sh -c 'if [ $RANK = 1 ]; then kill -KILL $$; fi; exec sleep 50' > out 2> err & pid=$!
+sleep 0.3; check failure-waits "$(kill -0 $pid && echo running)" running
+kill -TERM $pid; wait $pid; check failure-then-signal "$?" 137
+"$C" -n 1 sh -c 'i=0; while [ $i -lt 2000 ]; do echo "line $i" >&2; i=$((i + 1)); done; exit 1' > out 2> err
+tail -n 400 err > report
+has tail-last report "    line 1999
+cdprun: how"
+has tail-whole-lines err "its last lines on stderr:
+    line 1"
+case $(tail -c 6200 err) in *"    line 1600
+"*"    line 1999
+"*) ok tail-4-KiB ;; *) fail tail-4-KiB "the report does not hold the last 4 KiB" ;; esac
+hasnot tail-bounded report "    line 1500
+"
+"$C" -n 2 sh -c '[ $RANK = 0 ] && exit 5; sleep 0.3; echo finished' > out 2> err
+check grace-code "$?" 5
+has grace-survivor-finishes out "[1] finished"
+begin=$(ms); CDPTEST=$ID.st PIDFILE=$D/st "$C" -n 3 --grace 0.3 sh -c '[ $RANK = 0 ] && { sleep 0.1; exit 6; }; exec "$0" stubborn' "$H" > out 2> err
+check stubborn-code "$?" 6
+between stubborn-time $(($(ms) - begin)) 600 2500
+has stubborn-killed err "SIGKILL from cdprun"
+gone stubborn-gone $ID.st
+check sigchld-ignored "$(sh -c 'trap "" CHLD; exec "$0" -n 2 sh -c "exit 3"' "$C" 2> err; echo $?)" 3
+"$C" -n 2 --grace 0.2 sh -c '[ $RANK = 0 ] && exit 9; kill -STOP $$' > out 2> err; check stopped-rank "$?" 9
+CDPTEST=$ID.lv "$C" -n 2 --grace 0.2 "$H" leave > out 2> err
+check leftovers-code "$? $(cat err)" "0 "
+gone leftovers-gone $ID.lv
+CDPTEST=$ID.tr PIDFILE=$D/tr "$C" -n 2 --grace 0.1 sh -c '"$0" tree & [ $RANK = 0 ] && { sleep 0.2; exit 8; }; wait' "$H" > out 2> err
+check grandchildren-code "$?" 8
+gone grandchildren-gone $ID.tr
+
+# ---- starting
+
+"$C" -n 4 ./no-such-program > out 2> err
+check not-found-code "$?" 127
+check not-found-once "$(cat err)" "cdprun: cannot run './no-such-program': No such file or directory"
+"$C" -n 4 no-such-program-anywhere 2> err; check not-found-in-path "$? $(wc -l < err)" "127 1"
+"$C" -n 4 ./helper.c 2> err
+check not-executable "$? $(cat err)" "126 cdprun: cannot run './helper.c': Permission denied"
+printf '#!/no/such/interpreter\n' > script; chmod +x script
+"$C" -n 2 ./script 2> err; check bad-interpreter "$? $(wc -l < err)" "127 1"
+has bad-interpreter-hint err "interpreter"
+
+usage() {                                            # name, expected part of the message, arguments
+    name=$1 part=$2; shift 2
+    "$C" "$@" > out 2> err < /dev/null; code=$?
+    if [ $code -eq 2 ] && [ "$(wc -l < err)" -eq 1 ] && [ ! -s out ]; then has "usage-$name" err "$part"
+    else fail "usage-$name" "code $code: $(cat out err)"; fi
+}
+usage nothing      "-n is missing"
+usage no-n         "-n is missing" true
+usage no-value     "-n needs a value" -n
+usage zero         "between 1 and 4096, not 0" -n 0 true
+usage negative     "not -3" -n -3 true
+usage huge         "between 1 and 4096" -n 99999999999999999999 true
+usage word         "whole number, not 'four'" -n four true
+usage no-command   "the command is missing" -n 2
+usage empty        "the command is empty" -n 2 ""
+usage unknown      "unknown option '--fast'" -n 2 --fast true
+usage port-word    "whole number, not 'http'" -n 2 --master-port http true
+usage port-range   "between 1 and 65535" -n 2 --master-port 70000 true
+usage seconds      "--timeout needs a number of seconds, not 'soon'" -n 2 --timeout soon true
+usage zero-timeout "more than 0" -n 2 --timeout 0 true
+usage nan          "number of seconds" -n 2 --grace nan true
+usage env          "NAME=VALUE" -n 2 --env NAME true
+usage own-env      "cannot set RANK" -n 2 --env RANK=3 true
+usage flag-value   "takes no value" -n 2 --no-prefix=1 true
+usage color        "auto, always or never" -n 2 --color red true
+usage no-node-rank "--node-rank" -n 2 --nnodes 2 --master-addr a --master-port 1 true
+usage node-rank    "must be below" -n 2 --nnodes 2 --node-rank 2 --master-addr a --master-port 1 true
+usage lone-node    "needs --nnodes" -n 2 --node-rank 1 true
+usage no-master    "needs --master-addr and --master-port" -n 2 --nnodes 2 --node-rank 0 true
+usage address      "must not be empty" -n 2 --master-addr "" true
+(ulimit -n 64; "$C" -n 100 true) 2> err; check usage-files "$?" 2; has usage-files-text err "the limit is 64"
+check files-limit-kept "$(ulimit -S -n 40; "$C" -n 30 sh -c 'ulimit -S -n' | sort | tail -n 1)" "[29] 40"
+"$C" --help > out; check help "$?" 0; has help-text out "--grace SECONDS"
+check version "$("$C" --version)" "cdprun 0.1.0"
+
+# ---- time and signals
+
+exec 3>&2 2> /dev/null                               # some shells report what we kill
+
+begin=$(ms); CDPTEST=$ID.to PIDFILE=$D/to "$C" -n 2 --timeout 0.3 --grace 0.2 "$H" tree > out 2> err
+check timeout-code "$?" 124
+between timeout-time $(($(ms) - begin)) 300 2000
+has timeout-text err "has not ended within 0.3 s"
+gone timeout-gone $ID.to
+
+started() {                                          # runs cdprun in the background until each of 2 ranks is there
+    rm -f "$D/up.0" "$D/up.1"
+    "$H" default-signals "$@" > out 2> err & pid=$!
+    await_file "$D/up.0"; await_file "$D/up.1"
+}
+loop='n=0; echo up > "$0.$RANK"; while [ $n -lt 500 ]; do sleep 0.02; n=$((n + 1)); done'
+for s in TERM HUP QUIT INT; do
+    started "$C" -n 2 --grace 2 sh -c "trap 'echo got; exit 33' $s; $loop" "$D/up"
+    kill -$s $pid; wait $pid; code=$?
+    case $s in TERM) want=143 ;; HUP) want=129 ;; QUIT) want=131 ;; INT) want=130 ;; esac
+    check "signal-$s" "$code $(sort out)" "$want [0] got
+[1] got"
+done
+started "$C" -n 2 --grace 2 sh -c "trap 'exit 0' TERM; $loop" "$D/up"
+kill -TERM $pid; wait $pid; check signal-handled "$?" 0
+hasnot signal-handled-silent err "cdprun:"
+started "$C" -n 2 sh -c "trap 'echo got' USR1; trap 'exit 0' USR2; $loop" "$D/up"
+kill -USR1 $pid; sleep 0.3; kill -USR2 $pid; wait $pid; check signal-passed "$? $(sort out)" "0 [0] got
+[1] got"
+started env CDPTEST=$ID.tw PIDFILE="$D/up" "$C" -n 2 --grace 30 "$H" stubborn
+begin=$(ms); kill -TERM $pid; sleep 0.4; kill -TERM $pid; wait $pid; check signal-twice "$?" 143
+between signal-twice-time $(($(ms) - begin)) 400 2000
+gone signal-twice-gone $ID.tw
+started env PIDFILE="$D/up" "$C" -n 2 --grace 0.3 "$H" stubborn
+begin=$(ms); kill -HUP $pid; wait $pid; check signal-escalates "$?" 129
+between signal-escalates-time $(($(ms) - begin)) 600 2500
+started sh -c 'trap "" HUP; exec "$@"' sh "$C" -n 2 sh -c "trap 'exit 0' USR2; $loop" "$D/up"
+kill -HUP $pid; sleep 0.2; kill -USR2 $pid; wait $pid; check nohup-kept "$?" 0
+
+"$H" terminal "$(printf '\003')" "$C" -n 2 --color never "$H" count-sigint > out
+has terminal-once-0 out "[0] interrupts 1"
+has terminal-once-1 out "[1] interrupts 1"
+has terminal-end out "terminal: exit 0"
+TERM=xterm "$H" terminal "$(printf '\003')" "$C" -n 2 --grace 0.5 sh -c 'echo ready; sleep 20' > out   # (a shell that is just forking may lose a SIGINT)
+has terminal-dies-of-it out "terminal: signal 2"
+has terminal-color out "$(printf '\033[36m[0]\033[0m ready')"
+NO_COLOR=1 TERM=xterm "$H" terminal '' "$C" -n 2 sh -c 'echo ready; read -r x; echo "read $?"' > out
+has terminal-no-color out "[0] ready"
+has terminal-no-stdin out "[0] read 1"
+
+started env PIDFILE="$D/up" "$C" -n 2 "$H" plain
+keeper=$("$H" child-of $pid); sleep 1
+between idle-costs-nothing $(($("$H" cpu $pid) + $("$H" cpu "$keeper"))) 0 3
+case $(tr '\0' ' ' < /proc/"$keeper"/cmdline; cat /proc/"$keeper"/comm) in
+*cdprun*) fail keeper-not-hit-by-name "$(tr '\0' ' ' < /proc/"$keeper"/cmdline)" ;;
+"rank keeper of $pid "*) ok keeper-not-hit-by-name ;;
+*) fail keeper-not-hit-by-name "no title" ;;
+esac
+kill -TERM $pid; wait $pid
+
+exec 2>&3
+
+# ---- ports
+
+i=0; pids=
+while [ $i -lt 20 ]; do "$C" -n 1 --no-prefix sh -c 'echo $MASTER_PORT; sleep 1' > port.$i & pids="$pids $!"; i=$((i + 1)); done
+for p in $pids; do wait "$p"; done
+check ports-differ "$(cat port.* | sort -u | wc -l)" 20
+rm -f port.*
+check port-can-be-used "$("$C" -n 1 "$H" listen; echo $?)" 0
+check port-given "$("$C" -n 1 --master-port 29512 sh -c 'echo $MASTER_PORT')" "[0] 29512"
+
+# ---- kill -9 at random moments: nothing may be left, ever
+
+# $1 name, $2 who (front, its whole group, keeper, both, rank), $3 program, $4 how often
+killing() {
+    bad= done=0
+    while [ $done -lt "$4" ]; do
+        cookie=$ID.$1.$done
+        rm -f "$D"/kp.*
+        CDPTEST=$cookie PIDFILE=$D/kp "$H" own-group "$C" -n 3 --grace 0.03 "$H" "$3" > kout 2> kerr & pid=$!
+        moment=$(random_below 30)
+        who=$(random_below 3)
+        case $2 in
+        front)  pause_ms "$moment"; kill -KILL $pid ;;
+        group)  "$H" child-of $pid > /dev/null; pause_ms "$moment"; kill -KILL -$pid ;;
+        keeper) keeper=$("$H" child-of $pid); pause_ms "$moment"; kill -KILL "$keeper" ;;
+        both)   keeper=$("$H" child-of $pid); pause_ms "$moment"; kill -KILL "$keeper" $pid ;;
+        rank)   await_file "$D/kp.$who"; pause_ms "$moment"; kill -KILL "$(cat "$D/kp.$who")" ;;
+        esac
+        wait $pid; code=$?
+        [ $code -eq 137 ] || bad="$bad round $done after $moment ms: exit code $code;"
+        if [ "$2" = rank ]; then
+            case $(cat kerr) in *"first failure: rank $who, killed by SIGKILL"*) ;; *) bad="$bad round $done: rank $who not named;" ;; esac
+        fi
+        left=$("$H" gone "$cookie" 3000) || bad="$bad round $done after $moment ms: alive: $left;"
+        done=$((done + 1))
+    done
+    check "$1" "$bad" ""
+}
+kills=${CDPRUN_KILLS:-50}
+exec 2> /dev/null
+killing kill-launcher front  tree  "$kills"
+killing kill-group    group  tree  10
+killing kill-rank     rank   tree  "$kills"
+killing kill-keeper   keeper tree  "$kills"
+killing kill-both     both   plain "$kills"
+exec 2>&3
+CDPTEST=$ID.nest "$C" -n 2 "$C" -n 2 sh -c 'sleep 50; true' > out 2> err & pid=$!
+sleep 0.2; kill -KILL $pid; wait $pid 2> /dev/null
+gone kill-nested $ID.nest
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
