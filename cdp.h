@@ -303,7 +303,7 @@ typedef struct cdp_transport {
     void (*failed)(void *self, const cdp_error *error);
     /* Optional, asked repeatedly before this rank reports `error`: is an earlier or deeper cause known (the peer may have
        left, or be late, because of somebody else)? 1: yes, *error was replaced by it; 0: not known yet (asked again, unless
-       this is the `last` time); -1: no. Must not block. */
+       this is the `last` time); -1: no, but *error may say more than before. Must not block. */
     int (*first_cause)(void *self, cdp_error *error, bool last);
     /* Optional. This rank has waited long for `peer` in operation `seq`; -1: not any more. What others need to find out
        who keeps whom waiting. Must not block. */
@@ -2049,11 +2049,11 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_la
 
 /* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of somebody else. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
-    cdp_error cause = g->error;
-    const int answer = g->transport.first_cause ? g->transport.first_cause(g->transport.self, &cause, now >= g->settle_ns) : -1;
+    const int answer = g->transport.first_cause ? g->transport.first_cause(g->transport.self, &g->error, now >= g->settle_ns) : -1;
+    const cdp_error cause = g->error;
     if (answer == 0 && now < g->settle_ns) return;
     if (answer > 0) cdp__group_adopt(g, &cause);
-    else cdp__group_publish(g, &g->error);
+    else cdp__group_publish(g, &cause);
 }
 
 /* Peer p announced an ABORT frame: read its payload as it comes, then fail with what it says. */
