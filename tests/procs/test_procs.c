@@ -1,0 +1,928 @@
+/*  test_procs.c - real processes and real sockets on this machine: what they agree on, and what happens when they die
+
+        gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_procs.c -o test_procs -pthread -lm
+        ./test_procs [--list] [--repeat N] [WORD...]         WORD: only cases whose name contains one
+
+    The parent stays without threads: it forks the ranks, reads one pipe from each, kills whom a case wants dead, and
+    kills everybody at the deadline. What a rank has to tell goes into memory that all share, so that the parent can also
+    read what a killed rank had said. Output is shown only of ranks that did not end as expected. */
+#define _GNU_SOURCE
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "test.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* ---- >>harness: memory that all processes share --------------------------------------------------------------------- */
+
+#define MAX_PROCS 64u
+#define DETECT_MS 1000u /* how soon after a death everybody must have reported it */
+
+enum { EXIT_INIT = 10, EXIT_CALL = 11, EXIT_CHECK = 12 }; /* how a process of a job ends when something went wrong */
+
+typedef struct report {
+    uint32_t phase;       /* how far it is; each case says what that means */
+    uint64_t joined_ns;   /* when cdp_init had returned */
+    uint64_t began_ns;    /* when the call began that failed */
+    uint64_t error_ns;    /* when its first failure was reported to it */
+    cdp_error error;
+    uint64_t number[8];
+} report;
+
+static struct shared {
+    uint32_t go;
+    uint32_t arrived;
+    report of[MAX_PROCS];
+} *shared;
+
+static report *me; /* in a child: its own */
+
+static uint32_t seen(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static void tell(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+/* ---- >>harness: processes --------------------------------------------------------------------------------------------- */
+
+typedef struct process {
+    pid_t pid;
+    int pipe;
+    char *out;
+    size_t used;
+    int expect; /* exit code, or minus the signal that ends it */
+    int ended;  /* likewise */
+    bool over;
+} process;
+
+static process procs[MAX_PROCS];
+static uint32_t proc_count;
+
+/* What the processes that are started next are told. */
+static uint32_t size;
+static uint16_t port;
+static cdp_tcp_desc settings;
+static uint64_t dice; /* random numbers of the parent */
+
+typedef int (*rank_main)(uint32_t rank);
+
+/* A port on which nobody listens: found by listening there. Below those that the system gives to outgoing connections. */
+static int listen_at(uint16_t at) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(at), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 512) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static uint16_t free_port(int *listener) {
+    for (;;) {
+        const uint16_t at = (uint16_t)(10000 + test_random(&dice) % 22000);
+        const int fd = listen_at(at);
+        if (fd < 0) continue;
+        if (listener) *listener = fd;
+        else close(fd);
+        return at;
+    }
+}
+
+/* A new job of n ranks: forget the last one. */
+static void job(uint32_t n) {
+    memset(shared, 0, sizeof *shared);
+    memset(&settings, 0, sizeof settings);
+    memset(procs, 0, sizeof procs);
+    proc_count = 0;
+    size = n;
+    port = free_port(NULL);
+    settings.timeout_ms = 20000 * TEST_SLACK;
+    settings.init_timeout_ms = 20000 * TEST_SLACK;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+int __lsan_do_recoverable_leak_check(void);
+#else
+static int __lsan_do_recoverable_leak_check(void) { return 0; }
+#endif
+
+static uint32_t spawn(uint32_t rank, rank_main func) {
+    process *p = &procs[proc_count];
+    int fd[2];
+    if (proc_count == MAX_PROCS || pipe(fd) != 0) abort();
+    fflush(stdout);
+    p->pid = fork();
+    if (p->pid == 0) {
+        int code;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGALRM, SIG_DFL);
+        dup2(fd[1], 1);
+        dup2(fd[1], 2);
+        close(fd[0]);
+        close(fd[1]);
+        for (uint32_t i = 0; i < proc_count; ++i) close(procs[i].pipe);
+        me = &shared->of[proc_count];
+        test__now.failed_checks = 0;
+        code = func(rank);
+        if (code == 0 && __lsan_do_recoverable_leak_check()) code = EXIT_CHECK;
+        fflush(NULL);
+        _exit(test__now.failed_checks ? EXIT_CHECK : code);
+    }
+    close(fd[1]);
+    fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    p->pipe = fd[0];
+    return proc_count++;
+}
+
+static void spawn_all(rank_main func) {
+    for (uint32_t r = 0; r < size; ++r) spawn(r, func);
+}
+
+static void kill_process(uint32_t i, int signal_number) {
+    if (signal_number == SIGKILL) procs[i].expect = -SIGKILL;
+    kill(procs[i].pid, signal_number);
+}
+
+/* Read what there is; the end of its output is the end of a process. */
+static void drain(process *p) {
+    char text[4096];
+    ssize_t n;
+    int status = 0;
+    while ((n = read(p->pipe, text, sizeof text)) > 0) {
+        p->out = (char *)realloc(p->out, p->used + (size_t)n + 1);
+        memcpy(p->out + p->used, text, (size_t)n);
+        p->used += (size_t)n;
+        p->out[p->used] = 0;
+    }
+    if (n < 0) return;
+    waitpid(p->pid, &status, 0);
+    p->ended = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+    p->over = true;
+    close(p->pipe);
+}
+
+/* Wait for all; true when everybody ended as expected in time. */
+static bool finish(uint32_t limit_ms) {
+    const uint64_t deadline = test_now_ns() + (uint64_t)limit_ms * TEST_SLACK * 1000000u;
+    bool ok = true, late = false;
+    for (;;) {
+        struct pollfd fds[MAX_PROCS];
+        nfds_t n = 0;
+        for (uint32_t i = 0; i < proc_count; ++i)
+            if (!procs[i].over) fds[n++] = (struct pollfd){.fd = procs[i].pipe, .events = POLLIN};
+        if (!n) break;
+        poll(fds, n, 20);
+        for (uint32_t i = 0; i < proc_count; ++i)
+            if (!procs[i].over) drain(&procs[i]);
+        if (late || test_now_ns() < deadline) continue;
+        late = true;
+        for (uint32_t i = 0; i < proc_count; ++i)
+            if (!procs[i].over) {
+                test_check(false, test__now.name, 0, "process %u did not end within %u ms; it was killed in phase %u", i, limit_ms * TEST_SLACK, seen(&shared->of[i].phase));
+                kill(procs[i].pid, SIGKILL);
+            }
+    }
+    for (uint32_t i = 0; i < proc_count; ++i) {
+        process *p = &procs[i];
+        if (p->ended != p->expect || late) {
+            ok = test_check(false, test__now.name, 0, "process %u ended with %d, not %d", i, p->ended, p->expect);
+            if (p->used) printf("  ---- output of process %u ----\n%s", i, p->out);
+        }
+        free(p->out);
+        p->out = NULL;
+    }
+    return ok && !late;
+}
+
+/* Until every process but `except` is in this phase; false at the time limit. */
+static bool await_phase(uint32_t phase, uint32_t except, uint32_t limit_ms) {
+    const uint64_t deadline = test_now_ns() + (uint64_t)limit_ms * TEST_SLACK * 1000000u;
+    for (uint32_t i = 0; i < proc_count; ++i)
+        while (i != except && seen(&shared->of[i].phase) < phase) {
+            if (test_now_ns() > deadline) return test_check(false, test__now.name, 0, "process %u is still in phase %u, not %u", i, seen(&shared->of[i].phase), phase);
+            test_sleep_ms(1);
+        }
+    return true;
+}
+
+#define NOBODY UINT32_MAX
+
+/* ---- >>harness: in a child --------------------------------------------------------------------------------------------- */
+
+static cdp_group *world;
+
+/* Keep the first failure, with the time at which it was known. */
+static cdp_status note(cdp_status st) {
+    if (st < 0 && !me->error_ns) {
+        me->error = *cdp_last_error();
+        me->error_ns = test_now_ns();
+    }
+    return st;
+}
+
+static cdp_status begin_call(void) {
+    me->began_ns = test_now_ns();
+    return CDP_OK;
+}
+#define CALL(call) (begin_call(), note(call))
+
+static cdp_status join(uint32_t rank) {
+    settings.rank = rank;
+    settings.world_size = size;
+    settings.master_port = port;
+    if (CALL(cdp_init(&settings, &world)) != CDP_OK) {
+        world = NULL;
+        printf("init: %s\n", cdp_last_error()->text);
+        return me->error.status;
+    }
+    me->joined_ns = test_now_ns();
+    tell(&me->phase, 1);
+    return CDP_OK;
+}
+
+static bool must(cdp_status st, const char *what) {
+    note(st);
+    return test_check(st == CDP_OK, test__now.name, 0, "%s: %s: %s", what, cdp_status_name(st), cdp_last_error()->text);
+}
+
+static void leave(void) {
+    cdp_group_destroy(world);
+    world = NULL;
+}
+
+/* Meet in shared memory, without the library. */
+static void meet(uint32_t n) {
+    const uint32_t mine = __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL), until = (mine / n + 1) * n;
+    while (seen(&shared->arrived) < until) usleep(100);
+}
+
+static uint64_t hash_of(const void *data, size_t bytes) {
+    const unsigned char *p = (const unsigned char *)data;
+    uint64_t h = 14695981039346656037u, w;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        memcpy(&w, p + i, 8);
+        h = (h ^ w) * 1099511628211u;
+    }
+    for (; i < bytes; ++i) h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+/* ---- >>hello ------------------------------------------------------------------------------------------------------------- */
+
+static int hello_rank(uint32_t rank) {
+    uint32_t x = rank + 1;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    T_EQ(rank, cdp_rank(world));
+    T_EQ(size, cdp_size(world));
+    must(cdp_barrier(world), "barrier");
+    must(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM), "allreduce");
+    T_EQ(size * (size + 1) / 2, x);
+    leave();
+    return 0;
+}
+
+TEST(hello) {
+    static const uint32_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 16};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        job(sizes[i]);
+        spawn_all(hello_rank);
+        if (!finish(5000)) return;
+    }
+}
+
+static int late_rank(uint32_t rank) {
+    if (rank == 2) test_sleep_ms(1000);
+    return hello_rank(rank);
+}
+
+TEST(hello_late_rank) {
+    job(4);
+    spawn_all(late_rank);
+    finish(5000);
+}
+
+/* The others first, the rank that serves the store 300 ms later. */
+static int late_zero(uint32_t rank) {
+    if (rank == 0) test_sleep_ms(300);
+    return hello_rank(rank);
+}
+
+TEST(hello_rank_0_comes_last) {
+    job(4);
+    spawn_all(late_zero);
+    finish(5000);
+}
+
+TEST(hello_ten_jobs_at_once) {
+    job(3);
+    for (uint32_t j = 0; j < 10; ++j) {
+        port = free_port(NULL);
+        spawn_all(hello_rank);
+    }
+    finish(10000);
+}
+
+/* Ten jobs one after the other on one port, at once after each other. */
+TEST(hello_same_port_again) {
+    job(3);
+    const uint16_t same = port;
+    for (uint32_t j = 0; j < 10; ++j) {
+        job(3);
+        port = same;
+        spawn_all(hello_rank);
+        if (!finish(5000)) return;
+    }
+}
+
+/* ---- >>collectives against a serial reference ------------------------------------------------------------------------------ */
+
+/* Rank r's element i: small whole numbers, exact in every dtype; none negative in u8, and no sum of 16 ranks wraps. */
+static int64_t element(cdp_dtype t, uint32_t rank, uint64_t i, uint32_t salt) {
+    const int64_t v = (int64_t)((i * 5 + rank * 11 + salt * 3 + (i >> 5)) & 15);
+    return t == CDP_DTYPE_U8 ? v : v - 7;
+}
+
+static void put(cdp_dtype t, void *at, uint64_t i, double v) {
+    if (t == CDP_DTYPE_F32) ((float *)at)[i] = (float)v;
+    if (t == CDP_DTYPE_F64) ((double *)at)[i] = v;
+    if (t == CDP_DTYPE_I32) ((int32_t *)at)[i] = (int32_t)v;
+    if (t == CDP_DTYPE_I64) ((int64_t *)at)[i] = (int64_t)v;
+    if (t == CDP_DTYPE_U8) ((uint8_t *)at)[i] = (uint8_t)v;
+}
+
+static double get(cdp_dtype t, const void *at, uint64_t i) {
+    if (t == CDP_DTYPE_F32) return (double)((const float *)at)[i];
+    if (t == CDP_DTYPE_F64) return ((const double *)at)[i];
+    if (t == CDP_DTYPE_I32) return ((const int32_t *)at)[i];
+    if (t == CDP_DTYPE_I64) return (double)((const int64_t *)at)[i];
+    return ((const uint8_t *)at)[i];
+}
+
+static void fill(cdp_dtype t, void *at, uint64_t count, uint32_t rank, uint32_t salt) {
+    for (uint64_t i = 0; i < count; ++i) put(t, at, i, (double)element(t, rank, i, salt));
+}
+
+static double reduced(cdp_dtype t, cdp_reduce op, uint64_t i, uint32_t salt) {
+    int64_t v = element(t, 0, i, salt);
+    for (uint32_t r = 1; r < size; ++r) {
+        const int64_t x = element(t, r, i, salt);
+        if (op == CDP_REDUCE_MIN) v = x < v ? x : v;
+        else if (op == CDP_REDUCE_MAX) v = x > v ? x : v;
+        else v += x;
+    }
+    if (op != CDP_REDUCE_AVG) return (double)v;
+    if (t == CDP_DTYPE_F32) return (double)((float)v / (float)size);
+    if (t == CDP_DTYPE_F64) return (double)v / (double)size;
+    return (double)(v / (int64_t)size);
+}
+
+static bool sweep_async; /* start, look or poll until done, instead of waiting in the call */
+
+static cdp_status run(cdp_request rq) {
+    cdp_work w;
+    cdp_status st = cdp_start(world, &rq, &w);
+    if (st != CDP_OK) return st;
+    if (!sweep_async) return cdp_work_wait(w);
+    if (settings.no_thread)
+        while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 1000) == CDP_OK) {}
+    else
+        for (uint32_t i = 0; (st = cdp_work_test(w)) == CDP_PENDING && i < 50; ++i) usleep(i);
+    return cdp_work_wait(w); /* says the same, or waits for the rest */
+}
+
+/* Guards behind every buffer: nobody writes past the end. */
+#define GUARD 64u
+static void guard(void *buffer, uint64_t bytes) { memset((char *)buffer + bytes, 0x5c, GUARD); }
+static bool guarded(const void *buffer, uint64_t bytes) {
+    for (uint32_t i = 0; i < GUARD; ++i)
+        if (((const unsigned char *)buffer)[bytes + i] != 0x5c) return false;
+    return true;
+}
+
+static bool same_bits_everywhere(const void *data, uint64_t bytes) {
+    uint64_t h[16] = {0}, mine = hash_of(data, bytes);
+    if (!must(cdp_allgather(world, &mine, h, 1, CDP_DTYPE_I64), "hashes")) return false;
+    for (uint32_t r = 0; r < size; ++r)
+        if (!test_check(h[r] == mine, test__now.name, 0, "rank %u has other bits than this one", r)) return false;
+    return true;
+}
+
+static void check_allreduce(uint32_t rank, cdp_dtype t, cdp_reduce op, uint64_t count, bool in_place, uint32_t salt) {
+    const uint64_t bytes = count * cdp_dtype_size(t);
+    void *in = malloc(bytes + GUARD), *out = malloc(bytes + GUARD);
+    guard(out, bytes);
+    fill(t, in_place ? out : in, count, rank, salt);
+    if (must(run((cdp_request){.kind = CDP_COLL_ALLREDUCE, .in = in_place ? NULL : in, .out = out, .count = count, .dtype = t, .op = op}), "allreduce")) {
+        for (uint64_t i = 0; i < count; ++i)
+            if (get(t, out, i) != reduced(t, op, i, salt)) {
+                test_check(false, test__now.name, 0, "allreduce of %llu x %s %s over %u ranks: element %llu is %g, not %g", (unsigned long long)count, cdp_dtype_name(t), cdp_reduce_name(op), size,
+                           (unsigned long long)i, get(t, out, i), reduced(t, op, i, salt));
+                break;
+            }
+        T(guarded(out, bytes));
+    }
+    free(in);
+    free(out);
+}
+
+static void check_broadcast(uint32_t rank, cdp_dtype t, uint64_t count, uint32_t root, uint32_t salt) {
+    const uint64_t bytes = count * cdp_dtype_size(t);
+    void *data = malloc(bytes + GUARD);
+    memset(data, 0xee, bytes);
+    guard(data, bytes);
+    if (rank == root) fill(t, data, count, root, salt);
+    if (must(run((cdp_request){.kind = CDP_COLL_BROADCAST, .out = data, .count = count, .dtype = t, .root = root}), "broadcast")) {
+        for (uint64_t i = 0; i < count; ++i)
+            if (!test_check(get(t, data, i) == (double)element(t, root, i, salt), test__now.name, 0, "broadcast of %llu x %s from %u: element %llu is wrong", (unsigned long long)count, cdp_dtype_name(t), root,
+                            (unsigned long long)i))
+                break;
+        T(guarded(data, bytes));
+    }
+    free(data);
+}
+
+static void check_allgather(uint32_t rank, cdp_dtype t, uint64_t count, bool in_place, uint32_t salt) {
+    const uint64_t bytes = count * cdp_dtype_size(t);
+    void *in = malloc(bytes + 1), *out = malloc(bytes * size + GUARD);
+    memset(out, 0xee, bytes * size);
+    guard(out, bytes * size);
+    fill(t, in_place ? (char *)out + rank * bytes : in, count, rank, salt);
+    if (must(run((cdp_request){.kind = CDP_COLL_ALLGATHER, .in = in_place ? NULL : in, .out = out, .count = count, .dtype = t}), "allgather")) {
+        bool ok = true;
+        for (uint32_t r = 0; r < size && ok; ++r)
+            for (uint64_t i = 0; i < count && ok; ++i)
+                ok = test_check(get(t, out, r * count + i) == (double)element(t, r, i, salt), test__now.name, 0, "allgather of %llu x %s: element %llu of rank %u is wrong", (unsigned long long)count,
+                                cdp_dtype_name(t), (unsigned long long)i, r);
+        T(guarded(out, bytes * size));
+    }
+    free(in);
+    free(out);
+}
+
+/* Nobody leaves a barrier before everybody has come to it. */
+static void check_barrier(uint32_t times) {
+    for (uint32_t k = 1; k <= times; ++k) {
+        __atomic_add_fetch(&shared->arrived, 1, __ATOMIC_ACQ_REL);
+        must(run((cdp_request){.kind = CDP_COLL_BARRIER}), "barrier");
+        T(seen(&shared->arrived) >= k * size);
+    }
+}
+
+static int sweep_rank(uint32_t rank) {
+    const uint64_t counts[] = {0, 1, size - 1, size, size + 1, 1000, 20011};
+    uint32_t salt = 0;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    check_barrier(10);
+    for (cdp_dtype t = CDP_DTYPE_F32; t < CDP_DTYPE_COUNT; ++t)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; ++c) {
+            for (cdp_reduce op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op) check_allreduce(rank, t, op, counts[c], (++salt & 1) != 0, salt);
+            check_broadcast(rank, t, counts[c], salt % size, salt);
+            check_allgather(rank, t, counts[c], (salt & 1) != 0, salt);
+            if (test__now.failed_checks) return EXIT_CHECK;
+        }
+    leave();
+    return 0;
+}
+
+static const uint32_t all_sizes[] = {1, 2, 3, 4, 5, 7, 8};
+
+static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
+    for (size_t i = 0; i < n; ++i) {
+        job(sizes[i]);
+        settings.no_thread = d.no_thread;
+        settings.no_spin = d.no_spin;
+        settings.small_bytes = d.small_bytes;
+        settings.piece_bytes = d.piece_bytes;
+        sweep_async = async;
+        spawn_all(sweep_rank);
+        if (!finish(20000)) return;
+    }
+}
+#define SWEEP(sizes, async, ...) sweep((sizes), sizeof(sizes) / sizeof *(sizes), (async), (cdp_tcp_desc){__VA_ARGS__})
+
+static const uint32_t some_sizes[] = {2, 3, 4}, more_sizes[] = {5, 8};
+
+TEST(collectives) { SWEEP(all_sizes, false, .rank = 0); }
+TEST(collectives_async) { SWEEP(all_sizes, true, .rank = 0); }
+TEST(collectives_no_thread) { SWEEP(some_sizes, false, .no_thread = true); }
+TEST(collectives_no_thread_polled) { SWEEP(more_sizes, true, .no_thread = true); }
+TEST(collectives_no_spin) { SWEEP(some_sizes, true, .no_spin = true); }
+TEST(collectives_all_large) { SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000); }
+TEST(collectives_all_small) { SWEEP(all_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777); }
+
+/* 300000 elements, over the limit where the ring takes over. */
+static int large_rank(uint32_t rank) {
+    uint32_t salt = 5;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    for (cdp_dtype t = CDP_DTYPE_F32; t < CDP_DTYPE_COUNT; ++t) {
+        check_allreduce(rank, t, (cdp_reduce)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
+        ++salt;
+        check_broadcast(rank, t, 300000, salt % size, salt);
+        if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_U8) check_allgather(rank, t, 300000, (salt & 1) != 0, salt);
+    }
+    leave();
+    return 0;
+}
+
+TEST(collectives_of_300000) {
+    for (size_t i = 0; i < sizeof all_sizes / sizeof *all_sizes; ++i) {
+        job(all_sizes[i]);
+        spawn_all(large_rank);
+        if (!finish(20000)) return;
+    }
+}
+
+static int huge_rank(uint32_t rank) {
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    check_allreduce(rank, CDP_DTYPE_F32, CDP_REDUCE_SUM, 16u << 20, true, 1);
+    leave();
+    return 0;
+}
+
+TEST(collectives_of_64_mib) {
+    job(4);
+    spawn_all(huge_rank);
+    finish(20000);
+}
+
+/* Floats whose sum depends on the order: every rank must still have the same bits, and the same as in the last run. */
+static int bits_rank(uint32_t rank) {
+    const uint64_t count = size == 4 ? 300000 : 20011;
+    float *x = (float *)malloc(count * sizeof *x);
+    uint64_t state = 77 + rank;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    for (uint32_t k = 0; k < 2; ++k) {
+        for (uint64_t i = 0; i < count; ++i) x[i] = (float)((double)(int64_t)test_random(&state) / 3e15) * (i % 7 ? 1.0f : 1e-6f);
+        for (cdp_reduce op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op) {
+            float *y = (float *)malloc(count * sizeof *y);
+            must(cdp_allreduce(world, x, y, k ? count : 1000, CDP_DTYPE_F32, op), "allreduce");
+            same_bits_everywhere(y, (k ? count : 1000) * sizeof *y);
+            me->number[0] = me->number[0] * 31 + hash_of(y, 1000 * sizeof *y);
+            free(y);
+        }
+    }
+    free(x);
+    leave();
+    return 0;
+}
+
+TEST(collectives_same_bits) {
+    for (size_t i = 1; i < sizeof all_sizes / sizeof *all_sizes; ++i) {
+        uint64_t before = 0;
+        for (uint32_t again = 0; again < 2; ++again) {
+            job(all_sizes[i]);
+            spawn_all(bits_rank);
+            if (!finish(10000)) return;
+            T(!again || before == shared->of[0].number[0]);
+            before = shared->of[0].number[0];
+        }
+    }
+}
+
+/* Many in flight, waited for in another order, from two threads. */
+#define FLIGHT 40u
+
+typedef struct flight {
+    cdp_work work[FLIGHT];
+    cdp_status status[FLIGHT];
+} flight;
+
+static void *flight_waiter(void *arg) {
+    flight *f = (flight *)arg;
+    for (uint32_t k = 0; k < FLIGHT; k += 2) f->status[k] = cdp_work_wait(f->work[k]);
+    return NULL;
+}
+
+static int flight_rank(uint32_t rank) {
+    static int64_t data[FLIGHT][3000];
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    for (uint32_t again = 0; again < 5; ++again) {
+        flight f;
+        pthread_t waiter;
+        for (uint32_t k = 0; k < FLIGHT; ++k) {
+            const uint64_t count = 1 + k * 75;
+            fill(CDP_DTYPE_I64, data[k], count, rank, k);
+            must(cdp_allreduce_async(world, NULL, data[k], count, CDP_DTYPE_I64, CDP_REDUCE_SUM, &f.work[k]), "start");
+        }
+        pthread_create(&waiter, NULL, flight_waiter, &f);
+        for (uint32_t k = FLIGHT; k-- > 0;)
+            if (k & 1) f.status[k] = cdp_work_wait(f.work[k]);
+        pthread_join(waiter, NULL);
+        for (uint32_t k = 0; k < FLIGHT; ++k) {
+            T_EQ(CDP_OK, f.status[k]);
+            for (uint64_t i = 0; i < 1 + k * 75; i += 37) T_EQ(reduced(CDP_DTYPE_I64, CDP_REDUCE_SUM, i, k), data[k][i]);
+        }
+    }
+    leave();
+    return 0;
+}
+
+TEST(collectives_many_in_flight) {
+    for (size_t i = 0; i < sizeof some_sizes / sizeof *some_sizes; ++i) {
+        job(some_sizes[i]);
+        spawn_all(flight_rank);
+        if (!finish(10000)) return;
+    }
+}
+
+/* ---- >>ddp ------------------------------------------------------------------------------------------------------------------- */
+
+#define PARAMS 9u
+static const uint64_t param_counts[PARAMS] = {7, 1000, 0, 1, 4096, 333, 20000, 5, 2500};
+
+/* Whole numbers, so that the mean over 2, 4 or 8 ranks is exact; over 3 it is the same quotient as in the reference. */
+static double grad_value(uint32_t rank, uint32_t step, uint32_t p, uint64_t i) { return (double)((i * 3 + rank * 7 + step * 5 + p) % 64) - 20; }
+
+static void ddp_check(const char *what, cdp_dtype t, const void *grad, uint32_t p, uint32_t first, uint32_t last) {
+    for (uint64_t i = 0; i < param_counts[p]; ++i) {
+        double sum = 0, want;
+        for (uint32_t r = 0; r < size; ++r)
+            for (uint32_t s = first; s <= last; ++s) sum += grad_value(r, s, p, i);
+        want = t == CDP_DTYPE_F32 ? (double)((float)sum / (float)size) : sum / size;
+        if (!test_check(get(t, grad, i) == want, test__now.name, 0, "%s: gradient %u[%llu] is %g, not %g", what, p, (unsigned long long)i, get(t, grad, i), want)) return;
+    }
+}
+
+static int ddp_rank(uint32_t rank) {
+    cdp_param params[PARAMS];
+    cdp_ddp *ddp;
+    void *own[PARAMS];
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    memset(params, 0, sizeof params);
+    for (uint32_t p = 0; p < PARAMS; ++p) {
+        const cdp_dtype t = p % 4 == 3 ? CDP_DTYPE_F64 : CDP_DTYPE_F32;
+        params[p].data = calloc(param_counts[p] + 1, 8);
+        own[p] = p % 3 == 1 ? calloc(param_counts[p] + 1, 8) : NULL;
+        params[p].grad = own[p];
+        params[p].count = param_counts[p];
+        params[p].dtype = t;
+        for (uint64_t i = 0; i < param_counts[p]; ++i) put(t, params[p].data, i, (double)(rank * 100 + p + i % 10));
+    }
+    if (!must(cdp_ddp_create(&(cdp_ddp_desc){.group = world, .params = params, .param_count = PARAMS, .first_bucket_bytes = 1024, .bucket_bytes = 20000}, &ddp), "ddp_create")) return EXIT_CALL;
+    T(cdp_ddp_stats_of(ddp).bucket_count >= 4);
+    for (uint32_t p = 0; p < PARAMS; ++p)
+        for (uint64_t i = 0; i < param_counts[p]; ++i)
+            if (!T_EQ(p + i % 10, get(params[p].dtype, params[p].data, i))) break; /* rank 0's */
+    for (uint32_t step = 0; step < 12; ++step) {
+        const bool local = step % 4 == 1 || step % 4 == 2; /* 0: alone; 1, 2 stay local, 3 sends the sum of 1 .. 3 */
+        const uint32_t first = step % 4 == 3 ? step - 2 : step;
+        must(cdp_ddp_no_sync(ddp, local), "no_sync");
+        must(cdp_ddp_backward_begin(ddp), "backward_begin");
+        for (uint32_t k = 0; k < PARAMS; ++k) {
+            const uint32_t p = rank % 2 && step % 3 == 0 ? k : PARAMS - 1 - k; /* ranks may be ready in different orders */
+            void *grad = own[p] ? own[p] : cdp_ddp_grad(ddp, p);
+            for (uint64_t i = 0; i < param_counts[p]; ++i)
+                put(params[p].dtype, grad, i, grad_value(rank, step, p, i) + (step % 4 >= 2 ? get(params[p].dtype, grad, i) : 0));
+            must(cdp_ddp_ready(ddp, p), "ready");
+        }
+        must(cdp_ddp_backward_end(ddp), "backward_end");
+        for (uint32_t p = 0; p < PARAMS && !local; ++p) ddp_check(own[p] ? "own" : "bucket", params[p].dtype, own[p] ? own[p] : cdp_ddp_grad(ddp, p), p, first, step);
+        if (test__now.failed_checks) return EXIT_CHECK;
+    }
+    cdp_ddp_destroy(ddp);
+    for (uint32_t p = 0; p < PARAMS; ++p) {
+        free(params[p].data);
+        free(own[p]);
+    }
+    leave();
+    return 0;
+}
+
+TEST(ddp_is_the_serial_mean) {
+    for (size_t i = 0; i < sizeof all_sizes / sizeof *all_sizes; ++i)
+        for (uint32_t no_thread = 0; no_thread < 2; ++no_thread) {
+            job(all_sizes[i]);
+            settings.no_thread = no_thread;
+            spawn_all(ddp_rank);
+            if (!finish(10000)) return;
+        }
+}
+
+/* ---- >>kill ---------------------------------------------------------------------------------------------------------------- */
+
+typedef enum moment { FIRST, FIRST_RACE, LARGE, BETWEEN, AT_REST, BACKWARD, MOMENTS } moment;
+typedef enum farewell { DESTROY, EXIT, LINGER, FAREWELLS } farewell; /* what a survivor does once it knows */
+
+static moment when;
+static farewell how;
+static uint32_t victim;
+
+/* A survivor that has an error: tell the parent, then leave as programs do. */
+static int survive(void) {
+    printf("%s\n", me->error.text);
+    if (how == LINGER) test_sleep_ms(300);
+    if (how == EXIT) exit(0); /* main() returned the result of cdp_print_error() */
+    leave();
+    return 0;
+}
+
+static cdp_status backward_until_broken(void) {
+    static float w[4][5000];
+    cdp_param params[4] = {{.name = "a", .data = w[0], .count = 5000}, {.name = "b", .data = w[1], .count = 5000}, {.name = "c", .data = w[2], .count = 5000}, {.name = "d", .data = w[3], .count = 5000}};
+    cdp_ddp *ddp;
+    cdp_status st = CALL(cdp_ddp_create(&(cdp_ddp_desc){.group = world, .params = params, .param_count = 4, .first_bucket_bytes = 1000, .bucket_bytes = 1000}, &ddp));
+    if (st != CDP_OK) return st;
+    tell(&me->phase, 2);
+    while (st == CDP_OK) {
+        st = CALL(cdp_ddp_backward_begin(ddp));
+        for (uint32_t p = 4; st == CDP_OK && p-- > 0;) st = CALL(cdp_ddp_ready(ddp, p));
+        if (st == CDP_OK) st = CALL(cdp_ddp_backward_end(ddp));
+    }
+    cdp_ddp_destroy(ddp);
+    return st;
+}
+
+static int mortal(uint32_t rank) {
+    const uint64_t count = when == LARGE ? 4u << 20 : 1000;
+    float *x = (float *)calloc(count, sizeof *x);
+    cdp_status st = join(rank);
+    if (st == CDP_OK && when == FIRST && rank == victim) {
+        tell(&me->phase, 2);
+        for (;;) pause();
+    }
+    if (st == CDP_OK && when == BACKWARD) st = backward_until_broken();
+    if (st == CDP_OK && when == AT_REST) {
+        st = CALL(cdp_barrier(world));
+        tell(&me->phase, 2);
+        while (seen(&shared->go) != 1) usleep(500);
+    }
+    while (st == CDP_OK) {
+        if (when != LARGE || me->number[0]) tell(&me->phase, 2); /* LARGE: every link is in use */
+        st = CALL(cdp_allreduce(world, NULL, x, count, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+        ++me->number[0];
+        if (when == BETWEEN) usleep(5000);
+    }
+    free(x);
+    return survive();
+}
+
+/* Every survivor has blamed `dead`, by number and in words, within the limit after `since`. */
+static void check_blame(uint32_t dead, uint64_t since_ns, const char *situation) {
+    for (uint32_t i = 0; i < proc_count; ++i) {
+        const report *r = &shared->of[i];
+        char name[16];
+        const double ms = (double)(r->error_ns - since_ns) / 1e6;
+        if (i == dead || procs[i].expect < 0) continue;
+        snprintf(name, sizeof name, "rank %u", dead);
+        test_check(r->error_ns && r->error.status == CDP_ERR_PEER_LOST && r->error.peer == (int32_t)dead && strstr(r->error.text, name) && ms < DETECT_MS * TEST_SLACK, test__now.name, 0,
+                   "%s, rank %u died: rank %u reports %s, blames %d, after %.0f ms: %s", situation, dead, i, cdp_status_name(r->error.status), (int)r->error.peer, ms, r->error.text);
+    }
+}
+
+static void kill_at(moment m, farewell f, uint32_t k, const char *situation) {
+    uint64_t since;
+    job(4);
+    when = m;
+    how = f;
+    victim = k;
+    spawn_all(mortal);
+    if (!await_phase(m == FIRST_RACE ? 1 : 2, NOBODY, 10000)) {
+        finish(100);
+        return;
+    }
+    if (m == FIRST) test_sleep_ms(30);
+    else if (m != AT_REST) usleep((useconds_t)(test_random(&dice) % (m == FIRST_RACE ? 2000 : 60000)));
+    since = test_now_ns();
+    kill_process(k, SIGKILL);
+    if (m == AT_REST) { /* the others call something only later */
+        test_sleep_ms(100);
+        since = test_now_ns();
+        tell(&shared->go, 1);
+    }
+    finish(5000);
+    check_blame(k, since, situation);
+}
+
+static void kill_each(moment m, uint32_t times, const char *situation) {
+    for (uint32_t i = 0; i < times && test__now.failed_checks < 8; ++i)
+        for (uint32_t k = 0; k < 4; ++k) kill_at(m, (farewell)((i + k) % FAREWELLS), k, situation);
+}
+
+TEST(kill_in_first_collective) { kill_each(FIRST, 3, "in the first collective"); }
+TEST(kill_around_first_collective) { kill_each(FIRST_RACE, 6, "around the first collective"); }
+TEST(kill_in_large_allreduce) { kill_each(LARGE, 3, "in a large allreduce"); }
+TEST(kill_between_operations) { kill_each(BETWEEN, 3, "between operations"); }
+TEST(kill_at_rest) { kill_each(AT_REST, 3, "while nobody called anything"); }
+TEST(kill_in_backward) { kill_each(BACKWARD, 3, "in a backward pass"); }
+
+/* Two die at once: every survivor blames one of them. */
+TEST(kill_two) {
+    for (uint32_t times = 0; times < 6; ++times) {
+        const uint32_t a = (uint32_t)(test_random(&dice) % 5), b = (a + 1 + (uint32_t)(test_random(&dice) % 4)) % 5;
+        uint64_t since;
+        job(5);
+        when = times % 2 ? LARGE : BETWEEN;
+        how = (farewell)(times % FAREWELLS);
+        spawn_all(mortal);
+        await_phase(2, NOBODY, 10000);
+        since = test_now_ns();
+        kill_process(a, SIGKILL);
+        kill_process(b, SIGKILL);
+        finish(5000);
+        for (uint32_t i = 0; i < 5; ++i) {
+            const report *r = &shared->of[i];
+            if (i == a || i == b) continue;
+            test_check(r->error.status == CDP_ERR_PEER_LOST && (r->error.peer == (int32_t)a || r->error.peer == (int32_t)b) && r->error_ns - since < DETECT_MS * TEST_SLACK * 1000000ull, test__now.name, 0,
+                       "ranks %u and %u died: rank %u reports %s, blames %d, after %.0f ms: %s", a, b, i, cdp_status_name(r->error.status), (int)r->error.peer, (double)(r->error_ns - since) / 1e6, r->error.text);
+        }
+    }
+}
+
+/* Killed while the job starts. Whoever had met it blames it at once; if it never came, the deadline names it. */
+static int starter(uint32_t rank) {
+    float x = 1;
+    cdp_status st = join(rank);
+    while (st == CDP_OK) st = CALL(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    return survive();
+}
+
+TEST(kill_while_starting) {
+    const uint32_t init_ms = 1000;
+    uint32_t lost = 0, never = 0;
+    for (uint32_t i = 0; i < 28; ++i) {
+        const uint32_t k = i % 4;
+        uint64_t since, delay_us;
+        char name[16], host[32];
+        job(4);
+        how = (farewell)(i / 4 % FAREWELLS);
+        settings.init_timeout_ms = init_ms;
+        spawn_all(starter);
+        delay_us = i < 4 ? 0 : test_random(&dice) % (i < 16 ? 10000 : 50000);
+        usleep((useconds_t)delay_us);
+        since = test_now_ns();
+        kill_process(k, SIGKILL);
+        finish(5000);
+        snprintf(name, sizeof name, "rank %u", k);
+        snprintf(host, sizeof host, "127.0.0.1:%u", port);
+        for (uint32_t r = 0; r < 4; ++r) {
+            const report *p = &shared->of[r];
+            const double ms = (double)(p->error_ns - since) / 1e6;
+            const bool timed_out = p->error.status == CDP_ERR_TIMEOUT, named = p->error.peer == (int32_t)k && strstr(p->error.text, name);
+            if (r == k) continue;
+            lost += !timed_out;
+            never += timed_out;
+            test_check(p->error_ns && (named || (k == 0 && timed_out && strstr(p->error.text, host))) && (timed_out || p->error.status == CDP_ERR_PEER_LOST) &&
+                           ms < (timed_out ? init_ms * 1.1 + 400 : DETECT_MS) * TEST_SLACK,
+                       test__now.name, 0, "rank %u died %llu us after the start (it %s): rank %u reports %s, blames %d, after %.0f ms: %s", k, (unsigned long long)delay_us,
+                       shared->of[k].joined_ns ? "had joined" : "had not joined", r, cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
+        }
+        if (test__now.failed_checks > 8) return;
+    }
+    printf("  %u survivors saw it end, %u waited for one that had never come\n", lost, never);
+}
+
+/* ---- >>main --------------------------------------------------------------------------------------------------------------- */
+
+static const test_case cases[] = {
+    {"hello", hello, 30},
+    {"hello_late_rank", hello_late_rank, 10},
+    {"hello_rank_0_comes_last", hello_rank_0_comes_last, 10},
+    {"hello_ten_jobs_at_once", hello_ten_jobs_at_once, 20},
+    {"hello_same_port_again", hello_same_port_again, 30},
+    {"collectives", collectives, 60},
+    {"collectives_async", collectives_async, 60},
+    {"collectives_no_thread", collectives_no_thread, 60},
+    {"collectives_no_thread_polled", collectives_no_thread_polled, 60},
+    {"collectives_no_spin", collectives_no_spin, 60},
+    {"collectives_all_large", collectives_all_large, 60},
+    {"collectives_all_small", collectives_all_small, 60},
+    {"collectives_of_300000", collectives_of_300000, 60},
+    {"collectives_of_64_mib", collectives_of_64_mib, 60},
+    {"collectives_same_bits", collectives_same_bits, 60},
+    {"collectives_many_in_flight", collectives_many_in_flight, 60},
+    {"ddp_is_the_serial_mean", ddp_is_the_serial_mean, 60},
+    {"kill_in_first_collective", kill_in_first_collective, 60},
+    {"kill_around_first_collective", kill_around_first_collective, 60},
+    {"kill_in_large_allreduce", kill_in_large_allreduce, 60},
+    {"kill_between_operations", kill_between_operations, 60},
+    {"kill_at_rest", kill_at_rest, 60},
+    {"kill_in_backward", kill_in_backward, 60},
+    {"kill_two", kill_two, 60},
+    {"kill_while_starting", kill_while_starting, 90},
+};
+#define CASES (sizeof cases / sizeof *cases)
+
+int main(int argc, char **argv) {
+    unsigned long times = 1;
+    int words = 1;
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--list") == 0) {
+            for (size_t c = 0; c < CASES; ++c) puts(cases[c].name);
+            return 0;
+        }
+        if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc) times = strtoul(argv[++i], NULL, 10);
+        else argv[words++] = argv[i];
+    }
+    shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 2;
+    dice = test_now_ns() ^ (uint64_t)getpid() << 32;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGALRM, test__out_of_time);
+    signal(SIGPIPE, SIG_IGN);
+    while (times--)
+        for (size_t c = 0; c < CASES; ++c)
+            if (test__chosen(cases[c].name, words, argv)) test__run(&cases[c]);
+    printf("%u passed, %u failed\n", test__now.passed, test__now.failed);
+    return test__now.failed ? 1 : 0;
+}
