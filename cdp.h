@@ -1,3 +1,99 @@
+/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.1.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        What PyTorch's torch.distributed and DistributedDataParallel do, for programs written in C. Several processes
+        hold the same model, each computes gradients on its own part of the batch, and the mean of the gradients reaches
+        all of them while the backward pass is still running. This file is the ground floor: the operating system behind
+        one struct, collective operations, and DDP. cdp_store.h (key-value stores) and cdp_tcp.h (TCP) stand on it.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            which brings cdp_store.h and this file along; or "cdp.h" alone, for ranks that
+                                        are threads of one program, or over a transport of your own
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include <stdio.h>
+        static float w[2] = {0, 0};                                   // the model: y = w0 + w1 x, to learn y = 1 + 2 x
+        int main(void) {
+            cdp_group *world;
+            cdp_ddp *ddp;
+            cdp_param params[] = {{ .name = "w", .data = w, .count = 2 }};
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            cdp_ddp_desc desc = { .group = world, .params = params, .param_count = 1 };
+            if (cdp_ddp_create(&desc, &ddp) != CDP_OK) return cdp_print_error(stderr);
+            for (int step = 0; step < 200; ++step) {
+                float *g = (float *)cdp_ddp_grad(ddp, 0);             // lives in the bucket: nothing is copied
+                const float x = (float)((step * 7 + (int)cdp_rank(world) * 3) % 10) / 10, err = w[0] + w[1] * x - (1 + 2 * x);
+                if (cdp_ddp_backward_begin(ddp) != CDP_OK) return cdp_print_error(stderr);
+                g[0] = err, g[1] = err * x;
+                cdp_ddp_ready(ddp, 0);                                // a full bucket leaves at once
+                if (cdp_ddp_backward_end(ddp) != CDP_OK) return cdp_print_error(stderr);
+                w[0] -= 0.5f * g[0], w[1] -= 0.5f * g[1];             // g is the mean over all ranks now
+            }
+            printf("rank %u: y = %.3f + %.3f x\n", cdp_rank(world), w[0], w[1]);
+            cdp_ddp_destroy(ddp), cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
+
+    CONTENTS (search for the name with >> before it)
+        config, status, types, error, log          macros, what calls return, dtypes and reductions, failures in words
+        os                                         everything that is asked of the machine, replaceable as a whole
+        store, transport interface                 what to implement to bring another store or network
+        hub, group, collectives                    ranks in one process; groups; allreduce and the others
+        ddp                                        data parallel training
+        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
+        exec, hub, drive, group, work, bucket, reducer
+
+    API BY TASK
+        I want to...                                       call
+        connect processes                                  cdp_init_from_env of cdp_tcp.h
+        connect threads of one program                     cdp_hub_create, then cdp_group_create with .hub on each thread
+        combine arrays of all ranks                        cdp_allreduce, cdp_allreduce_async + cdp_work_wait
+        copy from one rank to all, collect from all        cdp_broadcast, cdp_allgather
+        wait for everybody                                 cdp_barrier
+        train                                              cdp_ddp_create; per step cdp_ddp_backward_begin, cdp_ddp_ready
+                                                           for each parameter, cdp_ddp_backward_end
+        accumulate gradients over several passes           cdp_ddp_no_sync
+        see how much communication was hidden              cdp_ddp_stats_of
+        run without any thread of the library              .no_thread = true and cdp_poll, or CDP_NO_THREADS
+        stop everybody                                     cdp_group_abort
+        know what went wrong                               cdp_last_error, cdp_print_error
+
+    CONFIGURATION (macros; those marked * must be equal in all files that include this one)
+        CDP_IMPLEMENTATION     off       this file holds the implementation; CDP_CORE_IMPLEMENTATION: of cdp.h alone
+        CDP_API *              extern    prefix of all functions
+        CDP_STATIC *           off       all functions static: private to the file that implements them
+        CDP_ASSERT(x)          assert    checks of the library's own logic
+        CDP_NO_STDIO           off       no stdio: cdp_print_error and the default logger do nothing
+        CDP_NO_THREADS         off       no pthreads: nothing advances but in calls; the last error is one per program
+        CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
+        CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
+
+    THREADS
+        A group may be used from any thread; all ranks must start the group's operations in one order, so it is best to
+        start them from one thread. By default each group has one progress thread, which sleeps unless work is in flight
+        that nobody waits for; who waits drives communication itself. A cdp_ddp belongs to one thread at a time.
+        cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the group any more.
+
+    MEMORY
+        All of it comes from os->alloc: a group about 0.15 MB and 0.2 KB per rank; a pair of ranks in a hub two rings of
+        256 KiB when they first talk; a DDP the size of its gradients once (the buckets are the gradients). Operations
+        allocate nothing once the largest small message and the longest queue have been seen.
+
+    ERRORS
+        INVALID, UNSUPPORTED and NOMEM at a call: nothing was started, correct it and go on. TIMEOUT, PEER_LOST, ABORTED,
+        MISMATCH, IO and STATE of an operation: the group is broken on every rank, for the same first cause, which every
+        rank reports; destroy it. Every wait ends by its deadline. No signal handler, fork, atexit or environment
+        variable is involved, and SIGPIPE is never raised.
+
+    LIMITS
+        ranks 65535 | elements and bytes 64 bits | operations in flight: memory | dtypes f32 f64 i32 i64 u8 |
+        reductions sum avg min max | error text 511 bytes
+
+    License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE 1 /* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
 #endif
@@ -3495,3 +3591,27 @@ CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
 } /* extern "C" */
 #endif
 #endif /* CDP_IMPL_INCLUDED */
+
+/*  This software is available under two licenses; choose whichever you prefer.
+
+    ALTERNATIVE A - MIT No Attribution (MIT-0)
+
+    Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+    documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
+    rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
+    persons to whom the Software is furnished to do so.
+
+    THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+    WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+    COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+    OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+
+    ALTERNATIVE B - Public domain (Unlicense, www.unlicense.org)
+
+    This is free and unencumbered software released into the public domain. Anyone is free to copy, modify, publish, use,
+    compile, sell, or distribute this software, either in source code form or as a compiled binary, for any purpose,
+    commercial or non-commercial, and by any means. In jurisdictions that recognize copyright laws, the author or authors
+    of this software dedicate any and all copyright interest in the software to the public domain. We make this dedication
+    for the benefit of the public at large and to the detriment of our heirs and successors. We intend this dedication to
+    be an overt act of relinquishment in perpetuity of all present and future rights to this software under copyright law.
+    The software is provided "as is", without warranty of any kind.                                                        */
