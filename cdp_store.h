@@ -1692,6 +1692,9 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     cdp__free(os, s);
 }
 
+/* For cdp_tcp.h: how many are connected. */
+CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
+
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) { return s->at.port; }
 
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {

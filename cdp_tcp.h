@@ -267,6 +267,7 @@ typedef struct cdp__mesh {
     uint8_t ask_value[CDP__ABORT_MAX];
     char ask_text[96], note_text[96], note[48];
     bool watching;
+    bool failing; /* this rank knows of a failure */
     cdp__asking asking;
     bool noting;
     uint32_t asked_rank;     /* whose note is being read */
@@ -711,6 +712,7 @@ CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
 
 CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
     cdp__mesh *m = (cdp__mesh *)self;
+    m->failing = true;
     if (m->store && m->asking == CDP__ASK_NOTHING) cdp__mesh_ask_cause(m, e);
 }
 
@@ -728,11 +730,20 @@ CDP__PRIVATE void cdp__mesh_blocked(void *self, uint64_t seq, int32_t peer) {
     m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
 
+/* The rank that serves the store has failed: the others still want to read why there. Until they have gone, or for
+   CDP__SETTLE_MS. */
+CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
+    const uint64_t until = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
+    while (cdp__store_server_clients(m->server) > (m->store ? 1u : 0u) + (m->watch ? 1u : 0u) && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+}
+
 /* Accepts a mesh that was only half made. */
 CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
+    if (m->server && m->failing) cdp__mesh_linger(m);
     while (m->visitors) cdp__visitor_close(m->visitors);
     for (i = 0; m->links && i < m->desc.world_size; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
@@ -754,22 +765,34 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 /* ---- >>rendezvous ------------------------------------------------------------------------------------------------------------- */
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name), claim/<rank> (who has the
-   rank), addr/<rank> (where it listens), done (a counter), all (everybody has read everything), fail (the first cause of a
-   failure). While a rank is starting, its last will is a cause under "fail": so the death of a process that nobody has a
+   rank), addr/<rank> (where it listens), done/<rank> (it has read everything), fail (the first cause of a failure),
+   wait/<rank> (whom it has been waiting for, when that takes long). While a rank is starting, its last will is a cause under "fail": so the death of a process that nobody has a
    connection to yet ends the others' wait. */
 /* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
-CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m, bool tell) {
+CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
+    const bool store = cdp_last_error()->status == CDP_ERR_STORE || cdp_last_error()->status == CDP_ERR_STATE || !m->store;
     cdp_error e = *cdp_last_error();
-    char text[sizeof e.text];
-    void *before = NULL;
-    uint64_t bytes = 0;
+    cdp__text t = {e.text, sizeof e.text, 0};
+    cdp_store_request rq;
     e.rank = e.origin = (int32_t)m->desc.rank;
-    cdp__format(text, sizeof text, "rank %u/%u: %s", m->desc.rank, m->desc.world_size, e.text);
-    memcpy(e.text, text, sizeof text);
-    if (tell && m->store) {
-        uint8_t value[CDP__ABORT_MAX];
-        const uint32_t n = cdp__error_encode(&e, value);
-        if (cdp_store_compare_set(m->store, m->fail_key, NULL, 0, value, n, &before, &bytes) == CDP_OK) cdp_store_free(m->store, before);
+    cdp__text_add(&t, "rank %u/%u: %s", m->desc.rank, m->desc.world_size, cdp_last_error()->text);
+    if (store && e.peer < 0 && m->desc.rank != 0 && !m->desc.external_store) {
+        e.peer = 0;
+        cdp__text_add(&t, " (rank 0 serves it)");
+    }
+    if (m->store) {
+        m->ask_key.data = m->fail_key;
+        m->ask_key.bytes = strlen(m->fail_key);
+        m->ask_values[0].data = NULL;
+        m->ask_values[0].bytes = 0;
+        m->ask_values[1].data = m->ask_value;
+        m->ask_values[1].bytes = cdp__error_encode(&e, m->ask_value);
+        memset(&rq, 0, sizeof rq);
+        rq.op = CDP_STORE_COMPARE_SET;
+        rq.key_count = 1;
+        rq.keys = &m->ask_key;
+        rq.values = m->ask_values;
+        if (cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK) cdp_store_request_free(m->store, &rq);
     }
     *cdp__error_slot() = e;
     return e.status;
@@ -785,8 +808,8 @@ CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     if (!cdp__error_decode((const uint8_t *)value, bytes, &cause)) st = cdp__fail(CDP_ERR_MISMATCH, "the store holds no cause under %s that this version understands", m->fail_key);
     cdp_store_free(m->store, value);
     if (st != CDP_OK) return st;
-    st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: %s%s", m->desc.rank, m->desc.world_size, cause.origin == (int32_t)m->desc.rank ? "" : "told while starting: ",
-                        cause.text);
+    if (cause.origin == (int32_t)m->desc.rank) st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text); /* of a process that claims the same rank */
+    else st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: told while starting: %s", m->desc.rank, m->desc.world_size, cause.text);
     cdp__error_slot()->rank = (int32_t)m->desc.rank;
     cdp__error_slot()->origin = cause.origin;
     return st;
@@ -807,29 +830,57 @@ CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp
     return rq->status;
 }
 
-/* Which of the ranks have not published an address, as text: "2, 5 and 7 more". */
-CDP__PRIVATE void cdp__mesh_missing(cdp__mesh *m, char *out, uint64_t size, int32_t *first) {
-    cdp__text t = {out, size, 0};
+/* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The store gets little time to
+   answer: if it does not, it is rank 0, which serves it, that is missing. */
+CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
+    const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
+    char names[128];
+    cdp__text t = {names, sizeof names, 0};
+    int32_t first = -1;
     uint32_t r, found = 0;
-    *first = -1;
-    out[0] = 0;
+    names[0] = 0;
     for (r = 0; r < m->desc.world_size; ++r) {
-        char text[96];
-        const char *key = text;
-        bool there = false;
-        cdp__mesh_key(m, text, "addr", r);
-        if (cdp_store_check(m->store, &key, 1, &there) != CDP_OK) return;
-        if (there) continue;
-        if (*first < 0) *first = (int32_t)r;
+        cdp_store_request rq;
+        memset(&rq, 0, sizeof rq);
+        rq.op = CDP_STORE_CHECK;
+        rq.key_count = 1;
+        rq.keys = &keys[r];
+        if (m->os->now_ns(m->os->user) >= give_up || cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK) break;
+        if (rq.number) continue;
+        if (first < 0) first = (int32_t)r;
         if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
     }
     if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
+    if (found) return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %u ms still waiting for rank %s; start it, or look at why it ended", m->desc.init_timeout_ms, names);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0, "after %u ms the store does not answer any more%s", m->desc.init_timeout_ms,
+                          m->desc.external_store ? "" : ": rank 0 serves it");
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
+/* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. */
+CDP__PRIVATE cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
+    const uint32_t n = m->desc.world_size;
+    char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
+    cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
+    cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
+    cdp_store_request waiting;
+    uint32_t r;
+    for (r = 0; st == CDP_OK && r < n; ++r) {
+        cdp__mesh_key(m, texts[r], what, r);
+        keys[r].data = texts[r];
+        keys[r].bytes = strlen(texts[r]);
+    }
+    if (st == CDP_OK) st = cdp__mesh_await(m, values ? values : &waiting, values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, n, deadline_ns);
+    if (st == CDP_ERR_TIMEOUT && cdp_last_error()->origin < 0) st = cdp__mesh_missing(m, keys);
+    cdp__free(m->os, texts);
+    cdp__free(m->os, keys);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     char at[80];
     cdp_addr want;
     int32_t fd;
+    (void)deadline_ns;
     if (!cdp__tcp_store_local_addr(m->store, &want)) return cdp__fail(CDP_ERR_IO, "cannot tell through which address the store was reached");
     want.port = 0;
     fd = m->os->listen(m->os->user, &want, &m->at);
@@ -842,12 +893,13 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES)
 
 /* Rank 0 says what the job is; the others compare. */
-CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     uint8_t mine[CDP__CONFIG_BYTES];
     char key[96];
     void *value = NULL;
     uint64_t bytes = 0;
     cdp_status st;
+    (void)deadline_ns;
     cdp__mesh_key(m, key, "config", UINT32_MAX);
     cdp__put_u32(mine, CDP_WIRE_VERSION);
     cdp__put_u32(mine + 4, m->desc.world_size);
@@ -858,7 +910,7 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
         memcpy(mine + 24, m->job, CDP__JOB_BYTES);
         return st == CDP_OK ? cdp_store_set(m->store, key, mine, sizeof mine) : st;
     }
-    st = cdp_store_get(m->store, key, &value, &bytes, m->desc.init_timeout_ms);
+    st = cdp_store_get(m->store, key, &value, &bytes, 0);
     if (st == CDP_ERR_TIMEOUT) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
     if (st != CDP_OK) return st;
     if (bytes != sizeof mine || cdp__get_u32((const uint8_t *)value) != CDP_WIRE_VERSION)
@@ -874,11 +926,12 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
 }
 
 /* Make sure that nobody else has this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96], at[80], mine[112];
     uint64_t random = 0, bytes = 0;
     void *value = NULL;
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
+    (void)deadline_ns;
     cdp__mesh_key(m, key, "claim", m->desc.rank);
     cdp__addr_text(&m->at, at, sizeof at);
     cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
@@ -895,57 +948,32 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
 
 /* Everybody's address: publish, wait, read. */
 CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    const uint32_t n = m->desc.world_size;
-    char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
-    cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
     cdp_store_request rq;
-    cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
-    char at[80];
+    char key[96], at[80];
+    cdp_status st;
     uint32_t r;
     memset(&rq, 0, sizeof rq);
-    for (r = 0; st == CDP_OK && r < n; ++r) {
-        cdp__mesh_key(m, texts[r], "addr", r);
-        keys[r].data = texts[r];
-        keys[r].bytes = strlen(texts[r]);
-    }
+    cdp__mesh_key(m, key, "addr", m->desc.rank);
     cdp__addr_text(&m->at, at, sizeof at);
-    if (st == CDP_OK) st = cdp_store_set(m->store, texts[m->desc.rank], at, strlen(at));
-    if (st == CDP_OK) st = cdp__mesh_await(m, &rq, CDP_STORE_MULTI_GET, keys, n, deadline_ns);
-    if (st == CDP_ERR_TIMEOUT) {
-        char missing[160];
-        int32_t first;
-        cdp__mesh_missing(m, missing, sizeof missing, &first);
-        st = cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %u ms still waiting for rank %s; start it, or look at why it ended", m->desc.init_timeout_ms, missing);
-    }
-    for (r = 0; st == CDP_OK && r < n; ++r) {
+    st = cdp_store_set(m->store, key, at, strlen(at));
+    if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &rq, deadline_ns);
+    for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
         const uint64_t bytes = cdp__min(rq.results[r].bytes, sizeof at - 1);
         memcpy(at, rq.results[r].data, (size_t)bytes);
         at[bytes] = 0;
         if (!cdp__addr_parse(at, &m->links[r].addr)) st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published an address that cannot be read: '%s'", r, at);
     }
     cdp_store_request_free(m->store, &rq);
-    cdp__free(m->os, texts);
-    cdp__free(m->os, keys);
     return st;
 }
 
 /* Rank 0 serves the store: it must not leave before everybody has read it. */
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
-    char done[96], all[96];
-    int64_t sum = 0;
+    char key[96];
     cdp_status st;
-    cdp__mesh_key(m, done, "done", UINT32_MAX);
-    cdp__mesh_key(m, all, "all", UINT32_MAX);
-    st = cdp_store_add(m->store, done, 1, &sum);
-    if (st == CDP_OK && sum == (int64_t)m->desc.world_size) st = cdp_store_set(m->store, all, "1", 1);
-    if (st == CDP_OK && m->server) {
-        cdp_store_request rq;
-        cdp_bytes key;
-        key.data = all;
-        key.bytes = strlen(all);
-        st = cdp__mesh_await(m, &rq, CDP_STORE_WAIT, &key, 1, deadline_ns);
-    }
-    return st;
+    cdp__mesh_key(m, key, "done", m->desc.rank);
+    st = cdp_store_set(m->store, key, "1", 1);
+    return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
@@ -984,25 +1012,31 @@ CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
 }
 
 /* From here on a failure of any rank is noticed while this one waits. */
-CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
+    (void)deadline_ns;
     m->watch_key.data = m->fail_key;
     m->watch_key.bytes = strlen(m->fail_key);
     m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_WAIT, &m->watch_key, 1, NULL);
     return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
+/* All the steps of starting share one deadline: what is left of it is what the next call to the store gets. */
+CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    m->store->timeout_ms = deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
+}
+
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
+    cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_start_watch, cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_exchange, cdp__mesh_all_done};
     cdp_status st = cdp__mesh_open_stores(m);
-    if (st != CDP_OK) return cdp__mesh_fail(m, false);
-    st = cdp__mesh_start_watch(m);
-    if (st == CDP_OK) st = cdp__mesh_listen(m);
-    if (st == CDP_OK) st = cdp__mesh_config(m);
-    if (st == CDP_OK) st = cdp__mesh_claim(m);
-    if (st == CDP_OK) st = cdp__mesh_exchange(m, deadline_ns);
-    if (st == CDP_OK) st = cdp__mesh_all_done(m, deadline_ns);
+    uint32_t i;
+    for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
+        cdp__mesh_time_left(m, deadline_ns);
+        st = steps[i](m, deadline_ns);
+    }
     if (st == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
-    return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m, true);
+    return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
@@ -1070,6 +1104,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     st = cdp__mesh_open(m);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
+        m->failing = true;
         cdp__mesh_close(m);
         *cdp__error_slot() = e;
         return st;
