@@ -1,0 +1,1844 @@
+/* cdp_store.h: its pure parts, the server byte by byte, the client against real and false servers, over loopback sockets. */
+#define CDP_IMPLEMENTATION
+#include "cdp_store.h"
+#include "test.h"
+
+#include <sys/wait.h>
+
+/* A call that must succeed, or must end with one status. */
+#define OK(call) ended((call), CDP_OK, #call, __LINE__)
+#define ST(call, status) ended((call), (status), #call, __LINE__)
+#define TEXT(part) T_TEXT(part, cdp_last_error()->text)
+
+static bool ended(cdp_status got, cdp_status want, const char *what, int line) {
+    return test_check(got == want, __FILE__, line, "%s: %s: %s", what, cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
+}
+
+static uint64_t now_ms(void) { return test_now_ns() / 1000000u; }
+
+/* "01 02 ff" to bytes; 'text' in single quotes stands for its characters. */
+static uint32_t hex(const char *s, uint8_t *out) {
+    uint32_t n = 0;
+    while (*s) {
+        if (*s == '\'') {
+            for (++s; *s && *s != '\''; ++s) out[n++] = (uint8_t)*s;
+            if (*s) ++s;
+        } else if (*s == ' ') {
+            ++s;
+        } else {
+            out[n++] = (uint8_t)(cdp__addr_hex(s[0]) << 4 | cdp__addr_hex(s[1]));
+            s += 2;
+        }
+    }
+    return n;
+}
+
+static cdp_bytes bytes_of(const char *s) {
+    cdp_bytes b;
+    b.data = s;
+    b.bytes = strlen(s);
+    return b;
+}
+
+/* A plain blocking socket, to say what no client would. */
+static int raw_open(uint16_t port) {
+    struct sockaddr_in a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* each write is a segment */
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_port = htons(port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static bool raw_write(int fd, const void *data, size_t n) {
+    const char *p = (const char *)data;
+    while (n) {
+        const ssize_t r = send(fd, p, n, MSG_NOSIGNAL);
+        if (r <= 0) return false;
+        p += r;
+        n -= (size_t)r;
+    }
+    return true;
+}
+
+static bool raw_send(int fd, const char *s) {
+    uint8_t b[4096];
+    return raw_write(fd, b, hex(s, b));
+}
+
+static bool raw_readable(int fd, int ms) {
+    struct pollfd p;
+    p.fd = fd;
+    p.events = POLLIN;
+    p.revents = 0;
+    return poll(&p, 1, ms) == 1;
+}
+
+static bool raw_read(int fd, void *dst, size_t n) {
+    char *p = (char *)dst;
+    while (n) {
+        const ssize_t r = raw_readable(fd, 5000) ? recv(fd, p, n, 0) : -1;
+        if (r <= 0) return false;
+        p += r;
+        n -= (size_t)r;
+    }
+    return true;
+}
+
+static bool raw_expect(int fd, const char *s) {
+    uint8_t want[4096], got[4096];
+    const uint32_t n = hex(s, want);
+    uint32_t i;
+    if (raw_read(fd, got, n) && memcmp(got, want, n) == 0) return true;
+    printf("     wanted %s, got", s);
+    for (i = 0; i < n && i < 32; ++i) printf(" %02x", got[i]);
+    printf("\n");
+    return false;
+}
+
+/* The other side ends the connection, without another byte. */
+static bool raw_ends(int fd) {
+    char c;
+    return raw_readable(fd, 5000) && recv(fd, &c, 1, 0) <= 0;
+}
+
+static int raw_greeted(uint16_t port) {
+    const int fd = raw_open(port);
+    raw_send(fd, "00 ce f7 85 3c");
+    return fd;
+}
+
+static cdp_store_server_desc server_desc(void) {
+    cdp_store_server_desc d;
+    memset(&d, 0, sizeof d);
+    d.logger.level = CDP_LOG_SILENT;
+    return d;
+}
+
+static cdp_store_server *server_open(void) {
+    const cdp_store_server_desc d = server_desc();
+    cdp_store_server *s = NULL;
+    OK(cdp_store_server_create(&d, &s));
+    return s;
+}
+
+static cdp_tcp_store_desc client_desc(uint16_t port) {
+    cdp_tcp_store_desc d;
+    memset(&d, 0, sizeof d);
+    d.host = "127.0.0.1";
+    d.port = port;
+    d.timeout_ms = 10000;
+    d.logger.level = CDP_LOG_SILENT;
+    return d;
+}
+
+static cdp_store *client_open(uint16_t port) {
+    const cdp_tcp_store_desc d = client_desc(port);
+    cdp_store *s = NULL;
+    OK(cdp_tcp_store_create(&d, &s));
+    return s;
+}
+
+static bool value_is(cdp_store *s, const char *key, const char *want) {
+    void *value;
+    uint64_t bytes;
+    bool ok;
+    if (cdp_store_get(s, key, &value, &bytes, 2000) != CDP_OK) {
+        printf("     %s\n", cdp_last_error()->text);
+        return false;
+    }
+    ok = bytes == strlen(want) && memcmp(value, want, (size_t)bytes) == 0 && ((char *)value)[bytes] == 0;
+    if (!ok) printf("     %s is \"%s\", not \"%s\"\n", key, (char *)value, want);
+    cdp_store_free(s, value);
+    return ok;
+}
+
+/* ---- pure ------------------------------------------------------------------------------------------------------- */
+
+TEST(addr) {
+    static const char *const same[] = {"1.2.3.4:80", "0.0.0.0:0", "255.255.255.255:65535", "[::]:0", "[::1]:80", "[fe80::1%3]:7", "[1:2:3:4:5:6:7:8]:9",
+                                       "[1::8]:1", "[2001:db8::1:0:0:1]:1", "[1:0:2:3:4:5:6:7]:1", "[0:2:3:4:5:6:7:8]:1", "[1:2:3:4:5:6::]:1"};
+    static const char *const pairs[][2] = {{"1.2.3.4", "1.2.3.4:0"}, {"::1", "[::1]:0"}, {"[::1]", "[::1]:0"}, {"::", "[::]:0"}, {"::ffff:1.2.3.4", "[::ffff:102:304]:0"},
+                                           {"1:2:3:4:5:6:1.2.3.4", "[1:2:3:4:5:6:102:304]:0"}, {"fe80::1%12", "[fe80::1%12]:0"}, {"2001:DB8:0:0:1:0:0:1", "[2001:db8::1:0:0:1]:0"},
+                                           {"::1.2.3.4", "[::102:304]:0"}, {"1:0:0:0:0:0:0:0", "[1::]:0"}, {"::2:3:4:5:6:7:8", "[0:2:3:4:5:6:7:8]:0"}};
+    static const char *const bad[] = {"", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1", "01.2.3.4", "1.2.3.4:", "1.2.3.4:65536", "1.2.3.4:+1", "1.2.3.4 ", ":", ":::", "1::2::3", "1:2:3:4:5:6:7",
+                                      "1:2:3:4:5:6:7:8:9", "12345::", "[::1", "::1]", "[::1]:", "[::1]x", "fe80::1%", "fe80::1%eth0", "1:2:3:4:5:6:7::8:9", "g::1", "[1.2.3.4]", "1:2:3:4:5:6:7:1.2.3.4", "::1:", "1:", "-1.2.3.4"};
+    char text[64];
+    cdp_addr a;
+    uint32_t i;
+    for (i = 0; i < sizeof same / sizeof *same; ++i) {
+        const bool ok = cdp__addr_parse(same[i], &a);
+        cdp__addr_text(&a, text, sizeof text);
+        if (!T(ok && strcmp(text, same[i]) == 0)) printf("     %s became %s\n", same[i], text);
+    }
+    for (i = 0; i < sizeof pairs / sizeof *pairs; ++i) {
+        const bool ok = cdp__addr_parse(pairs[i][0], &a);
+        cdp__addr_text(&a, text, sizeof text);
+        if (!T(ok && strcmp(text, pairs[i][1]) == 0)) printf("     %s became %s\n", pairs[i][0], text);
+    }
+    for (i = 0; i < sizeof bad / sizeof *bad; ++i)
+        if (!T(!cdp__addr_parse(bad[i], &a))) printf("     %s was taken\n", bad[i]);
+    memset(&a, 0, sizeof a);
+    cdp__addr_text(&a, text, 5);
+    T(strlen(text) == 4);
+}
+
+TEST(number) {
+    static const struct { const char *text; bool ok; int64_t v; } t[] = {
+        {"0", true, 0}, {"5", true, 5}, {"-2", true, -2}, {"+7", true, 7}, {" 7", true, 7}, {"\t\n\v\f\r 7x", true, 7}, {"12abc", true, 12}, {"9223372036854775807", true, INT64_MAX},
+        {"-9223372036854775808", true, INT64_MIN}, {"9223372036854775808", false, 0}, {"-9223372036854775809", false, 0}, {"99999999999999999999", false, 0}, {"", false, 0}, {" ", false, 0},
+        {"-", false, 0}, {"hello", false, 0}, {"- 1", false, 0}, {"007", true, 7},
+    };
+    uint32_t i;
+    char text[24];
+    for (i = 0; i < sizeof t / sizeof *t; ++i) {
+        int64_t v = 0;
+        const bool ok = cdp__number_parse((const uint8_t *)t[i].text, strlen(t[i].text), &v);
+        if (!T(ok == t[i].ok && v == t[i].v)) printf("     \"%s\"\n", t[i].text);
+    }
+    T(cdp__number_text(INT64_MIN, text) == 20 && strcmp(text, "-9223372036854775808") == 0);
+}
+
+/* The parser gives the same items for every way to cut the input, and asks for no more than an item needs. */
+TEST(wire_splits) {
+    static const char *const input =
+        "01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76 02 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 74"
+        "06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 00 07 0d 34 12 00 00 04 01 00 00 00 00 00 00 00 6e f9 ff ff ff ff ff ff ff"
+        "0b 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31";
+    static const cdp__wire_limits max = {8192, 8388608, 131072};
+    uint8_t all[512];
+    const uint32_t n = hex(input, all);
+    uint64_t first = 0;
+    uint32_t step;
+    for (step = 1; step <= n; ++step) {
+        cdp__wire w;
+        cdp__wire_item it;
+        uint64_t at = 0, have = 0, used, sum = CDP__HASH_START, items = 0;
+        memset(&w, 0, sizeof w);
+        w.table = cdp__wire_v2;
+        while (at < n) {
+            const cdp__wire_result r = cdp__wire_next(&w, &max, all + at, have - at, &it, &used);
+            if (r == CDP__WIRE_BAD) break;
+            if (r == CDP__WIRE_MORE) {
+                if (!T(used > have - at && at + used <= n)) break;
+                have = cdp__min(n, cdp__max(have + step, have)); /* not what it asks for: what the network gives */
+                continue;
+            }
+            at += used;
+            ++items;
+            sum = cdp__hash(sum, &it.cmd, sizeof it.cmd);
+            sum = cdp__hash(sum, &it.number, sizeof it.number);
+            sum = cdp__hash(sum, it.key.data, it.key.bytes);
+            sum = cdp__hash(sum, it.value[1].data, it.value[1].bytes);
+            sum = (sum << 2 | (uint64_t)it.first << 1 | it.last) ^ sum;
+        }
+        if (step == 1) first = sum;
+        T(at == n && items == 11 && sum == first);
+    }
+}
+
+TEST(wire_limits) {
+    static const cdp__wire_limits max = {4, 6, 3};
+    static const struct { const char *in; cdp__wire_result r; } t[] = {
+        {"01 04 00 00 00 00 00 00 00", CDP__WIRE_MORE}, {"01 05 00 00 00 00 00 00 00", CDP__WIRE_BAD}, {"01 ff ff ff ff ff ff ff ff", CDP__WIRE_BAD},
+        {"01 01 00 00 00 00 00 00 00 61 06 00 00 00 00 00 00 00", CDP__WIRE_MORE}, {"01 01 00 00 00 00 00 00 00 61 07 00 00 00 00 00 00 00", CDP__WIRE_BAD},
+        {"01 01 00 00 00 00 00 00 00 61 00 00 00 00 00 00 00 80", CDP__WIRE_BAD}, {"06 03 00 00 00 00 00 00 00", CDP__WIRE_ITEM}, {"06 04 00 00 00 00 00 00 00", CDP__WIRE_BAD},
+        {"00", CDP__WIRE_BAD}, {"0e", CDP__WIRE_BAD}, {"13", CDP__WIRE_BAD}, {"47", CDP__WIRE_BAD}, {"ff", CDP__WIRE_BAD}, {"06", CDP__WIRE_MORE},
+    };
+    uint32_t i;
+    for (i = 0; i < sizeof t / sizeof *t; ++i) {
+        cdp__wire w;
+        cdp__wire_item it;
+        uint8_t in[64];
+        uint64_t used;
+        const uint32_t n = hex(t[i].in, in);
+        memset(&w, 0, sizeof w);
+        w.table = cdp__wire_v2;
+        if (!T(cdp__wire_next(&w, &max, in, n, &it, &used) == t[i].r)) printf("     %s\n", t[i].in);
+    }
+}
+
+/* ---- server, byte by byte --------------------------------------------------------------------------------------- */
+
+typedef struct step {
+    const char *send, *answer;
+} step;
+
+static const step script[] = {
+    {"00 ce f7 85 3c", ""},
+    {"0d 34 12 00 00", "34 12 00 00"},
+    {"04 05 00 00 00 00 00 00 00 69 6e 69 74 2f 01 00 00 00 00 00 00 00", "01 00 00 00 00 00 00 00"},
+    {"01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76", ""},
+    {"06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b", "00"},
+    {"03 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00 76"},
+    {"02 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 74", "05 00 00 00 00 00 00 00 66 69 72 73 74"},
+    {"02 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 06 00 00 00 00 00 00 00 73 65 63 6f 6e 64", "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
+    {"02 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 05 00 00 00 00 00 00 00 74 68 69 72 64", "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
+    {"02 02 00 00 00 00 00 00 00 2f 79 03 00 00 00 00 00 00 00 65 78 70 03 00 00 00 00 00 00 00 64 65 73", "03 00 00 00 00 00 00 00 65 78 70"},
+    {"04 02 00 00 00 00 00 00 00 2f 6e 05 00 00 00 00 00 00 00", "05 00 00 00 00 00 00 00"},
+    {"04 02 00 00 00 00 00 00 00 2f 6e f9 ff ff ff ff ff ff ff", "fe ff ff ff ff ff ff ff"},
+    {"03 02 00 00 00 00 00 00 00 2f 6e", "02 00 00 00 00 00 00 00 2d 32"},
+    {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 03 00 00 00 00 00 00 00 2f 7a 7a", "01"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b", "00"},
+    {"05 00 00 00 00 00 00 00 00", "00"},
+    {"05 01 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00 'cdp/server'", "00"},
+    {"06 00 00 00 00 00 00 00 00", "00"},
+    {"07", "04 00 00 00 00 00 00 00"},
+    {"09 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 61 62", ""},
+    {"03 02 00 00 00 00 00 00 00 2f 6b", "03 00 00 00 00 00 00 00 'vab'"},
+    {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00 32 32", ""},
+    {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 62", "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
+    {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 7a", "01 00 00 00 00 00 00 00 31 00 00 00 00 00 00 00 00"},
+    {"03 02 00 00 00 00 00 00 00 2f 7a", "00 00 00 00 00 00 00 00"},
+    {"08 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00"},
+    {"08 02 00 00 00 00 00 00 00 2f 6b", "00 00 00 00 00 00 00 00"},
+    {"0c", "01"},
+    {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 6d", ""},
+    {"0c", "01"},
+    {"01 02 00 00 00 00 00 00 00 2f 6d 00 00 00 00 00 00 00 00", ""},
+    {"02 02 00 00 00 00 00 00 00 2f 6d 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 31", "01 00 00 00 00 00 00 00 31"},
+    {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 77 02 00 00 00 00 00 00 00 2f 77", ""},
+    {"01 02 00 00 00 00 00 00 00 2f 77 01 00 00 00 00 00 00 00 31", "00"},
+    {"08 02 00 00 00 00 00 00 00 2f 77", "01 00 00 00 00 00 00 00"},
+    {"0b 00 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00 00 0d ff ff ff ff", "ff ff ff ff"},
+    {"12 02 00 00 00 00 00 00 00 2f 42 02 00 00 00 00 00 00 00", ""},
+    {"12 02 00 00 00 00 00 00 00 2f 42 02 00 00 00 00 00 00 00", "00 00"},
+    {"c0 02 00 00 00 00 00 00 00 2f 57 01 00 00 00 00 00 00 00 77 c0 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00", ""},
+    {"07", "07 00 00 00 00 00 00 00"},
+};
+#define SCRIPT_STEPS (sizeof script / sizeof *script)
+
+static uint32_t script_bytes(uint8_t *in, uint8_t *out, uint32_t *out_bytes) {
+    uint32_t i, n = 0;
+    *out_bytes = 0;
+    for (i = 0; i < SCRIPT_STEPS; ++i) {
+        n += hex(script[i].send, in + n);
+        *out_bytes += hex(script[i].answer, out + *out_bytes);
+    }
+    return n;
+}
+
+static void poll_server(cdp_store_server *s, int times) {
+    while (times-- > 0) (void)cdp_store_server_poll(s, cdp_os_default()->now_ns(NULL) + CDP__MS);
+}
+
+/* Each step alone: the answer belongs to the request. */
+TEST(script_steps) {
+    cdp_store_server *s = server_open();
+    const int fd = raw_open(cdp_store_server_port(s));
+    uint32_t i;
+    for (i = 0; i < SCRIPT_STEPS; ++i) {
+        T(raw_send(fd, script[i].send));
+        if (!T(raw_expect(fd, script[i].answer))) printf("     step %u\n", i);
+    }
+    T(!raw_readable(fd, 20));
+    close(fd);
+    cdp_store_server_destroy(s);
+}
+
+/* All steps in one stream, cut into two pieces at every byte, the pieces served one after the other. */
+TEST(script_splits) {
+    static uint8_t in[8192], want[8192], got[8192];
+    uint32_t want_bytes, cut;
+    const uint32_t n = script_bytes(in, want, &want_bytes);
+    for (cut = 1; cut <= n; ++cut) {
+        cdp_store_server_desc d = server_desc();
+        cdp_store_server *s;
+        int fd;
+        d.no_thread = true;
+        if (!OK(cdp_store_server_create(&d, &s))) return;
+        fd = raw_open(cdp_store_server_port(s));
+        raw_write(fd, in, cut);
+        poll_server(s, 2);
+        raw_write(fd, in + cut, n - cut);
+        poll_server(s, 2);
+        memset(got, 0, sizeof got);
+        if (!T(raw_read(fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0)) printf("     cut after byte %u of %u\n", cut, n);
+        close(fd);
+        cdp_store_server_destroy(s);
+    }
+}
+
+/* One byte at a time. */
+TEST(script_dribble) {
+    static uint8_t in[8192], want[8192], got[8192];
+    uint32_t want_bytes, i;
+    const uint32_t n = script_bytes(in, want, &want_bytes);
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    int fd;
+    d.no_thread = true;
+    if (!OK(cdp_store_server_create(&d, &s))) return;
+    fd = raw_open(cdp_store_server_port(s));
+    for (i = 0; i < n; ++i) {
+        raw_write(fd, in + i, 1);
+        poll_server(s, 1);
+    }
+    poll_server(s, 2);
+    T(raw_read(fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0);
+    close(fd);
+    cdp_store_server_destroy(s);
+}
+
+/* What must end that connection, and no other. */
+TEST(bad_requests) {
+    static const char *const bad[] = {
+        "00 ce f7 85 3c",                                                         /* greeting twice */
+        "0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",            /* queues are not served */
+        "ff", "13", "47",
+        "01 01 20 00 00 00 00 00 00",                                             /* key of 8193 bytes */
+        "01 00 00 00 00 00 00 00 80", "01 ff ff ff ff ff ff ff ff",
+        "01 02 00 00 00 00 00 00 00 2f 6b 01 00 80 00 00 00 00 00",               /* value of 8 MiB + 1 */
+        "06 01 00 02 00 00 00 00 00", "05 ff ff ff ff ff ff ff ff", "0a 00 00 00 00 00 00 00 80", "0b 01 00 02 00 00 00 00 00",
+        "06 01 00 00 00 00 00 00 00 01 20 00 00 00 00 00 00",
+        "04 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",             /* add to what is no number */
+        "12 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",
+    };
+    static const char *const bad_greeting[] = {"00 ce f7 85 3d", "07", "'GET / HTTP/1.0'", "03 05 00 00 00", "ff"};
+    cdp_store_server *s = server_open();
+    const uint16_t port = cdp_store_server_port(s);
+    const int good = raw_greeted(port);
+    uint32_t i;
+    raw_send(good, "01 05 00 00 00 00 00 00 00 '/text' 05 00 00 00 00 00 00 00 'hello'");
+    raw_send(good, "0d 01 00 00 00");
+    T(raw_expect(good, "01 00 00 00"));
+    for (i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        const int fd = raw_greeted(port);
+        raw_send(fd, "0d 05 00 00 00");
+        T(raw_expect(fd, "05 00 00 00"));
+        raw_send(fd, bad[i]);
+        if (!T(raw_ends(fd))) printf("     %s\n", bad[i]);
+        close(fd);
+    }
+    for (i = 0; i < sizeof bad_greeting / sizeof *bad_greeting; ++i) {
+        const int fd = raw_open(port);
+        raw_send(fd, bad_greeting[i]);
+        if (!T(raw_ends(fd))) printf("     %s\n", bad_greeting[i]);
+        close(fd);
+    }
+    raw_send(good, "0d 02 00 00 00");
+    T(raw_expect(good, "02 00 00 00"));
+    close(good);
+    cdp_store_server_destroy(s);
+}
+
+TEST(add_text_rules) {
+    static const struct { const char *stored; int64_t delta; const char *then; } t[] = {
+        {" 7", 1, "8"}, {"12abc", 1, "13"}, {"9223372036854775807", 1, "-9223372036854775808"}, {"-5", 5, "0"}, {"+1", 1, "2"}, {"\n3", 0, "3"},
+    };
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s)), *bystander = client_open(cdp_store_server_port(s));
+    uint32_t i;
+    int64_t sum;
+    for (i = 0; i < sizeof t / sizeof *t; ++i) {
+        OK(cdp_store_set(c, "n", t[i].stored, strlen(t[i].stored)));
+        OK(cdp_store_add(c, "n", t[i].delta, &sum));
+        T(value_is(c, "n", t[i].then));
+    }
+    OK(cdp_store_set(c, "n", "x1", 2));
+    ST(cdp_store_add(c, "n", 1, &sum), CDP_ERR_STORE);
+    TEXT("is gone");
+    ST(cdp_store_add(c, "n", 1, &sum), CDP_ERR_STORE); /* and stays gone, with the same reason */
+    TEXT("is gone");
+    OK(cdp_store_add(bystander, "m", 1, &sum));
+    cdp_store_destroy(c);
+    cdp_store_destroy(bystander);
+    cdp_store_server_destroy(s);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+TEST(wait_raw) {
+    cdp_store_server *s = server_open();
+    const uint16_t port = cdp_store_server_port(s);
+    const int a = raw_greeted(port), b = raw_greeted(port), dead = raw_greeted(port);
+    raw_send(b, "01 02 00 00 00 00 00 00 00 '/a' 01 00 00 00 00 00 00 00 31");
+    raw_send(b, "0d 01 00 00 00");
+    T(raw_expect(b, "01 00 00 00"));
+    raw_send(dead, "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m1'");
+    raw_send(a, "06 03 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m1' 02 00 00 00 00 00 00 00 '/a' 03 00 00 00 00 00 00 00 '/m2'");
+    T(!raw_readable(a, 30));
+    close(dead);
+    raw_send(b, "01 03 00 00 00 00 00 00 00 '/m1' 00 00 00 00 00 00 00 00");
+    raw_send(b, "08 03 00 00 00 00 00 00 00 '/m1'"); /* a key that was there counts, also when it is gone again */
+    T(raw_expect(b, "01 00 00 00 00 00 00 00"));
+    T(!raw_readable(a, 30));
+    raw_send(b, "04 03 00 00 00 00 00 00 00 '/m2' 01 00 00 00 00 00 00 00"); /* add wakes */
+    T(raw_expect(b, "01 00 00 00 00 00 00 00"));
+    T(raw_expect(a, "00"));
+    raw_send(a, "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m3'");
+    raw_send(b, "02 03 00 00 00 00 00 00 00 '/m3' 01 00 00 00 00 00 00 00 'x' 01 00 00 00 00 00 00 00 'y'"); /* stores nothing, wakes nobody */
+    T(raw_expect(b, "01 00 00 00 00 00 00 00 'x'"));
+    T(!raw_readable(a, 30));
+    raw_send(b, "02 03 00 00 00 00 00 00 00 '/m3' 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 'y'"); /* this does */
+    T(raw_expect(b, "01 00 00 00 00 00 00 00 'y'"));
+    T(raw_expect(a, "00"));
+    raw_send(a, "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m4'");
+    raw_send(b, "09 03 00 00 00 00 00 00 00 '/m4' 00 00 00 00 00 00 00 00"); /* append */
+    T(raw_expect(a, "00"));
+    raw_send(a, "06 02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m5'"); /* half a request: no answer before its end */
+    T(!raw_readable(a, 30));
+    raw_send(b, "0b 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m5' 00 00 00 00 00 00 00 00"); /* multi_set */
+    T(!raw_readable(a, 30));
+    raw_send(a, "02 00 00 00 00 00 00 00 '/a'");
+    T(raw_expect(a, "00"));
+    close(a);
+    close(b);
+    cdp_store_server_destroy(s);
+}
+
+TEST(timeout_and_resync) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    static const char *const keys[] = {"there", "missing"};
+    cdp_bytes values[2];
+    void *value;
+    uint64_t bytes, i, start;
+    int64_t sum;
+    OK(cdp_store_set(c, "there", "1", 1));
+    for (i = 0; i < 20; ++i) {
+        const uint32_t ms = i ? 10 : 300;
+        start = now_ms();
+        ST(cdp_store_get(c, "missing", &value, &bytes, ms), CDP_ERR_TIMEOUT);
+        T(now_ms() - start >= ms - 1 && now_ms() - start <= ms + 30 * TEST_SLACK);
+        TEXT("\"missing\"");
+        TEXT("127.0.0.1:");
+        ST(cdp_store_wait(c, keys, 2, 5), CDP_ERR_TIMEOUT);
+        ST(cdp_store_multi_get(c, keys, 2, values, &value, 5), CDP_ERR_TIMEOUT);
+        T(value == NULL);
+        OK(cdp_store_add(c, "n", 1, &sum));
+        T(sum == (int64_t)i + 1);
+        T(value_is(c, "there", "1"));
+    }
+    OK(cdp_store_set(c, "missing", "2", 1)); /* the registrations are gone: no stray byte follows */
+    T(value_is(c, "missing", "2"));
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* The key arrives just when the wait is given up. */
+TEST(cancel_race) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s)), *d = client_open(cdp_store_server_port(s));
+    uint32_t i, got = 0;
+    for (i = 0; i < 300; ++i) {
+        cdp_store_request rq;
+        cdp_bytes key;
+        char name[16];
+        cdp_status status;
+        cdp__format(name, sizeof name, "k%u", i);
+        key = bytes_of(name);
+        memset(&rq, 0, sizeof rq);
+        rq.op = CDP_STORE_GET;
+        rq.keys = &key;
+        rq.key_count = 1;
+        status = c->start(c->self, &rq);
+        T(status == CDP_PENDING);
+        OK(cdp_store_set(d, name, name, strlen(name)));
+        status = c->wait(c->self, &rq, 0);
+        if (i % 3) status = c->wait(c->self, &rq, cdp_os_default()->now_ns(NULL) + (i % 7) * 20000);
+        if (status == CDP_PENDING) c->cancel(c->self, &rq);
+        got += rq.status == CDP_OK;
+        if (rq.status == CDP_OK) {
+            T(rq.results[0].bytes == strlen(name) && memcmp(rq.results[0].data, name, strlen(name)) == 0);
+            cdp_store_request_free(c, &rq);
+        }
+        T(value_is(c, name, name));
+    }
+    (void)got;
+    cdp_store_destroy(c);
+    cdp_store_destroy(d);
+    cdp_store_server_destroy(s);
+}
+
+/* Several requests at once on one client: in order, each with its own end. */
+TEST(queue) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    cdp_store_request rq[5];
+    const cdp_bytes key = bytes_of("k"), missing = bytes_of("missing");
+    const cdp_bytes value = bytes_of("v");
+    uint32_t i;
+    memset(rq, 0, sizeof rq);
+    for (i = 0; i < 5; ++i) {
+        rq[i].keys = &key;
+        rq[i].key_count = 1;
+        rq[i].values = &value;
+        rq[i].op = CDP_STORE_GET;
+    }
+    rq[0].keys = &missing;
+    rq[1].op = CDP_STORE_SET;
+    rq[3].op = CDP_STORE_DELETE;
+    for (i = 0; i < 5; ++i) T(c->start(c->self, &rq[i]) == CDP_PENDING);
+    T(c->wait(c->self, &rq[2], cdp_os_default()->now_ns(NULL) + 20 * CDP__MS) == CDP_PENDING);
+    c->cancel(c->self, &rq[4]); /* the last, from the end of the queue */
+    T(rq[4].status == CDP_ERR_TIMEOUT);
+    c->cancel(c->self, &rq[0]); /* the one on the wire */
+    OK(c->wait(c->self, &rq[2], CDP__NEVER));
+    T(rq[2].results[0].bytes == 1 && *(const char *)rq[2].results[0].data == 'v');
+    cdp_store_request_free(c, &rq[2]);
+    OK(c->wait(c->self, &rq[3], CDP__NEVER));
+    T(rq[1].status == CDP_OK && rq[3].number == 1);
+    rq[0].op = CDP_STORE_GET;
+    T(c->start(c->self, &rq[0]) == CDP_PENDING);
+    T(c->start(c->self, &rq[4]) == CDP_PENDING);
+    cdp_store_destroy(c); /* whoever still holds requests learns that they are over */
+    T(rq[0].status == CDP_ERR_STATE && rq[4].status == CDP_ERR_STATE);
+    cdp_store_server_destroy(s);
+}
+
+/* ---- every store ------------------------------------------------------------------------------------------------ */
+
+static void compare_set_table(cdp_store *s) {
+    static const struct { const char *stored, *expected, *desired, *answer, *then; } t[] = {
+        {NULL, "", "d", "d", "d"}, {NULL, "e", "d", "e", NULL}, {"v", "v", "d", "d", "d"}, {"v", "e", "d", "v", "v"},
+        {"v", "", "d", "v", "v"},  {"", "", "d", "d", "d"},     {"", "e", "d", "", ""},    {"v", "v", "", "", ""},
+    };
+    uint32_t i;
+    for (i = 0; i < sizeof t / sizeof *t; ++i) {
+        static const char *const key[] = {"cas"};
+        void *value;
+        uint64_t bytes;
+        bool there;
+        OK(cdp_store_delete(s, "cas", NULL));
+        if (t[i].stored) OK(cdp_store_set(s, "cas", t[i].stored, strlen(t[i].stored)));
+        OK(cdp_store_compare_set(s, "cas", t[i].expected, strlen(t[i].expected), t[i].desired, strlen(t[i].desired), &value, &bytes));
+        if (!T(value && bytes == strlen(t[i].answer) && strcmp((const char *)value, t[i].answer) == 0)) printf("     row %u: %s\n", i, (const char *)value);
+        cdp_store_free(s, value);
+        OK(cdp_store_check(s, key, 1, &there));
+        T(there == (t[i].then != NULL));
+        if (t[i].then) T(value_is(s, "cas", t[i].then));
+    }
+    OK(cdp_store_delete(s, "cas", NULL));
+}
+
+static void large_values(cdp_store *s) {
+    static const uint64_t sizes[] = {0, 1, 255, 256, 257, 4095, 4096, 4097, 65535, 65536, 65537, 1000000, 8388608};
+    uint8_t *big = (uint8_t *)malloc(8388608);
+    uint32_t i, k;
+    for (i = 0; i < 8388608; ++i) big[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        void *value;
+        uint64_t bytes;
+        OK(cdp_store_set(s, "big", big, sizes[i]));
+        OK(cdp_store_get(s, "big", &value, &bytes, 0));
+        if (value) T(bytes == sizes[i] && (!bytes || memcmp(value, big, (size_t)bytes) == 0));
+        cdp_store_free(s, value);
+    }
+    OK(cdp_store_delete(s, "log", NULL));
+    for (k = 0; k < 1000; ++k) OK(cdp_store_append(s, "log", big + k * 100, 100));
+    {
+        void *value;
+        uint64_t bytes;
+        OK(cdp_store_get(s, "log", &value, &bytes, 0));
+        T(bytes == 100000 && memcmp(value, big, 100000) == 0);
+        cdp_store_free(s, value);
+    }
+    OK(cdp_store_delete(s, "log", NULL));
+    OK(cdp_store_delete(s, "big", NULL));
+    free(big);
+}
+
+static void many_keys(cdp_store *s) {
+    enum { N = 1000 };
+    static char names[N][16];
+    const char *keys[N];
+    cdp_bytes values[N];
+    void *memory;
+    uint32_t i;
+    int64_t before, after;
+    bool there;
+    OK(cdp_store_num_keys(s, &before));
+    for (i = 0; i < N; ++i) {
+        cdp__format(names[i], sizeof names[i], "many/%u", i);
+        keys[i] = names[i];
+        values[i].data = names[i];
+        values[i].bytes = i % 10 ? strlen(names[i]) : 0;
+    }
+    OK(cdp_store_multi_set(s, keys, values, N));
+    OK(cdp_store_wait(s, keys, N, 0));
+    OK(cdp_store_check(s, keys, N, &there));
+    T(there);
+    memset(values, 0, sizeof values);
+    OK(cdp_store_multi_get(s, keys, N, values, &memory, 0));
+    for (i = 0; i < N; ++i)
+        T(values[i].bytes == (i % 10 ? strlen(names[i]) : 0) && strcmp((const char *)values[i].data, i % 10 ? names[i] : "") == 0);
+    cdp_store_free(s, memory);
+    OK(cdp_store_num_keys(s, &after));
+    T(after == before + N);
+    for (i = 0; i < N; ++i) OK(cdp_store_delete(s, keys[i], &there));
+    OK(cdp_store_check(s, keys, N, &there));
+    T(!there);
+    OK(cdp_store_num_keys(s, &after));
+    T(after == before);
+    OK(cdp_store_multi_set(s, NULL, NULL, 0));
+    OK(cdp_store_multi_get(s, NULL, 0, NULL, &memory, 0));
+    OK(cdp_store_wait(s, NULL, 0, 0));
+    OK(cdp_store_check(s, NULL, 0, &there));
+    T(there);
+}
+
+static void all_calls(cdp_store *s) {
+    int64_t n = 0;
+    bool there = true;
+    void *value;
+    uint64_t bytes, start, late = UINT64_MAX;
+    uint32_t tries;
+    OK(cdp_store_set(s, "k", "one", 3));
+    T(value_is(s, "k", "one"));
+    OK(cdp_store_set(s, "k", "", 0));
+    T(value_is(s, "k", ""));
+    OK(cdp_store_append(s, "k", "ab", 2));
+    OK(cdp_store_append(s, "k", "cd", 2));
+    T(value_is(s, "k", "abcd"));
+    OK(cdp_store_add(s, "count", 5, &n));
+    T(n == 5);
+    OK(cdp_store_add(s, "count", -7, NULL));
+    T(value_is(s, "count", "-2"));
+    OK(cdp_store_delete(s, "count", &there));
+    T(there);
+    OK(cdp_store_delete(s, "count", &there));
+    T(!there);
+    compare_set_table(s);
+    for (tries = 0; tries < 5 && late > 110; ++tries) { /* the machine may be busy with something else */
+        start = now_ms();
+        ST(cdp_store_get(s, "never", &value, &bytes, 100), CDP_ERR_TIMEOUT);
+        late = now_ms() - start;
+        T(value == NULL && late >= 99);
+    }
+    T(late <= 110);
+    TEXT("never");
+    ST(cdp_store_set(s, NULL, "x", 1), CDP_ERR_INVALID);
+    ST(cdp_store_set(s, "k", NULL, 1), CDP_ERR_INVALID);
+    ST(cdp_store_wait(s, NULL, 1, 0), CDP_ERR_INVALID);
+    OK(cdp_store_delete(s, "k", NULL));
+    many_keys(s);
+    large_values(s);
+}
+
+TEST(hash) {
+    cdp_store *s;
+    cdp_store_request rq;
+    OK(cdp_hash_store_create(NULL, &s));
+    all_calls(s);
+    OK(cdp_store_set(s, "t", "text", 4));
+    ST(cdp_store_add(s, "t", 1, NULL), CDP_ERR_INVALID);
+    TEXT("no number");
+    memset(&rq, 0, sizeof rq);
+    ST(cdp_store_run(s, &rq, 0), CDP_ERR_INVALID);
+    rq.op = CDP_STORE_GET;
+    rq.key_count = 2;
+    ST(cdp_store_run(s, &rq, 0), CDP_ERR_INVALID);
+    rq.key_count = 1;
+    ST(cdp_store_run(s, &rq, 0), CDP_ERR_INVALID);
+    cdp_store_destroy(s);
+    cdp_store_destroy(NULL);
+    ST(cdp_store_set(NULL, "k", "x", 1), CDP_ERR_INVALID);
+}
+
+TEST(tcp) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    static char long_key[8300];
+    all_calls(c);
+    T(((cdp__client *)c->self)->ours);
+    memset(long_key, 'k', sizeof long_key - 1);
+    ST(cdp_store_set(c, long_key, "x", 1), CDP_ERR_INVALID);
+    long_key[8191] = 0; /* with the slash: 8192 */
+    OK(cdp_store_set(c, long_key, "x", 1));
+    T(value_is(c, long_key, "x"));
+    ST(cdp_store_set(c, "k", long_key, CDP_STORE_MAX_VALUE_BYTES + 1), CDP_ERR_INVALID);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+TEST(prefix) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s)), *b, *a;
+    OK(cdp_prefix_store_create(c, "b", &b));
+    OK(cdp_prefix_store_create(b, "a", &a));
+    all_calls(a);
+    OK(cdp_store_set(a, "key", "v", 1));
+    T(value_is(c, "b/a/key", "v"));
+    T(value_is(b, "a/key", "v"));
+    cdp_store_destroy(a);
+    ST(cdp_prefix_store_create(NULL, "x", &a), CDP_ERR_INVALID);
+    ST(cdp_prefix_store_create(b, NULL, &a), CDP_ERR_INVALID);
+    OK(cdp_prefix_store_create(b, "", &a));
+    OK(cdp_store_set(a, "k", "w", 1));
+    T(value_is(c, "b//k", "w"));
+    cdp_store_destroy(a);
+    cdp_store_destroy(b);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* One thread, one loop, server and client on it; then also an os without threads and wake-up descriptors. */
+static void on_one_loop(const cdp_os *os) {
+    cdp__loop loop;
+    cdp_store_server_desc sd = server_desc();
+    cdp_tcp_store_desc cd;
+    cdp_store_server *server;
+    cdp_store *c, *d;
+    if (!OK(cdp__loop_open(&loop, os))) return;
+    sd.os = os;
+    sd.loop = &loop;
+    OK(cdp_store_server_create(&sd, &server));
+    cd = client_desc(cdp_store_server_port(server));
+    cd.os = os;
+    cd.loop = &loop;
+    OK(cdp_tcp_store_create(&cd, &c));
+    OK(cdp_tcp_store_create(&cd, &d));
+    all_calls(c);
+    OK(cdp_store_set(d, "x", "y", 1));
+    T(value_is(c, "x", "y"));
+    OK(cdp_store_server_poll(server, 0));
+    cdp_store_destroy(d);
+    cdp_store_server_destroy(server);
+    ST(cdp_store_set(c, "x", "y", 1), CDP_ERR_STORE);
+    cdp_store_destroy(c);
+    T(loop.io_count == 0 && loop.timers.next == &loop.timers);
+    cdp__loop_close(&loop);
+}
+
+static cdp_os os_without_threads(void) {
+    cdp_os os = *cdp_os_default();
+    os.wake_open = NULL;
+    os.thread_start = NULL;
+    os.thread_join = NULL;
+    os.mutex_create = NULL;
+    os.mutex_destroy = NULL;
+    os.mutex_lock = NULL;
+    os.mutex_unlock = NULL;
+    os.cond_create = NULL;
+    os.cond_destroy = NULL;
+    os.cond_wait = NULL;
+    os.cond_broadcast = NULL;
+    return os;
+}
+
+TEST(shared_loop) {
+    const cdp_os bare = os_without_threads();
+    cdp_hash_store_desc hd;
+    cdp_store *h;
+    void *value;
+    on_one_loop(cdp_os_default());
+    on_one_loop(&bare);
+    memset(&hd, 0, sizeof hd);
+    hd.os = &bare;
+    OK(cdp_hash_store_create(&hd, &h));
+    ST(cdp_store_get(h, "k", &value, NULL, 5000), CDP_ERR_TIMEOUT); /* at once: nobody else could set it */
+    cdp_store_destroy(h);
+}
+
+/* ---- limits ------------------------------------------------------------------------------------------------------- */
+
+static void *counted_alloc(void *user, uint64_t bytes);
+static void counted_free(void *user, void *p);
+
+/* Counts what is alive, and fails where a test wants it: at one allocation, or from one on. */
+static uint64_t live_bytes(const uint64_t *bytes) { return __atomic_load_n(bytes, __ATOMIC_SEQ_CST); }
+
+typedef struct counter {
+    uint64_t live, live_bytes, calls, fail_at;
+    bool fail_on;
+} counter;
+
+static cdp_os counted_os(const cdp_os *base, counter *c) {
+    cdp_os os = *base;
+    os.user = c;
+    os.alloc = counted_alloc;
+    os.free = counted_free;
+    return os;
+}
+
+static void *counted_alloc(void *user, uint64_t bytes) {
+    counter *c = (counter *)user;
+    const uint64_t call = __atomic_add_fetch(&c->calls, 1, __ATOMIC_SEQ_CST);
+    uint8_t *p;
+    if (c->fail_at && (call == c->fail_at || (c->fail_on && call > c->fail_at))) return NULL;
+    p = (uint8_t *)cdp_os_default()->alloc(NULL, bytes + 64);
+    memcpy(p, &bytes, sizeof bytes);
+    memset(p + 64, 0xa5, (size_t)bytes); /* nobody may count on zeros */
+    __atomic_add_fetch(&c->live, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&c->live_bytes, bytes, __ATOMIC_SEQ_CST);
+    return p + 64;
+}
+
+static void counted_free(void *user, void *p) {
+    counter *c = (counter *)user;
+    uint64_t bytes;
+    if (!p) return;
+    memcpy(&bytes, (uint8_t *)p - 64, sizeof bytes);
+    __atomic_sub_fetch(&c->live, 1, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&c->live_bytes, bytes, __ATOMIC_SEQ_CST);
+    cdp_os_default()->free(NULL, (uint8_t *)p - 64);
+}
+
+/* Announcing much costs the server nothing before it arrives. */
+TEST(announced_lengths_cost_nothing) {
+    counter count = {0, 0, 0, 0, false};
+    const cdp_os os = counted_os(cdp_os_default(), &count);
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    int fds[50], i;
+    uint64_t before;
+    d.os = &os;
+    d.no_thread = true;
+    OK(cdp_store_server_create(&d, &s));
+    for (i = 0; i < 50; ++i) {
+        fds[i] = raw_greeted(cdp_store_server_port(s));
+        poll_server(s, 1);
+    }
+    poll_server(s, 2);
+    before = live_bytes(&count.live_bytes);
+    for (i = 0; i < 50; ++i) raw_send(fds[i], "01 02 00 00 00 00 00 00 00 2f 6b 00 00 80 00 00 00 00 00 01 02 03");
+    poll_server(s, 5);
+    T(live_bytes(&count.live_bytes) - before <= 50 * 256);
+    for (i = 0; i < 50; ++i) close(fds[i]);
+    poll_server(s, 5);
+    cdp_store_server_destroy(s);
+    T_EQ(0, count.live);
+}
+
+/* Idle connections, most of which wait for a key. */
+TEST(many_clients) {
+    enum { N = 400 };
+    counter count = {0, 0, 0, 0, false};
+    const cdp_os os = counted_os(cdp_os_default(), &count);
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    cdp_store *c;
+    int fds[N], i;
+    uint64_t before;
+    d.os = &os;
+    OK(cdp_store_server_create(&d, &s));
+    c = client_open(cdp_store_server_port(s));
+    before = live_bytes(&count.live_bytes);
+    for (i = 0; i < N; ++i) {
+        fds[i] = raw_greeted(cdp_store_server_port(s));
+        raw_send(fds[i], "0d 01 00 00 00");
+        if (i % 4) raw_send(fds[i], "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/go'");
+    }
+    for (i = 0; i < N; ++i) T(raw_expect(fds[i], "01 00 00 00"));
+    for (i = 0; i < 200 && live_bytes(&count.live_bytes) == before; ++i) test_sleep_ms(1);
+    T((live_bytes(&count.live_bytes) - before) / N <= 1024); /* of 2048 allowed; the poll set has its share */
+    T(!raw_readable(fds[1], 30));
+    OK(cdp_store_set(c, "go", "", 0));
+    for (i = 0; i < N; ++i)
+        if (i % 4) T(raw_expect(fds[i], "00"));
+    for (i = 0; i < N; ++i) close(fds[i]);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+    T_EQ(0, count.live);
+}
+
+TEST(limits_of_the_server) {
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    cdp_store *c, *other;
+    static uint8_t big[1000];
+    uint32_t i, n = 0;
+    int a, b, e;
+    d.max_clients = 3;
+    d.max_total_bytes = 400000;
+    d.max_value_bytes = 1000;
+    d.handshake_timeout_ms = 200;
+    OK(cdp_store_server_create(&d, &s));
+    c = client_open(cdp_store_server_port(s));
+    a = raw_greeted(cdp_store_server_port(s));
+    b = raw_open(cdp_store_server_port(s)); /* says nothing */
+    test_sleep_ms(30);
+    e = raw_open(cdp_store_server_port(s)); /* one too many */
+    T(raw_ends(e));
+    T(!raw_readable(b, 50));
+    T(raw_ends(b)); /* after the handshake's time */
+    close(b);
+    close(e);
+    T(!raw_readable(a, 0)); /* who has greeted may stay silent */
+    other = client_open(cdp_store_server_port(s));
+    for (i = 0; i < 1000 && cdp_store_append(other, "log", big, 300) == CDP_OK; ++i) OK(cdp_store_add(c, "n", 1, NULL));
+    T(i >= 3 && i < 50); /* the bytes are gone at once, the bad news comes a little later */
+    cdp_store_destroy(other);
+    other = client_open(cdp_store_server_port(s));
+    for (i = 0; i < 1000; ++i) { /* until the map is full */
+        char key[16];
+        cdp__format(key, sizeof key, "k%u", i);
+        if (cdp_store_set(other, key, big, 900) != CDP_OK) break;
+        n += cdp_store_add(c, "n", 1, NULL) == CDP_OK;
+    }
+    T(i > 200 && i < 450 && n == i); /* the other client can still count */
+    cdp_store_destroy(other);
+    OK(cdp_store_delete(c, "k1", NULL));
+    OK(cdp_store_set(c, "k1", big, 900));
+    close(a);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* A reader that does not read: what it asked for piles up to a limit, the others do not notice; then it gets everything,
+   or its connection ends. */
+static void slow_reader(uint64_t max_reply) {
+    enum { SIZE = 100000, TIMES = 300 };
+    static const char get[] = "03 02 00 00 00 00 00 00 00 '/v'";
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    cdp_store *c;
+    uint8_t *value = (uint8_t *)calloc(1, SIZE), *got = (uint8_t *)malloc(SIZE + 8), req[16];
+    const uint32_t n = hex(get, req);
+    uint32_t i;
+    int fd;
+    d.max_reply_bytes = max_reply;
+    OK(cdp_store_server_create(&d, &s));
+    c = client_open(cdp_store_server_port(s));
+    value[SIZE - 1] = 7;
+    OK(cdp_store_set(c, "v", value, SIZE));
+    fd = raw_greeted(cdp_store_server_port(s));
+    for (i = 0; i < TIMES; ++i) raw_write(fd, req, n);
+    test_sleep_ms(50);
+    OK(cdp_store_add(c, "n", 1, NULL));
+    for (i = 0; i < TIMES; ++i) {
+        if (!T(raw_read(fd, got, SIZE + 8))) break;
+        T(cdp__get_u64(got) == SIZE && memcmp(got + 8, value, SIZE) == 0);
+    }
+    close(fd);
+    /* One request, an answer of 30 MB: now the limit counts. */
+    fd = raw_greeted(cdp_store_server_port(s));
+    raw_send(fd, "0a 2c 01 00 00 00 00 00 00");
+    for (i = 0; i < TIMES; ++i) raw_write(fd, req + 1, n - 1);
+    test_sleep_ms(50);
+    for (i = 0; i < TIMES && raw_read(fd, got, SIZE + 8); ++i) {}
+    T(max_reply ? i < TIMES : i == TIMES);
+    OK(cdp_store_add(c, "n", 1, NULL));
+    close(fd);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+    free(value);
+    free(got);
+}
+
+TEST(slow_readers) {
+    slow_reader(0);
+    slow_reader(1000000);
+}
+
+/* Random bytes, well-formed beginnings with random ends, connections that come and go: the others are served. */
+TEST(garbage) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    uint64_t seed = 1;
+    uint32_t i, k;
+    for (i = 0; i < 400; ++i) {
+        uint8_t b[300];
+        const int fd = i % 4 ? raw_greeted(cdp_store_server_port(s)) : raw_open(cdp_store_server_port(s));
+        const uint32_t n = (uint32_t)(test_random(&seed) % sizeof b);
+        for (k = 0; k < n; ++k) b[k] = (uint8_t)(test_random(&seed) % (i % 3 ? 20 : 256) % (k % 9 ? 3 + i % 250 : 256));
+        raw_write(fd, b, n);
+        if (i % 2) {
+            struct linger now;
+            now.l_onoff = 1;
+            now.l_linger = 0;
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now); /* a reset instead of an end */
+        }
+        close(fd);
+        if (i % 20 == 0) OK(cdp_store_add(c, "n", 1, NULL));
+    }
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* ---- wills and goodbyes ------------------------------------------------------------------------------------------- */
+
+static cdp_store *client_with_will(uint16_t port, const char *key, const char *value) {
+    cdp_tcp_store_desc d = client_desc(port);
+    cdp_store *s = NULL;
+    d.will_key = key;
+    d.will_value = bytes_of(value);
+    OK(cdp_tcp_store_create(&d, &s));
+    return s;
+}
+
+/* As if its process had been killed. */
+static void client_die(cdp_store *s) { shutdown(((cdp__client *)s->self)->io.fd, SHUT_RDWR); }
+
+TEST(will) {
+    static const char *const died[] = {"died"};
+    cdp_store_server *s = server_open();
+    const uint16_t port = cdp_store_server_port(s);
+    cdp_store *c = client_open(port), *w;
+    void *value;
+    bool there;
+    uint64_t start;
+    int fd;
+    w = client_with_will(port, "died", "rank 1");
+    OK(cdp_store_set(w, "x", "y", 1));
+    cdp_store_destroy(w); /* orderly: withdrawn */
+    ST(cdp_store_wait(c, died, 1, 100), CDP_ERR_TIMEOUT);
+    w = client_with_will(port, "died", "rank 2");
+    ST(cdp_store_get(w, "never", &value, NULL, 10), CDP_ERR_TIMEOUT);
+    start = now_ms();
+    client_die(w);
+    T(value_is(c, "died", "rank 2"));
+    T(now_ms() - start <= 50 * TEST_SLACK);
+    cdp_store_destroy(w);
+    w = client_with_will(port, "died", "rank 3"); /* the first one counts */
+    client_die(w);
+    cdp_store_destroy(w);
+    test_sleep_ms(30);
+    T(value_is(c, "died", "rank 2"));
+    OK(cdp_store_delete(c, "died", NULL));
+    fd = raw_greeted(port); /* said twice: the later one; half a request after it changes nothing */
+    raw_send(fd, "c0 01 00 00 00 00 00 00 00 'a' 01 00 00 00 00 00 00 00 'b' c0 05 00 00 00 00 00 00 00 '/died' 01 00 00 00 00 00 00 00 'z' 01 02 00");
+    close(fd);
+    T(value_is(c, "died", "z"));
+    OK(cdp_store_delete(c, "died", NULL));
+    fd = raw_greeted(port); /* withdrawn and closed in one go */
+    raw_send(fd, "c0 05 00 00 00 00 00 00 00 '/died' 01 00 00 00 00 00 00 00 'q' c0 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00");
+    close(fd);
+    fd = raw_greeted(port); /* killed by its own bad request */
+    raw_send(fd, "c0 05 00 00 00 00 00 00 00 '/dead' 00 00 00 00 00 00 00 00 ff");
+    T(raw_ends(fd));
+    close(fd);
+    T(value_is(c, "dead", ""));
+    OK(cdp_store_check(c, died, 1, &there));
+    T(!there);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* A process that is really killed. */
+TEST(will_of_a_killed_process) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    const pid_t pid = fork();
+    uint64_t start;
+    if (pid == 0) {
+        cdp_store *w = client_with_will(cdp_store_server_port(s), "died", "killed");
+        void *value;
+        if (cdp_store_set(w, "ready", "", 0) == CDP_OK && cdp_store_get(w, "never", &value, NULL, 0) == CDP_OK) _exit(1);
+        _exit(0);
+    }
+    T(value_is(c, "ready", ""));
+    test_sleep_ms(20);
+    start = now_ms();
+    kill(pid, SIGKILL);
+    T(value_is(c, "died", "killed"));
+    T(now_ms() - start <= 50 * TEST_SLACK);
+    waitpid(pid, NULL, 0);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* destroy() ends in time also when the server is deaf and a large value is half sent; the will then stands. */
+TEST(destroy_is_bounded) {
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    cdp_store *w, *c;
+    cdp_tcp_store_desc cd;
+    cdp__loop loop;
+    void *big = calloc(1, 8000000);
+    cdp_store_request rq;
+    const cdp_bytes key = bytes_of("big");
+    cdp_bytes value;
+    uint64_t start;
+    OK(cdp__loop_open(&loop, cdp_os_default()));
+    d.loop = &loop;
+    OK(cdp_store_server_create(&d, &s));
+    cd = client_desc(cdp_store_server_port(s));
+    cd.loop = &loop;
+    cd.will_key = "died";
+    cd.will_value = bytes_of("early");
+    OK(cdp_tcp_store_create(&cd, &w));
+    value.data = big;
+    value.bytes = 8000000;
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_SET;
+    rq.keys = &key;
+    rq.values = &value;
+    rq.key_count = 1;
+    T(w->start(w->self, &rq) == CDP_PENDING); /* nobody drives the server */
+    start = now_ms();
+    cdp_store_destroy(w);
+    T(now_ms() - start >= 90 && now_ms() - start <= 110 + 30 * TEST_SLACK);
+    T_EQ(CDP_ERR_STATE, rq.status);
+    cd.will_key = NULL;
+    OK(cdp_tcp_store_create(&cd, &c));
+    T(value_is(c, "died", "early"));
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+    cdp__loop_close(&loop);
+    free(big);
+}
+
+typedef struct getter {
+    cdp_store *store;
+    const char *key;
+    uint32_t timeout_ms;
+    cdp_status status;
+    char text[200];
+    uint64_t ms;
+} getter;
+
+static void getter_main(void *arg) {
+    getter *g = (getter *)arg;
+    const uint64_t start = now_ms();
+    void *value = NULL;
+    g->status = cdp_store_get(g->store, g->key, &value, NULL, g->timeout_ms);
+    g->ms = now_ms() - start;
+    cdp__format(g->text, sizeof g->text, "%s", g->status == CDP_OK ? (const char *)value : cdp_last_error()->text);
+    cdp_store_free(g->store, value);
+}
+
+static void *run_getter(getter *g) { return cdp_os_default()->thread_start(NULL, getter_main, g); }
+
+TEST(orderly_shutdown) {
+    cdp_store_server *s = server_open();
+    const uint16_t port = cdp_store_server_port(s);
+    cdp_store *c = client_open(port), *idle = client_open(port);
+    getter g;
+    const int waiting = raw_greeted(port), silent = raw_greeted(port);
+    void *thread;
+    memset(&g, 0, sizeof g);
+    g.store = c;
+    g.key = "never";
+    thread = run_getter(&g);
+    raw_send(waiting, "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/m'");
+    raw_send(silent, "0d 01 00 00 00");
+    T(raw_expect(silent, "01 00 00 00"));
+    test_sleep_ms(50);
+    cdp_store_server_destroy(s);
+    cdp_os_default()->thread_join(NULL, thread);
+    T_EQ(CDP_ERR_STATE, g.status);
+    T_TEXT("was closed by its host", g.text);
+    T_TEXT("127.0.0.1:", g.text);
+    T(raw_expect(waiting, "02"));
+    T(raw_ends(waiting));
+    T(raw_ends(silent));
+    ST(cdp_store_set(c, "k", "v", 1), CDP_ERR_STATE); /* the reason stays */
+    ST(cdp_store_set(idle, "k", "v", 1), CDP_ERR_STORE);
+    TEXT("is gone");
+    cdp_store_destroy(c);
+    cdp_store_destroy(idle);
+    close(waiting);
+    close(silent);
+}
+
+/* A server that is killed: no goodbye. */
+TEST(server_killed) {
+    int port_pipe[2];
+    uint16_t port = 0;
+    cdp_store *c, *late;
+    getter g;
+    void *thread;
+    pid_t pid;
+    T(pipe(port_pipe) == 0);
+    pid = fork();
+    if (pid == 0) {
+        cdp_store_server *s = server_open();
+        port = cdp_store_server_port(s);
+        if (write(port_pipe[1], &port, sizeof port) != sizeof port) _exit(1);
+        for (;;) pause();
+    }
+    T(read(port_pipe[0], &port, sizeof port) == sizeof port);
+    c = client_open(port);
+    late = client_open(port);
+    memset(&g, 0, sizeof g);
+    g.store = c;
+    g.key = "never";
+    thread = run_getter(&g);
+    test_sleep_ms(50);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    cdp_os_default()->thread_join(NULL, thread);
+    T_EQ(CDP_ERR_STORE, g.status);
+    T(g.ms <= 100 * TEST_SLACK);
+    T_TEXT("is gone", g.text);
+    T_TEXT("127.0.0.1:", g.text);
+    ST(cdp_store_set(late, "k", "v", 1), CDP_ERR_STORE); /* also what has no answer notices */
+    cdp_store_destroy(c);
+    cdp_store_destroy(late);
+    close(port_pipe[0]);
+    close(port_pipe[1]);
+}
+
+/* ---- threads ------------------------------------------------------------------------------------------------------ */
+
+typedef struct adder {
+    cdp_store *store;
+    uint32_t index, rounds;
+} adder;
+
+static void adder_main(void *arg) {
+    adder *a = (adder *)arg;
+    uint32_t i;
+    for (i = 0; i < a->rounds; ++i) {
+        char key[24], done[24];
+        void *value;
+        OK(cdp_store_add(a->store, "total", 1, NULL));
+        cdp__format(key, sizeof key, "t%u/%u", a->index, i);
+        cdp__format(done, sizeof done, "%u", i);
+        OK(cdp_store_set(a->store, key, done, strlen(done)));
+        cdp__format(key, sizeof key, "t%u/%u", a->index ^ 1, i); /* the neighbour's */
+        if (a->store->start == cdp__hash_start || !(i % 4)) {
+            const cdp_status status = cdp_store_get(a->store, key, &value, NULL, 20);
+            T(status == CDP_OK || status == CDP_ERR_TIMEOUT); /* a get may hold up the neighbour's set on the same client */
+            if (status == CDP_OK) T(strcmp((const char *)value, done) == 0);
+            cdp_store_free(a->store, status == CDP_OK ? value : NULL);
+        }
+    }
+}
+
+static void many_threads(cdp_store *const *stores, uint32_t count, uint32_t rounds) {
+    adder a[8];
+    void *threads[8];
+    uint32_t i;
+    int64_t total;
+    for (i = 0; i < count; ++i) {
+        a[i].store = stores[i];
+        a[i].index = i;
+        a[i].rounds = rounds;
+        threads[i] = cdp_os_default()->thread_start(NULL, adder_main, &a[i]);
+    }
+    for (i = 0; i < count; ++i) cdp_os_default()->thread_join(NULL, threads[i]);
+    OK(cdp_store_add(stores[0], "total", 0, &total));
+    T_EQ(count * rounds, total);
+}
+
+TEST(threads_on_a_hash_store) {
+    cdp_store *s, *all[8];
+    getter g;
+    void *thread;
+    uint32_t i;
+    OK(cdp_hash_store_create(NULL, &s));
+    for (i = 0; i < 8; ++i) all[i] = s;
+    many_threads(all, 8, 100);
+    memset(&g, 0, sizeof g);
+    g.store = s;
+    g.key = "late";
+    thread = run_getter(&g);
+    test_sleep_ms(30);
+    OK(cdp_store_set(s, "late", "now", 3));
+    cdp_os_default()->thread_join(NULL, thread);
+    T_EQ(CDP_OK, g.status);
+    T(strcmp(g.text, "now") == 0);
+    cdp_store_destroy(s);
+}
+
+TEST(threads_on_tcp_clients) {
+    cdp_store_server *s = server_open();
+    cdp_store *one = client_open(cdp_store_server_port(s)), *prefix, *all[8];
+    uint32_t i;
+    OK(cdp_prefix_store_create(one, "p", &prefix));
+    for (i = 0; i < 8; ++i) all[i] = one;
+    many_threads(all, 8, 40);
+    for (i = 0; i < 8; ++i) all[i] = prefix;
+    many_threads(all, 8, 40);
+    OK(cdp_store_delete(one, "total", NULL));
+    for (i = 0; i < 8; ++i) all[i] = client_open(cdp_store_server_port(s));
+    many_threads(all, 8, 100);
+    for (i = 0; i < 8; ++i) cdp_store_destroy(all[i]);
+    cdp_store_destroy(prefix);
+    cdp_store_destroy(one);
+    cdp_store_server_destroy(s);
+}
+
+/* A get that waits holds up the others on the same client until its deadline, and no longer than theirs. */
+TEST(threads_keep_their_deadlines) {
+    cdp_store_server *s = server_open();
+    cdp_store *c = client_open(cdp_store_server_port(s));
+    getter long_one, short_one;
+    void *threads[2];
+    memset(&long_one, 0, sizeof long_one);
+    long_one.store = c;
+    long_one.key = "never";
+    long_one.timeout_ms = 300;
+    short_one = long_one;
+    short_one.timeout_ms = 100;
+    threads[0] = run_getter(&long_one);
+    test_sleep_ms(50);
+    threads[1] = run_getter(&short_one);
+    cdp_os_default()->thread_join(NULL, threads[1]);
+    T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99 && short_one.ms <= 110 + 10 * TEST_SLACK);
+    OK(cdp_store_set(c, "k", "v", 1));
+    cdp_os_default()->thread_join(NULL, threads[0]);
+    T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_SLACK);
+    T(value_is(c, "k", "v"));
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* ---- connecting --------------------------------------------------------------------------------------------------- */
+
+static uint16_t free_port(void) {
+    cdp_store_server *s = server_open();
+    const uint16_t port = cdp_store_server_port(s);
+    cdp_store_server_destroy(s);
+    return port;
+}
+
+typedef struct late_server {
+    uint16_t port;
+    uint32_t after_ms;
+    cdp_store_server *server;
+} late_server;
+
+static void late_server_main(void *arg) {
+    late_server *l = (late_server *)arg;
+    cdp_store_server_desc d = server_desc();
+    d.port = l->port;
+    test_sleep_ms(l->after_ms);
+    OK(cdp_store_server_create(&d, &l->server));
+}
+
+TEST(connects_to_a_late_server) {
+    late_server l;
+    void *thread;
+    cdp_store *c;
+    uint64_t start;
+    l.port = free_port();
+    l.after_ms = 300;
+    l.server = NULL;
+    thread = cdp_os_default()->thread_start(NULL, late_server_main, &l);
+    start = now_ms();
+    c = client_open(l.port);
+    T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_SLACK);
+    OK(cdp_store_set(c, "k", "v", 1));
+    cdp_os_default()->thread_join(NULL, thread);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(l.server);
+}
+
+static void cannot_connect(const char *host, uint16_t port, uint32_t ms, cdp_status status, const char *text) {
+    cdp_tcp_store_desc d = client_desc(port);
+    cdp_store *c;
+    const uint64_t start = now_ms();
+    char want[64];
+    d.host = host;
+    d.connect_timeout_ms = ms;
+    ST(cdp_tcp_store_create(&d, &c), status);
+    T(c == NULL);
+    TEXT(text);
+    cdp__format(want, sizeof want, "%s:%u", host, port);
+    if (port) TEXT(want);
+    T(now_ms() - start <= ms + ms / 10 + 20 * TEST_SLACK);
+}
+
+/* Accepts connections and answers each with the same bytes, or none; then ends them, or keeps them. */
+typedef struct false_server {
+    int fd;
+    const char *answer;
+    bool keep, stop;
+    uint16_t port;
+    void *thread;
+} false_server;
+
+static void false_server_main(void *arg) {
+    false_server *f = (false_server *)arg;
+    int kept[100], n = 0;
+    while (!__atomic_load_n(&f->stop, __ATOMIC_ACQUIRE)) {
+        char sink[1000];
+        uint8_t b[200];
+        int fd;
+        if (!raw_readable(f->fd, 5)) continue;
+        fd = accept(f->fd, NULL, NULL);
+        if (raw_readable(fd, 1000) && recv(fd, sink, sizeof sink, 0) > 0 && f->answer) raw_write(fd, b, hex(f->answer, b));
+        if (f->keep && n < 100) kept[n++] = fd;
+        else close(fd);
+    }
+    while (n) close(kept[--n]);
+}
+
+static void false_server_open(false_server *f, const char *answer, bool keep) {
+    cdp_addr at, bound;
+    memset(f, 0, sizeof *f);
+    cdp__addr_parse("127.0.0.1", &at);
+    f->fd = cdp_os_default()->listen(NULL, &at, &bound);
+    f->port = bound.port;
+    f->answer = answer;
+    f->keep = keep;
+    f->thread = cdp_os_default()->thread_start(NULL, false_server_main, f);
+}
+
+static void false_server_close(false_server *f) {
+    __atomic_store_n(&f->stop, true, __ATOMIC_RELEASE);
+    cdp_os_default()->thread_join(NULL, f->thread);
+    close(f->fd);
+}
+
+TEST(cannot_connect_says_why) {
+    false_server f;
+    cdp_tcp_store_desc d = client_desc(0);
+    cdp_store *c;
+    cannot_connect("127.0.0.1", free_port(), 300, CDP_ERR_TIMEOUT, "Connection refused");
+    TEXT("(errno 111)");
+    TEXT("attempts");
+    cannot_connect("no-such-host.invalid", 1234, 300, CDP_ERR_TIMEOUT, "the name has no address");
+    ST(cdp_tcp_store_create(&d, &c), CDP_ERR_INVALID);
+    d = client_desc(1);
+    d.host = NULL;
+    ST(cdp_tcp_store_create(&d, &c), CDP_ERR_INVALID);
+    false_server_open(&f, "'HTTP/1.1 400 Bad Request'", false);
+    cannot_connect("127.0.0.1", f.port, 2000, CDP_ERR_STORE, "first bytes are 48 54 54 50 2f 31 2e 31");
+    false_server_close(&f);
+    false_server_open(&f, "'SSH'", true);
+    cannot_connect("127.0.0.1", f.port, 2000, CDP_ERR_STORE, "first bytes are 53 53 48 (hex)");
+    false_server_close(&f);
+    false_server_open(&f, NULL, true);
+    cannot_connect("127.0.0.1", f.port, 300, CDP_ERR_TIMEOUT, "nothing answers");
+    false_server_close(&f);
+    false_server_open(&f, NULL, false);
+    cannot_connect("127.0.0.1", f.port, 300, CDP_ERR_TIMEOUT, "Connection reset");
+    cannot_connect("127.0.0.1", f.port, 9000, CDP_ERR_STORE, "closes every connection");
+    false_server_close(&f);
+}
+
+TEST(cannot_listen_says_why) {
+    cdp_store_server *s = server_open(), *t;
+    cdp_store_server_desc d = server_desc();
+    char want[32];
+    d.port = cdp_store_server_port(s);
+    ST(cdp_store_server_create(&d, &t), CDP_ERR_IO);
+    cdp__format(want, sizeof want, "127.0.0.1:%u", d.port);
+    TEXT(want);
+    TEXT("another program has this port");
+    TEXT("(errno 98)");
+    T_EQ(98, cdp_last_error()->sys_errno);
+    d.host = "192.0.2.1";
+    d.port = 0;
+    ST(cdp_store_server_create(&d, &t), CDP_ERR_IO);
+    TEXT("192.0.2.1:0");
+    d.host = "no-such-host.invalid";
+    ST(cdp_store_server_create(&d, &t), CDP_ERR_IO);
+    TEXT("no-such-host.invalid");
+    d.host = NULL;
+    d.has_listen_fd = true;
+    d.listen_fd = -1;
+    ST(cdp_store_server_create(&d, &t), CDP_ERR_INVALID);
+    ST(cdp_store_server_create(NULL, &t), CDP_ERR_INVALID);
+    ST(cdp_store_server_poll(s, 0), CDP_ERR_STATE);
+    cdp_store_server_destroy(s);
+    cdp_store_server_destroy(NULL);
+}
+
+/* Names, IPv6, addresses as structs, a listening socket that somebody else made and left blocking. */
+TEST(addresses) {
+    static const char *const hosts[] = {"127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2"};
+    uint32_t i;
+    for (i = 0; i < sizeof hosts / sizeof *hosts; ++i) {
+        cdp_store_server_desc d = server_desc();
+        cdp_tcp_store_desc cd;
+        cdp_store_server *s;
+        cdp_store *c;
+        d.host = hosts[i];
+        if (cdp_store_server_create(&d, &s) != CDP_OK && strchr(hosts[i], ':')) continue; /* no IPv6 here */
+        cd = client_desc(cdp_store_server_port(s));
+        cd.host = hosts[i];
+        OK(cdp_tcp_store_create(&cd, &c));
+        OK(cdp_store_set(c, "k", "v", 1));
+        cdp_store_destroy(c);
+        if (i == 4) cannot_connect("127.0.0.1", cd.port, 100, CDP_ERR_TIMEOUT, "refused"); /* exactly there and nowhere else */
+        cdp_store_server_destroy(s);
+    }
+}
+
+TEST(inherited_listener) {
+    cdp_store_server_desc d = server_desc();
+    struct sockaddr_in a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cdp_store_server *s;
+    cdp_store *c;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    T(bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 16) == 0);
+    d.has_listen_fd = true;
+    d.listen_fd = fd;
+    OK(cdp_store_server_create(&d, &s));
+    c = client_open(cdp_store_server_port(s));
+    all_calls(c);
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
+/* ---- a server of another make --------------------------------------------------------------------------------------- */
+
+/* Plays the server's part of a conversation, and checks the client's byte by byte. */
+typedef struct actor {
+    int listener;
+    uint16_t port;
+    const step *steps;
+    uint32_t count;
+    void *thread;
+} actor;
+
+static void actor_main(void *arg) {
+    actor *a = (actor *)arg;
+    const int fd = raw_readable(a->listener, 5000) ? accept(a->listener, NULL, NULL) : -1;
+    uint8_t hello[37], nonce[4];
+    uint32_t i;
+    T(raw_read(fd, hello, sizeof hello));
+    T(memcmp(hello, "\x00\xce\xf7\x85\x3c\x0d", 6) == 0);
+    T(memcmp(hello + 10, "\x05\x01\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0cdp/server", 27) == 0);
+    memcpy(nonce, hello + 6, 4);
+    T(raw_write(fd, nonce, 4));
+    T(raw_send(fd, "01"));
+    for (i = 0; i < a->count; ++i) {
+        if (!T(raw_expect(fd, a->steps[i].send))) break;
+        T(raw_send(fd, a->steps[i].answer));
+    }
+    T(raw_ends(fd));
+    close(fd);
+}
+
+static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
+    cdp_tcp_store_desc d;
+    cdp_addr at, bound;
+    cdp_store *c = NULL;
+    cdp__addr_parse("127.0.0.1", &at);
+    a->listener = cdp_os_default()->listen(NULL, &at, &bound);
+    a->steps = steps;
+    a->count = count;
+    a->thread = cdp_os_default()->thread_start(NULL, actor_main, a);
+    d = client_desc(bound.port);
+    d.will_key = "will";
+    d.will_value = bytes_of("never to be sent");
+    OK(cdp_tcp_store_create(&d, &c));
+    T(c && !((cdp__client *)c->self)->ours);
+    return c;
+}
+
+static void actor_close(actor *a, cdp_store *c) {
+    cdp_store_destroy(c);
+    cdp_os_default()->thread_join(NULL, a->thread);
+    close(a->listener);
+}
+
+#define WAIT_K "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
+#define GET_K "03 02 00 00 00 00 00 00 00 '/k'"
+
+TEST(client_bytes) {
+    static const step steps[] = {
+        {"01 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'v'", ""},
+        {WAIT_K, "00"}, {GET_K, "01 00 00 00 00 00 00 00 'v'"},
+        {"04 02 00 00 00 00 00 00 00 '/n' f9 ff ff ff ff ff ff ff", "fe ff ff ff ff ff ff ff"},
+        {"02 02 00 00 00 00 00 00 00 '/x' 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 'first'", "05 00 00 00 00 00 00 00 'first'"},
+        {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'", "01"},
+        {"07", "03 00 00 00 00 00 00 00"},
+        {"08 02 00 00 00 00 00 00 00 '/k'", "02 00 00 00 00 00 00 00"}, /* only 1 means that it was there */
+        {"09 02 00 00 00 00 00 00 00 '/k' 02 00 00 00 00 00 00 00 'ab'", ""},
+        {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 '1' 03 00 00 00 00 00 00 00 '/zz' 02 00 00 00 00 00 00 00 '22'", ""},
+        {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'", "00"},
+        {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'", "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
+        {WAIT_K, ""}, {"0c", "01"},    /* a wait that times out */
+        {WAIT_K, ""}, {"0c", "00 01"}, /* and one whose key came at the last moment */
+        {WAIT_K, "00"}, {GET_K, "00 00 00 00 00 00 00 00"},
+    };
+    static const char *const keys[] = {"k", "zz"};
+    const cdp_bytes set[] = {{"1", 1}, {"22", 2}};
+    cdp_bytes values[2];
+    actor a;
+    cdp_store *c = actor_open(&a, steps, sizeof steps / sizeof *steps);
+    int64_t n;
+    bool flag;
+    void *memory;
+    OK(cdp_store_set(c, "k", "v", 1));
+    T(value_is(c, "k", "v"));
+    OK(cdp_store_add(c, "n", -7, &n));
+    T_EQ(-2, n);
+    OK(cdp_store_compare_set(c, "x", "", 0, "first", 5, &memory, NULL));
+    T(memory && strcmp((const char *)memory, "first") == 0);
+    cdp_store_free(c, memory);
+    OK(cdp_store_check(c, keys, 2, &flag));
+    T(!flag);
+    OK(cdp_store_num_keys(c, &n));
+    T_EQ(3, n);
+    OK(cdp_store_delete(c, "k", &flag));
+    T(!flag);
+    OK(cdp_store_append(c, "k", "ab", 2));
+    OK(cdp_store_multi_set(c, keys, set, 2));
+    OK(cdp_store_multi_get(c, keys, 2, values, &memory, 0));
+    T(values[0].bytes == 1 && strcmp((const char *)values[1].data, "22") == 0);
+    cdp_store_free(c, memory);
+    ST(cdp_store_get(c, "k", &memory, NULL, 30), CDP_ERR_TIMEOUT);
+    ST(cdp_store_wait(c, keys, 1, 30), CDP_ERR_TIMEOUT);
+    T(value_is(c, "k", ""));
+    actor_close(&a, c);
+}
+
+/* Answers that no server gives: one clear error, and the client is of no more use. */
+TEST(client_bad_answers) {
+    static const step bad[][1] = {{{WAIT_K, "03"}}, {{WAIT_K, "01"}}, {{WAIT_K, "00 00"}}, {{WAIT_K, "02"}}};
+    static const cdp_status want[] = {CDP_ERR_STORE, CDP_ERR_STORE, CDP_ERR_STORE, CDP_ERR_STATE};
+    static const step long_value[] = {{WAIT_K, "00"}, {GET_K, "01 00 80 00 00 00 00 00"}}, huge[] = {{WAIT_K, "00"}, {GET_K, "ff ff ff ff ff ff ff ff"}};
+    static const step cut[] = {{WAIT_K, "00"}, {GET_K, "05 00 00 00 00 00 00 00 'ab'"}};
+    static const char *const keys[] = {"k"};
+    void *value;
+    actor a;
+    cdp_store *c;
+    uint32_t i;
+    for (i = 0; i < 4; ++i) {
+        c = actor_open(&a, bad[i], 1);
+        if (i != 2) {
+            ST(cdp_store_wait(c, keys, 1, 1000), want[i]);
+        } else { /* the second byte is noticed with the next request */
+            OK(cdp_store_wait(c, keys, 1, 1000));
+            ST(cdp_store_wait(c, keys, 1, 1000), want[i]);
+        }
+        TEXT("127.0.0.1:");
+        actor_close(&a, c);
+    }
+    c = actor_open(&a, long_value, 2);
+    ST(cdp_store_get(c, "k", &value, NULL, 1000), CDP_ERR_STORE);
+    TEXT("max_value_bytes");
+    actor_close(&a, c);
+    c = actor_open(&a, huge, 2);
+    ST(cdp_store_get(c, "k", &value, NULL, 1000), CDP_ERR_STORE);
+    actor_close(&a, c);
+    c = actor_open(&a, cut, 2); /* half a value, then silence: TIMEOUT, and nothing leaks */
+    ST(cdp_store_get(c, "k", &value, NULL, 100), CDP_ERR_TIMEOUT);
+    actor_close(&a, c);
+}
+
+/* ---- out of memory -------------------------------------------------------------------------------------------------- */
+
+/* Server, client, prefix and hash store in one thread on one os. Any allocation may fail; every call ends in time. */
+static void everything(const cdp_os *os) {
+    static const char *const keys[] = {"a", "b", "c"};
+    static uint8_t big[70000];
+    const cdp_bytes set[] = {{"1", 1}, {"22", 2}, {big, sizeof big}};
+    cdp__loop loop;
+    cdp_store_server_desc sd = server_desc();
+    cdp_hash_store_desc hd;
+    cdp_tcp_store_desc cd;
+    cdp_store_server *server = NULL;
+    cdp_store *stores[4] = {NULL, NULL, NULL, NULL};
+    uint32_t i;
+    memset(&hd, 0, sizeof hd);
+    hd.os = os;
+    hd.timeout_ms = 50;
+    if (cdp__loop_open(&loop, os) != CDP_OK) return;
+    sd.os = os;
+    sd.loop = &loop;
+    if (cdp_store_server_create(&sd, &server) == CDP_OK) {
+        cd = client_desc(cdp_store_server_port(server));
+        cd.os = os;
+        cd.loop = &loop;
+        cd.timeout_ms = 50;
+        cd.will_key = "will";
+        cd.will_value = bytes_of("v");
+        if (cdp_tcp_store_create(&cd, &stores[0]) != CDP_OK) T(cdp_last_error()->status < 0 && !stores[0]);
+        if (stores[0] && cdp_prefix_store_create(stores[0], "p", &stores[1]) != CDP_OK) T(!stores[1]);
+        if (stores[1] && cdp_tcp_store_create(&cd, &stores[2]) != CDP_OK) T(!stores[2]);
+    }
+    if (cdp_hash_store_create(&hd, &stores[3]) != CDP_OK) T(!stores[3]);
+    for (i = 0; i < 4; ++i) {
+        cdp_store *s = stores[i];
+        void *value;
+        cdp_bytes values[3];
+        int64_t n;
+        bool flag;
+        if (!s) continue;
+        (void)!cdp_store_set(s, "k", "v", 1);
+        if (cdp_store_get(s, "k", &value, NULL, 0) == CDP_OK) T(strcmp((const char *)value, "v") == 0);
+        cdp_store_free(s, value);
+        (void)!cdp_store_add(s, "n", 1, &n);
+        (void)!cdp_store_append(s, "k", "w", 1);
+        if (cdp_store_compare_set(s, "cas", "", 0, "x", 1, &value, NULL) == CDP_OK) T(strcmp((const char *)value, "x") == 0);
+        cdp_store_free(s, value);
+        (void)!cdp_store_multi_set(s, keys, set, 3);
+        if (cdp_store_multi_get(s, keys, 3, values, &value, 0) == CDP_OK) T(values[2].bytes == sizeof big);
+        cdp_store_free(s, value);
+        (void)!cdp_store_wait(s, keys, 3, 5);
+        (void)!cdp_store_get(s, "missing", &value, NULL, 5);
+        (void)!cdp_store_check(s, keys, 3, &flag);
+        (void)!cdp_store_delete(s, "k", &flag);
+        (void)!cdp_store_num_keys(s, &n);
+    }
+    if (stores[2]) client_die(stores[2]);
+    if (server) (void)cdp_store_server_poll(server, 0);
+    cdp_store_destroy(stores[3]);
+    cdp_store_destroy(stores[2]);
+    cdp_store_destroy(stores[1]);
+    cdp_store_destroy(stores[0]);
+    cdp_store_server_destroy(server);
+    cdp__loop_close(&loop);
+}
+
+static void fail_everywhere(bool on, uint64_t step_size) {
+    counter c = {0, 0, 0, 0, false};
+    const cdp_os os = counted_os(cdp_os_default(), &c);
+    uint64_t total, i;
+    everything(&os);
+    total = c.calls;
+    T(total > 50 && total < 1000);
+    T_EQ(0, c.live);
+    for (i = 1; i <= total; i += step_size) {
+        uint64_t start = now_ms();
+        memset(&c, 0, sizeof c);
+        c.fail_at = i;
+        c.fail_on = on;
+        everything(&os);
+        if (!T(c.live == 0)) printf("     allocation %llu: %llu are left\n", (unsigned long long)i, (unsigned long long)c.live);
+        if (!T(now_ms() - start <= 1500 * TEST_SLACK)) printf("     allocation %llu: %llu ms\n", (unsigned long long)i, (unsigned long long)(now_ms() - start));
+    }
+}
+
+TEST(one_allocation_fails) { fail_everywhere(false, 1); }
+TEST(all_allocations_fail) { fail_everywhere(true, 3); }
+
+/* With threads the order of allocations is not the same each time, so this only shows that nothing crashes or leaks. */
+TEST(allocations_fail_with_threads) {
+    counter c = {0, 0, 0, 0, false};
+    const cdp_os os = counted_os(cdp_os_default(), &c);
+    uint64_t i;
+    for (i = 1; i < 60; ++i) {
+        cdp_store_server_desc sd = server_desc();
+        cdp_store_server *s;
+        memset(&c, 0, sizeof c);
+        c.fail_at = i;
+        sd.os = &os;
+        if (cdp_store_server_create(&sd, &s) == CDP_OK) {
+            cdp_tcp_store_desc cd = client_desc(cdp_store_server_port(s));
+            cdp_store *store;
+            void *value = NULL;
+            cd.os = &os;
+            cd.timeout_ms = 100;
+            if (cdp_tcp_store_create(&cd, &store) == CDP_OK) {
+                (void)!cdp_store_set(store, "k", "v", 1);
+                (void)!cdp_store_get(store, "k", &value, NULL, 0);
+                cdp_store_free(store, value);
+                (void)!cdp_store_get(store, "missing", &value, NULL, 1);
+                cdp_store_destroy(store);
+            }
+            cdp_store_server_destroy(s);
+        }
+        T_EQ(0, c.live);
+    }
+}
+
+int main(int argc, char **argv) {
+#define CASE(name, seconds) {#name, name, seconds}
+    static const test_case cases[] = {
+        CASE(addr, 10), CASE(number, 10), CASE(wire_splits, 10), CASE(wire_limits, 10),
+        CASE(script_steps, 10), CASE(script_splits, 60), CASE(script_dribble, 30), CASE(bad_requests, 20), CASE(add_text_rules, 10),
+        CASE(wait_raw, 20), CASE(timeout_and_resync, 20), CASE(cancel_race, 30), CASE(queue, 10),
+        CASE(hash, 30), CASE(tcp, 30), CASE(prefix, 30), CASE(shared_loop, 60),
+        CASE(announced_lengths_cost_nothing, 10), CASE(many_clients, 30), CASE(limits_of_the_server, 20), CASE(slow_readers, 60), CASE(garbage, 30),
+        CASE(will, 20), CASE(will_of_a_killed_process, 10), CASE(destroy_is_bounded, 20), CASE(orderly_shutdown, 10), CASE(server_killed, 10),
+        CASE(threads_on_a_hash_store, 30), CASE(threads_on_tcp_clients, 60), CASE(threads_keep_their_deadlines, 10),
+        CASE(connects_to_a_late_server, 10), CASE(cannot_connect_says_why, 30), CASE(cannot_listen_says_why, 10), CASE(addresses, 20), CASE(inherited_listener, 20),
+        CASE(client_bytes, 10), CASE(client_bad_answers, 20),
+        CASE(one_allocation_fails, 120), CASE(all_allocations_fail, 120), CASE(allocations_fail_with_threads, 60),
+    };
+    adder none = {NULL, 0, 0};
+    signal(SIGPIPE, SIG_IGN);
+    /* ThreadSanitizer's own thread begins with the first thread, and would be counted against the first test. */
+    cdp_os_default()->thread_join(NULL, cdp_os_default()->thread_start(NULL, adder_main, &none));
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
