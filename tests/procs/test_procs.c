@@ -476,7 +476,8 @@ static int sweep_rank(uint32_t rank) {
     check_barrier(10);
     for (cdp_dtype t = CDP_DTYPE_F32; t < CDP_DTYPE_COUNT; ++t)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; ++c) {
-            for (cdp_reduce op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op) check_allreduce(rank, t, op, counts[c], (++salt & 1) != 0, salt);
+            for (cdp_reduce op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op, ++salt) check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
+            ++salt;
             check_broadcast(rank, t, counts[c], salt % size, salt);
             check_allgather(rank, t, counts[c], (salt & 1) != 0, salt);
             if (test__now.failed_checks) return EXIT_CHECK;
@@ -872,6 +873,399 @@ TEST(kill_while_starting) {
     printf("  %u survivors saw it end, %u waited for one that had never come\n", lost, never);
 }
 
+/* ---- >>stop: a process that lives and does not move ------------------------------------------------------------------------- */
+
+TEST(stopped_rank) {
+    const uint32_t limit_ms = 500 * TEST_SLACK;
+    uint32_t right = 0, reports = 0;
+    for (uint32_t i = 0; i < 8 && test__now.failed_checks < 8; ++i) {
+        const uint32_t k = i % 4;
+        job(4);
+        when = i < 4 ? BETWEEN : LARGE;
+        how = (farewell)(i % FAREWELLS);
+        settings.timeout_ms = limit_ms;
+        spawn_all(mortal);
+        await_phase(2, NOBODY, 10000);
+        usleep((useconds_t)(test_random(&dice) % 30000));
+        kill_process(k, SIGSTOP);
+        for (uint32_t r = 0; r < 4; ++r) /* until the others have reported */
+            for (uint32_t t = 0; r != k && t < 200 * TEST_SLACK && !__atomic_load_n(&shared->of[r].error_ns, __ATOMIC_ACQUIRE); ++t) test_sleep_ms(10);
+        kill_process(k, SIGKILL);
+        finish(5000);
+        for (uint32_t r = 0; r < 4; ++r) {
+            const report *p = &shared->of[r];
+            const double ms = (double)(p->error_ns - p->began_ns) / 1e6;
+            if (r == k) continue;
+            ++reports;
+            right += p->error.peer == (int32_t)k;
+            /* whoever hears of the failure through another rank may have called later than that one */
+            test_check(p->error.status == CDP_ERR_TIMEOUT && p->error.peer >= 0 && p->error.peer != (int32_t)r && strstr(p->error.text, "rank ") && ms > limit_ms * 0.8 && ms < limit_ms * 1.1 + 400 * TEST_SLACK,
+                       test__now.name, 0, "rank %u was stopped: rank %u reports %s, blames %d, after %.0f ms: %s", k, r, cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
+        }
+    }
+    printf("  %u of %u reports name the stopped rank\n", right, reports);
+    test_check(right == reports, test__now.name, 0, "%u of %u reports name another rank than the stopped one", reports - right, reports);
+}
+
+/* A rank that is stopped for a while and goes on is no failure. */
+static int napper(uint32_t rank) {
+    float x[1000] = {0};
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    for (uint32_t i = 0; i < 100; ++i) {
+        must(cdp_allreduce(world, NULL, x, 1000, CDP_DTYPE_F32, CDP_REDUCE_SUM), "allreduce");
+        tell(&me->phase, 2);
+        usleep(1000);
+    }
+    leave();
+    return 0;
+}
+
+TEST(stopped_and_continued) {
+    job(4);
+    spawn_all(napper);
+    await_phase(2, NOBODY, 5000);
+    kill_process(2, SIGSTOP);
+    test_sleep_ms(400);
+    kill_process(2, SIGCONT);
+    finish(5000);
+}
+
+/* ---- >>abort ---------------------------------------------------------------------------------------------------------------- */
+
+static int entries(const char *dir) { return test__entries(dir); }
+
+/* A joined thread may be listed for a moment longer. */
+static void nothing_left(int fds, int threads) {
+    for (int i = 0; i < 200 && entries("/proc/self/task") > threads; ++i) test_sleep_ms(5);
+    T_EQ(fds, entries("/proc/self/fd"));
+    T_EQ(threads, entries("/proc/self/task"));
+}
+
+static uint32_t abort_delay_us;
+
+static void *aborter(void *arg) {
+    uint64_t before;
+    usleep(abort_delay_us);
+    before = test_now_ns();
+    cdp_group_abort(world, (const char *)arg);
+    me->number[1] = before;
+    me->number[2] = test_now_ns() - before;
+    return NULL;
+}
+
+static char abort_reason[] = "the loss is not a number, step 1234";
+
+/* Rank `victim` aborts from a second thread while its first one and all others wait; the last rank never comes. */
+static int abort_rank(uint32_t rank) {
+    const int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+    pthread_t t;
+    cdp_status st = CDP_OK;
+    static float x[100000];
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_allreduce(world, NULL, x, 10, CDP_DTYPE_F32, CDP_REDUCE_SUM), "first");
+    tell(&me->phase, 2);
+    if (rank == victim) {
+        abort_delay_us = 50000;
+        pthread_create(&t, NULL, aborter, abort_reason);
+    }
+    if (rank == size - 1) {
+        while (CALL(cdp_group_status(world)) == CDP_OK) usleep(1000); /* it looks now and then */
+    } else {
+        while (st == CDP_OK) st = CALL(cdp_allreduce(world, NULL, x, rank % 2 ? 100000 : 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    }
+    if (rank == victim) pthread_join(t, NULL);
+    T_EQ(CDP_ERR_ABORTED, cdp_barrier(world)); /* it stays broken, and says so at once */
+    leave();
+    nothing_left(fds, threads);
+    return 0;
+}
+
+TEST(abort_while_all_wait) {
+    for (uint32_t i = 0; i < 8; ++i) {
+        job(4);
+        settings.no_spin = i >= 4;
+        victim = i % 4;
+        spawn_all(abort_rank);
+        finish(5000);
+        T(shared->of[victim].number[2] < 100000000u * TEST_SLACK);
+        for (uint32_t r = 0; r < 4; ++r) {
+            const report *p = &shared->of[r];
+            const double ms = (double)(int64_t)(p->error_ns - shared->of[victim].number[1]) / 1e6;
+            test_check(p->error.status == CDP_ERR_ABORTED && strstr(p->error.text, abort_reason) && ms < 1000.0 * TEST_SLACK, test__now.name, 0, "rank %u aborted: rank %u reports %s after %.0f ms: %s", victim, r,
+                       cdp_status_name(p->error.status), ms, p->error.text);
+        }
+    }
+}
+
+/* Again and again: join, work, break at any moment (also while others are still joining), leave. */
+#define CYCLES 200u
+
+static int cycle_rank(uint32_t rank) {
+    static float x[20000];
+    uint64_t state = rank + shared->of[0].number[7];
+    int fds = 0, threads = 0;
+    uint64_t slowest = 0;
+    for (uint32_t i = 0; i < CYCLES; ++i) {
+        const bool breaks = (i + rank) % 3 == 0;
+        char job_name[32];
+        pthread_t t;
+        cdp_status st = CDP_OK;
+        if (i == 5) { /* by now everything that is made once has been made */
+            fds = entries("/proc/self/fd");
+            threads = entries("/proc/self/task");
+        }
+        snprintf(job_name, sizeof job_name, "cycle%u", i);
+        settings.job = job_name;
+        settings.no_thread = i % 5 == 4;
+        meet(size);
+        if (join(rank) != CDP_OK) return EXIT_INIT;
+        if (breaks) {
+            abort_delay_us = (uint32_t)(test_random(&state) % 3000);
+            pthread_create(&t, NULL, aborter, abort_reason);
+        }
+        while (st == CDP_OK) st = cdp_allreduce(world, NULL, x, test_random(&state) % 2 ? 20000 : 20000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        if (!test_check(st == CDP_ERR_ABORTED, test__now.name, 0, "cycle %u: %s: %s", i, cdp_status_name(st), cdp_last_error()->text)) _exit(EXIT_CHECK);
+        if (breaks) {
+            pthread_join(t, NULL);
+            if (me->number[2] > slowest) slowest = me->number[2];
+        }
+        leave();
+        meet(size);
+        if (rank == 0) port = (uint16_t)(port + 0);
+    }
+    T(slowest < 100000000u * TEST_SLACK);
+    nothing_left(fds, threads);
+    return 0;
+}
+
+TEST(abort_cycles) {
+    job(3);
+    shared->of[0].number[7] = test_random(&dice);
+    spawn_all(cycle_rank);
+    finish(30000);
+}
+
+/* ---- >>mismatch: ranks that call different things -------------------------------------------------------------------------- */
+
+typedef struct difference {
+    const char *what;
+    cdp_request usual, other;
+    const char *text_usual, *text_other; /* both must be in everybody's text */
+} difference;
+
+static const difference *differs;
+static uint32_t odd_one; /* who calls `other` */
+static double buffer_a[200000], buffer_b[200000];
+
+static int differing_rank(uint32_t rank) {
+    cdp_request rq = rank == odd_one ? differs->other : differs->usual;
+    cdp_work w;
+    cdp_status st = join(rank);
+    if (st != CDP_OK) return EXIT_INIT;
+    must(cdp_barrier(world), "barrier");
+    rq.in = rq.kind == CDP_COLL_BARRIER ? NULL : rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
+    rq.out = rq.kind == CDP_COLL_BARRIER ? NULL : buffer_b;
+    for (uint32_t i = 0; st == CDP_OK && i < 3; ++i) { /* who is done with the first may hear of it in the next */
+        me->began_ns = test_now_ns();
+        st = note(cdp_start(world, &rq, &w));
+        if (st == CDP_OK) st = note(cdp_work_wait(w));
+        rq = differs->usual;
+        rq.in = rq.kind == CDP_COLL_BARRIER || rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
+        rq.out = rq.kind == CDP_COLL_BARRIER ? NULL : buffer_b;
+    }
+    printf("%s\n", cdp_last_error()->text);
+    leave();
+    return 0;
+}
+
+TEST(mismatched_calls) {
+    static const difference differences[] = {
+        {"kind", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLGATHER, .count = 100}, "allreduce #2 of 100 x f32", "allgather #2 of 100 x f32"},
+        {"barrier", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_BARRIER}, "allreduce #2", "barrier #2"},
+        {"count", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 101}, "of 100 x f32", "of 101 x f32"},
+        {"large count", {.kind = CDP_COLL_ALLREDUCE, .count = 100000}, {.kind = CDP_COLL_ALLREDUCE, .count = 50}, "of 100000 x f32", "of 50 x f32"},
+        {"dtype", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 100, .dtype = CDP_DTYPE_I32}, "x f32", "x i32"},
+        {"op", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 100, .op = CDP_REDUCE_MAX}, "sum", "max"},
+        {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "from rank 0", "from rank 1"},
+        {"broadcast count", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 90}, "of 100 x", "of 90 x"},
+    };
+    static const uint32_t worlds[] = {2, 3, 4, 5};
+    for (size_t d = 0; d < sizeof differences / sizeof *differences; ++d)
+        for (size_t w = 0; w < sizeof worlds / sizeof *worlds; ++w) {
+            differs = &differences[d];
+            job(worlds[w]);
+            odd_one = (uint32_t)(test_random(&dice) % size);
+            settings.timeout_ms = 3000 * TEST_SLACK;
+            spawn_all(differing_rank);
+            finish(8000);
+            for (uint32_t r = 0; r < size; ++r) {
+                const report *p = &shared->of[r];
+                test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, differs->text_usual) && strstr(p->error.text, differs->text_other), test__now.name, 0,
+                           "%s, %u ranks, rank %u differs: rank %u reports %s: %s", differs->what, size, odd_one, r, cdp_status_name(p->error.status), p->error.text);
+            }
+            if (test__now.failed_checks > 8) return;
+        }
+}
+
+static int joiner(uint32_t rank) {
+    if (join(rank) == CDP_OK) leave();
+    return 0;
+}
+
+static int joiner_small_bytes(uint32_t rank) {
+    settings.small_bytes = 1000;
+    return joiner(rank);
+}
+
+static int joiner_piece_bytes(uint32_t rank) {
+    settings.piece_bytes = 1000;
+    return joiner(rank);
+}
+
+static int joiner_world_4(uint32_t rank) {
+    size = 4;
+    return joiner(rank);
+}
+
+/* Everybody has this status, with every one of these words in the text. */
+static void check_all(const char *what, cdp_status status, const char *word, const char *second, double limit_ms) {
+    for (uint32_t i = 0; i < proc_count; ++i) {
+        const report *p = &shared->of[i];
+        const double ms = (double)(p->error_ns - p->began_ns) / 1e6;
+        test_check(p->error_ns && p->error.status == status && strstr(p->error.text, word) && strstr(p->error.text, second) && ms < limit_ms * TEST_SLACK, test__now.name, 0,
+                   "%s: process %u reports %s after %.0f ms: %s", what, i, p->error_ns ? cdp_status_name(p->error.status) : "nothing", ms, p->error.text);
+    }
+}
+
+TEST(mismatched_settings) {
+    job(3);
+    spawn(0, joiner);
+    spawn(1, joiner);
+    spawn(2, joiner_small_bytes);
+    finish(5000);
+    check_all("small_bytes", CDP_ERR_MISMATCH, "small_bytes", "rank 2", 1000);
+    job(3);
+    spawn(0, joiner);
+    spawn(1, joiner_piece_bytes);
+    spawn(2, joiner);
+    finish(5000);
+    check_all("piece_bytes", CDP_ERR_MISMATCH, "piece_bytes", "rank 1", 1000);
+    job(3);
+    spawn(0, joiner);
+    spawn(1, joiner);
+    spawn(2, joiner_world_4);
+    finish(5000);
+    check_all("world size", CDP_ERR_MISMATCH, "WORLD_SIZE is 4", "3 on rank 0", 1000);
+}
+
+typedef struct model {
+    const char *what;
+    cdp_param usual[3], other[3];
+    uint32_t count_other;
+    const char *words[3];
+} model;
+
+static const model *models;
+
+static int model_rank(uint32_t rank) {
+    static double memory[3][64];
+    cdp_param params[3];
+    cdp_ddp *ddp = NULL;
+    memcpy(params, rank == odd_one ? models->other : models->usual, sizeof params);
+    for (uint32_t i = 0; i < 3; ++i) params[i].data = memory[i];
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    CALL(cdp_ddp_create(&(cdp_ddp_desc){.group = world, .params = params, .param_count = rank == odd_one ? models->count_other : 3}, &ddp));
+    printf("%s\n", cdp_last_error()->text);
+    cdp_ddp_destroy(ddp);
+    leave();
+    return 0;
+}
+
+TEST(mismatched_models) {
+    static const model different[] = {
+        {"count", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hidden", .count = 17}, {.name = "out", .count = 9}}, 3, {"hidden", "16", "17"}},
+        {"name", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hiddem", .count = 16}, {.name = "out", .count = 8}}, 3, {"hidden", "hiddem", "1"}},
+        {"dtype", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8, .dtype = CDP_DTYPE_F64}}, 3, {"out", "f32", "f64"}},
+        {"number", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}}, 2, {"out", "3", "2"}},
+    };
+    static const uint32_t worlds[] = {2, 4};
+    for (size_t d = 0; d < sizeof different / sizeof *different; ++d)
+        for (size_t w = 0; w < sizeof worlds / sizeof *worlds; ++w) {
+            models = &different[d];
+            job(worlds[w]);
+            odd_one = (uint32_t)(test_random(&dice) % size);
+            spawn_all(model_rank);
+            finish(5000);
+            for (uint32_t r = 0; r < size; ++r) {
+                const report *p = &shared->of[r];
+                test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, models->words[0]) && strstr(p->error.text, models->words[1]) && strstr(p->error.text, models->words[2]), test__now.name, 0,
+                           "%s, %u ranks, rank %u differs: rank %u reports %s: %s", models->what, size, odd_one, r, p->error_ns ? cdp_status_name(p->error.status) : "nothing", p->error.text);
+            }
+        }
+}
+
+/* ---- >>leaving is not failing ----------------------------------------------------------------------------------------------- */
+
+static uint32_t last_call;   /* what everybody does last */
+static uint32_t leave_delay_us[8];
+static uint32_t leave_how;   /* bits: by exit(), without destroy, two per rank */
+
+/* In order: work, one last operation, a pause of its own for each rank, gone. */
+static int leaver(uint32_t rank) {
+    const uint64_t large = 100000;
+    static double x[100000], y[400000];
+    cdp_work w[4];
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    if (last_call >= 6) must(cdp_barrier(world), "barrier");
+    for (uint64_t i = 0; i < large; ++i) x[i] = rank;
+    switch (last_call % 6) {
+    case 0: must(cdp_barrier(world), "barrier"); break;
+    case 1: must(cdp_allreduce(world, NULL, x, 10, CDP_DTYPE_F64, CDP_REDUCE_SUM), "allreduce"); break;
+    case 2: must(cdp_allreduce(world, NULL, x, large, CDP_DTYPE_F64, CDP_REDUCE_SUM), "allreduce"); break;
+    case 3: must(cdp_broadcast(world, x, large, CDP_DTYPE_F64, 0), "broadcast"); break; /* rank 0 is done when its bytes are with the system */
+    case 4: must(cdp_allgather(world, x, y, large, CDP_DTYPE_F64), "allgather"); break;
+    case 5:
+        for (uint32_t i = 0; i < 4; ++i) must(cdp_broadcast_async(world, x, i % 2 ? large : 3, CDP_DTYPE_F64, i % size, &w[i]), "broadcast");
+        for (uint32_t i = 0; i < 4; ++i) must(cdp_work_wait(w[i]), "broadcast");
+        break;
+    }
+    if (last_call % 6 == 1 || last_call % 6 == 2) T(x[0] == size * (size - 1) / 2.0 && x[9] == x[0]);
+    if (last_call % 6 == 3) T(x[0] == 0 && x[large - 1] == 0);
+    if (test__now.failed_checks) return EXIT_CHECK;
+    usleep(leave_delay_us[rank]);
+    fflush(NULL);
+    switch (leave_how >> rank * 2 & 3) {
+    case 0: _exit(0);
+    case 1: exit(0);
+    default: leave(); return 0;
+    }
+}
+
+static void leave_once(uint32_t n, uint32_t i) {
+    job(n);
+    last_call = i % 12;
+    leave_how = (uint32_t)test_random(&dice);
+    for (uint32_t r = 0; r < n; ++r) leave_delay_us[r] = i % 3 ? (uint32_t)(test_random(&dice) % 4000) : 0;
+    spawn_all(leaver);
+    if (!finish(5000)) printf("  (%u ranks, last call %u, leaving %x)\n", n, last_call, leave_how);
+}
+
+TEST(leaving_is_no_failure) {
+    for (uint32_t i = 0; i < 200 && test__now.failed_checks < 8; ++i) leave_once(2 + i % 3, i);
+}
+
+/* Rank 0, which served the store, leaves first; what the others still have to do needs connections that do not exist yet. */
+TEST(leaving_rank_0_first) {
+    for (uint32_t i = 0; i < 10 && test__now.failed_checks < 8; ++i) {
+        job(i % 2 ? 8 : 5);
+        last_call = i % 4 < 2 ? 3 : 2;
+        leave_how = (uint32_t)test_random(&dice) & ~3u;
+        memset(leave_delay_us, 0, sizeof leave_delay_us);
+        spawn_all(leaver);
+        if (!finish(5000)) printf("  (%u ranks, last call %u, leaving %x)\n", size, last_call, leave_how);
+    }
+}
+
 /* ---- >>main --------------------------------------------------------------------------------------------------------------- */
 
 static const test_case cases[] = {
@@ -900,6 +1294,15 @@ static const test_case cases[] = {
     {"kill_in_backward", kill_in_backward, 60},
     {"kill_two", kill_two, 60},
     {"kill_while_starting", kill_while_starting, 90},
+    {"stopped_rank", stopped_rank, 60},
+    {"stopped_and_continued", stopped_and_continued, 20},
+    {"abort_while_all_wait", abort_while_all_wait, 60},
+    {"abort_cycles", abort_cycles, 60},
+    {"mismatched_calls", mismatched_calls, 90},
+    {"mismatched_settings", mismatched_settings, 30},
+    {"mismatched_models", mismatched_models, 30},
+    {"leaving_is_no_failure", leaving_is_no_failure, 90},
+    {"leaving_rank_0_first", leaving_rank_0_first, 30},
 };
 #define CASES (sizeof cases / sizeof *cases)
 
