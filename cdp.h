@@ -2577,11 +2577,13 @@ struct cdp_hub {
     cdp__bell *bells;
     cdp_lock cause_lock;
     cdp_error cause; /* the first failure of any rank; status OK: none yet */
+    bool broken;     /* there is one, and every rank is to hear of it (atomic) */
 };
 
 typedef struct cdp__hub_end {
     cdp_hub *hub;
     uint32_t rank;
+    bool told; /* this rank's group knows that the hub is broken */
 } cdp__hub_end;
 
 /* Either side may come first; the loser of the race throws its ring away. */
@@ -2667,7 +2669,9 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         cdp_lock_acquire(lock);
     }
     b->seen = __atomic_load_n(&b->rung, __ATOMIC_SEQ_CST);
-    return CDP_OK;
+    if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
+    e->told = true;
+    return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed"); /* who and why: cdp__hub_first_cause */
 }
 
 CDP__PRIVATE void cdp__hub_wake(void *self) {
@@ -2690,8 +2694,13 @@ CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
 }
 
 CDP__PRIVATE void cdp__hub_failed(void *self, const cdp_error *cause) {
+    cdp__hub_end *end = (cdp__hub_end *)self;
     cdp_error e = *cause;
+    uint32_t r;
     (void)cdp__hub_first_cause(self, &e, true);
+    end->told = true;
+    if (__atomic_exchange_n(&end->hub->broken, true, __ATOMIC_ACQ_REL)) return;
+    for (r = 0; r < end->hub->desc.world_size; ++r) cdp__hub_bell(end->hub, r); /* also those that have no traffic with us */
 }
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
