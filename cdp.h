@@ -607,6 +607,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -1579,6 +1580,9 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
    when it needs neither a remainder nor an overlap check. */
 #define CDP__BLOCK 64u
 #define CDP__ADD(l, r) ((l) + (r))
+/* Of two NaNs an addition keeps either, as the compiler likes; here every sum that is none is the same NaN. */
+#define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
+#define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
 #define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
 #define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
 
@@ -1592,16 +1596,14 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
             for (j = 0; j < CDP__BLOCK; ++j) acc[i + j] = (T)EXPR(acc[i + j], x[i + j]);                    \
         for (; i < n; ++i) acc[i] = (T)EXPR(acc[i], x[i]);                                                  \
     }
-#define CDP__SWAP_ADD(a, x) CDP__ADD(x, a)
 #define CDP__SWAP_LOW(a, x) CDP__LOW(x, a)
 #define CDP__SWAP_HIGH(a, x) CDP__HIGH(x, a)
 /* ADD_T is the type sums are formed in: unsigned for integers, where overflow is to wrap. DIV_T is the type of the
    divisor: it must hold the number of ranks, which a byte does not. */
-#define CDP__KERNELS(suffix, T, ADD_T, DIV_T)                     \
-    CDP__KERNEL(cdp__add_##suffix, ADD_T, CDP__ADD)               \
+#define CDP__KERNELS(suffix, T, ADD_T, DIV_T, ADD)                \
+    CDP__KERNEL(cdp__add_##suffix, ADD_T, ADD)                    \
     CDP__KERNEL(cdp__low_##suffix, T, CDP__LOW)                   \
     CDP__KERNEL(cdp__high_##suffix, T, CDP__HIGH)                 \
-    CDP__KERNEL(cdp__add_swap_##suffix, ADD_T, CDP__SWAP_ADD)     \
     CDP__KERNEL(cdp__low_swap_##suffix, T, CDP__SWAP_LOW)         \
     CDP__KERNEL(cdp__high_swap_##suffix, T, CDP__SWAP_HIGH)       \
     CDP__PRIVATE void cdp__divide_##suffix(void *data, uint64_t n, uint32_t by) { \
@@ -1613,17 +1615,17 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
         for (; i < n; ++i) x[i] = (T)(x[i] / (DIV_T)by);          \
     }
 
-CDP__KERNELS(f32, float, float, float)
-CDP__KERNELS(f64, double, double, double)
-CDP__KERNELS(i32, int32_t, uint32_t, int32_t)
-CDP__KERNELS(i64, int64_t, uint64_t, int64_t)
-CDP__KERNELS(u8, uint8_t, uint8_t, uint32_t)
+CDP__KERNELS(f32, float, float, float, CDP__ADD_F32)
+CDP__KERNELS(f64, double, double, double, CDP__ADD_F64)
+CDP__KERNELS(i32, int32_t, uint32_t, int32_t, CDP__ADD)
+CDP__KERNELS(i64, int64_t, uint64_t, int64_t, CDP__ADD)
+CDP__KERNELS(u8, uint8_t, uint8_t, uint32_t, CDP__ADD)
 
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t n);
 
 /* The kernel for a reduction; `swap`: x is the left operand. NULL for what does not exist. */
 CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype dtype, cdp_reduce op, bool swap) {
-#define CDP__ROW(s) {{cdp__add_##s, cdp__low_##s, cdp__high_##s}, {cdp__add_swap_##s, cdp__low_swap_##s, cdp__high_swap_##s}}
+#define CDP__ROW(s) {{cdp__add_##s, cdp__low_##s, cdp__high_##s}, {cdp__add_##s, cdp__low_swap_##s, cdp__high_swap_##s}}
     static const cdp__kernel table[CDP_DTYPE_COUNT][2][3] = {CDP__ROW(f32), CDP__ROW(f32), CDP__ROW(f64), CDP__ROW(i32), CDP__ROW(i64), CDP__ROW(u8)};
 #undef CDP__ROW
     const uint32_t column = op == CDP_REDUCE_MIN ? 1 : op == CDP_REDUCE_MAX ? 2 : 0; /* an average is a sum first */
