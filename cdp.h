@@ -2074,7 +2074,7 @@ struct cdp_group {
 
 #define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that the reduction reads what the socket just wrote */
 #define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
-#define CDP__TELL_MS 100u               /* how long a failed group tries to pass its cause on */
+#define CDP__TELL_MS 50u                /* how long a failed group tries to pass its cause on */
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
 
 CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return g->queue_used ? &g->queue[g->queue_at] : NULL; }
@@ -2570,6 +2570,7 @@ typedef struct cdp__bell {
     void *cond;
     uint64_t rung, seen; /* `seen` is the owner's */
     bool sleeping, left;
+    uint32_t waits_for; /* 1 + the rank that the owner has waited long for, 0: none (atomic) */
 } cdp__bell;
 
 struct cdp_hub {
@@ -2681,12 +2682,34 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
+CDP__PRIVATE void cdp__hub_blocked(void *self, uint64_t seq, int32_t peer) {
+    cdp__hub_end *e = (cdp__hub_end *)self;
+    (void)seq;
+    __atomic_store_n(&e->hub->bells[e->rank].waits_for, (uint32_t)(peer + 1), __ATOMIC_RELEASE);
+}
+
+/* The end of the chain of who waits for whom is whom nobody hears from. */
+CDP__PRIVATE void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
+    cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
+    int32_t rank = e->peer;
+    uint32_t hops, next;
+    for (hops = 0; hops < h->desc.world_size; ++hops) {
+        next = __atomic_load_n(&h->bells[rank].waits_for, __ATOMIC_ACQUIRE);
+        if (!next) break;
+        rank = (int32_t)next - 1;
+    }
+    if (rank == e->peer || hops == h->desc.world_size) return; /* in a circle there is no end */
+    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d", (int)rank);
+    e->peer = rank;
+}
+
 /* The first rank that fails says here why; whoever later only sees others leave finds it. */
 CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
     cdp_hub *h = ((cdp__hub_end *)self)->hub;
     const int32_t rank = (int32_t)((cdp__hub_end *)self)->rank;
     int answer;
     (void)last;
+    if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0 && e->origin == rank) cdp__hub_blame(h, e);
     cdp_lock_acquire(&h->cause_lock);
     if (h->cause.status == CDP_OK) h->cause = *e;
     answer = h->cause.origin == rank ? -1 : 1;
@@ -2728,6 +2751,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->wake = cdp__hub_wake;
     out->failed = cdp__hub_failed;
     out->first_cause = cdp__hub_first_cause;
+    out->blocked = cdp__hub_blocked;
     out->destroy = cdp__hub_leave;
     return CDP_OK;
 }
