@@ -2424,7 +2424,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->rounds = g->algo->rounds(s);
     g->running = true;
     op->start_ns = g->os->now_ns(g->os->user);
-    g->long_ns = g->transport.blocked ? op->start_ns + cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS : CDP__NEVER;
+    g->long_ns = op->start_ns + cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS;
     if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
     else if (g->rounds) cdp__exec_post(g);
 }
@@ -2472,6 +2472,24 @@ CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
     cdp__group_fail_last(g);
 }
 
+/* A rank that only sends does not hear what the receiver says. The receiver is in the same round or behind, and all that it
+   was to say before has been received: what it says now is a failure, or belongs to a call that is not ours. */
+CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
+    uint32_t i, k;
+    for (i = 0; i < g->move_count && g->running; ++i) {
+        const uint32_t p = (uint32_t)g->moves[i].step.peer;
+        bool listening = g->moves[i].step.kind != CDP__SEND || g->moves[i].done;
+        cdp__frame f;
+        int got;
+        for (k = 0; k < g->move_count; ++k) listening = listening || (g->moves[k].step.kind != CDP__SEND && g->moves[k].step.peer == (int32_t)p);
+        if (listening || (got = cdp__exec_recv_head(g, p, &f)) == 0) continue;
+        if (got < 0) cdp__exec_lost(g, p);
+        else if (f.type == CDP__FRAME_DATA) cdp__exec_mismatch(g, p, &f);
+        return true;
+    }
+    return false;
+}
+
 /* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
 CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     if (now >= g->soonest_ns) {
@@ -2480,9 +2498,12 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     }
     if (now >= g->long_ns) {
         const cdp__move *late = cdp__exec_late(g);
-        g->long_ns = CDP__NEVER;
-        g->blocked = late != NULL;
-        if (late) g->transport.blocked(g->transport.self, g->call.seq, late->step.peer);
+        g->long_ns = now + CDP__LONG_MS * CDP__MS;
+        if (cdp__exec_overhear(g)) return CDP__MOVED;
+        if (late && !g->blocked && g->transport.blocked) {
+            g->transport.blocked(g->transport.self, g->call.seq, late->step.peer);
+            g->blocked = true;
+        }
     }
     return CDP__BLOCKED;
 }
