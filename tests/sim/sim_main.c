@@ -872,7 +872,8 @@ static void store_wills(store_client *c) {
     }
 }
 
-static cdp_status store_main(run *r, sim_node *node) {
+/* Node 0 serves, every node is a client; then `program`. */
+static cdp_status store_session(run *r, sim_node *node, void (*program)(store_client *c)) {
     store_client *c = (store_client *)sim_alloc(node, sizeof *c);
     cdp_store_server_desc sd;
     cdp_tcp_store_desc cd;
@@ -895,7 +896,7 @@ static cdp_status store_main(run *r, sim_node *node) {
         if (st == CDP_OK) st = failed(r, node, cdp_store_server_create(&sd, &c->server));
         cd.loop = &c->loop;
     }
-    snprintf(host, sizeof host, r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1");
+    snprintf(host, sizeof host, "%s", r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1");
     snprintf(will, sizeof will, "will/%u", node->id);
     cd.host = host;
     cd.port = 29500;
@@ -913,7 +914,7 @@ static cdp_status store_main(run *r, sim_node *node) {
     call_end(r, node, "cdp_tcp_store_create");
     if (st == CDP_OK) {
         r->joined[node->id] = true;
-        store_program(c);
+        program(c);
         st = c->st;
     }
     if (c->store && node->id == 0) store_wills(c);
@@ -929,6 +930,57 @@ static cdp_status store_main(run *r, sim_node *node) {
     sim_free(node, c);
     return st;
 }
+
+static cdp_status store_main(run *r, sim_node *node) { return store_session(r, node, store_program); }
+
+/* Small cases that were wrong once. */
+
+/* Whoever waits for a key is woken by each of the ways to set one. */
+static void wake_program(store_client *c) {
+    static const char *const names[] = {"set", "add", "append", "compare_set", "multi_set", "last"};
+    const char *keys[1] = {names[4]};
+    cdp_bytes value;
+    void *v = NULL;
+    uint64_t bytes, i;
+    value.data = "1";
+    value.bytes = 1;
+    if (c->node->id == 0) {
+        const uint64_t until = c->node->world->now + 200 * SIM_MS;
+        while (c->ok && c->node->world->now < until) store_ok(c, cdp__loop_run(&c->loop, NULL, until), "cdp__loop_run");
+        if (store_next(c, "set")) store_ok(c, cdp_store_set(c->store, names[0], "1", 1), "cdp_store_set");
+        if (store_next(c, "add")) store_ok(c, cdp_store_add(c->store, names[1], 1, NULL), "cdp_store_add");
+        if (store_next(c, "append")) store_ok(c, cdp_store_append(c->store, names[2], "1", 1), "cdp_store_append");
+        if (store_next(c, "compare_set") && store_ok(c, cdp_store_compare_set(c->store, names[3], "", 0, "1", 1, &v, &bytes), "cdp_store_compare_set")) cdp_store_free(c->store, v);
+        if (store_next(c, "multi_set")) store_ok(c, cdp_store_multi_set(c->store, keys, &value, 1), "cdp_store_multi_set");
+        store_barrier(c, names[5]);
+        return;
+    }
+    i = (c->r->seed + c->node->id) % 5; /* each way has somebody who waits for it alone */
+    if (store_next(c, names[i]) && store_ok(c, cdp_store_get(c->store, names[i], &v, &bytes, c->r->timeout_ms), "cdp_store_get")) {
+        if (bytes != 1 || *(const char *)v != '1') wrong(c->r, c->node, "%s: woken with another value", names[i]);
+        cdp_store_free(c->store, v);
+    }
+    store_barrier(c, names[5]);
+}
+
+static cdp_status wake_main(run *r, sim_node *node) { return store_session(r, node, wake_program); }
+
+/* A client that gives up a wait and leaves at once has left in order: its last will is not carried out. */
+static void goodbye_program(store_client *c) {
+    void *v = NULL;
+    uint64_t bytes;
+    cdp_status st = CDP_OK;
+    if (c->node->id == 0) {
+        const uint64_t until = c->node->world->now + 3000 * SIM_MS;
+        while (c->ok && c->node->world->now < until) store_ok(c, cdp__loop_run(&c->loop, NULL, until), "cdp__loop_run");
+        return;
+    }
+    if (!store_next(c, "get never")) return;
+    st = cdp_store_get(c->store, "never", &v, &bytes, 50);
+    if (st != CDP_ERR_TIMEOUT) wrong(c->r, c->node, "%s instead of a timeout", cdp_status_name(st));
+}
+
+static cdp_status goodbye_main(run *r, sim_node *node) { return store_session(r, node, goodbye_program); }
 #endif
 
 /* ---- >>whole jobs over TCP ------------------------------------------------------------------------------------------------ */
@@ -972,6 +1024,8 @@ static const scenario scenarios[] = {
     {"raw", raw_main, 1, 6, NETWORK_FAULTS, false},
     {"hub", hub_main, 1, 9, (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true},
 #if WITH_STORE
+    {"wake", wake_main, 6, 6, (1u << F_NONE) | (1u << F_DELAY), false},
+    {"goodbye", goodbye_main, 3, 3, (1u << F_NONE) | (1u << F_DELAY), false},
     {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false},
 #endif
 #if WITH_TCP
