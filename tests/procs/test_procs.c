@@ -863,7 +863,8 @@ TEST(kill_while_starting) {
             if (r == k) continue;
             lost += !timed_out;
             never += timed_out;
-            test_check(p->error_ns && (named || (k == 0 && timed_out && strstr(p->error.text, host))) && (timed_out || p->error.status == CDP_ERR_PEER_LOST) &&
+            test_check(p->error_ns && (named || (k == 0 && timed_out && strstr(p->error.text, host))) &&
+                           (timed_out || p->error.status == CDP_ERR_PEER_LOST || (k == 0 && p->error.status == CDP_ERR_STORE)) && /* rank 0 is the store */
                            ms < (timed_out ? init_ms * 1.1 + 400 : DETECT_MS) * TEST_SLACK,
                        test__now.name, 0, "rank %u died %llu us after the start (it %s): rank %u reports %s, blames %d, after %.0f ms: %s", k, (unsigned long long)delay_us,
                        shared->of[k].joined_ns ? "had joined" : "had not joined", r, cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
@@ -971,7 +972,7 @@ static int abort_rank(uint32_t rank) {
     if (rank == size - 1) {
         while (CALL(cdp_group_status(world)) == CDP_OK) usleep(1000); /* it looks now and then */
     } else {
-        while (st == CDP_OK) st = CALL(cdp_allreduce(world, NULL, x, rank % 2 ? 100000 : 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+        while (st == CDP_OK) st = CALL(cdp_allreduce(world, NULL, x, 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     }
     if (rank == victim) pthread_join(t, NULL);
     T_EQ(CDP_ERR_ABORTED, cdp_barrier(world)); /* it stays broken, and says so at once */
@@ -1023,7 +1024,7 @@ static int cycle_rank(uint32_t rank) {
             abort_delay_us = (uint32_t)(test_random(&state) % 3000);
             pthread_create(&t, NULL, aborter, abort_reason);
         }
-        while (st == CDP_OK) st = cdp_allreduce(world, NULL, x, test_random(&state) % 2 ? 20000 : 20000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        while (st == CDP_OK) st = cdp_allreduce(world, NULL, x, 20000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         if (!test_check(st == CDP_ERR_ABORTED, test__now.name, 0, "cycle %u: %s: %s", i, cdp_status_name(st), cdp_last_error()->text)) _exit(EXIT_CHECK);
         if (breaks) {
             pthread_join(t, NULL);
@@ -1031,7 +1032,6 @@ static int cycle_rank(uint32_t rank) {
         }
         leave();
         meet(size);
-        if (rank == 0) port = (uint16_t)(port + 0);
     }
     T(slowest < 100000000u * TEST_SLACK);
     nothing_left(fds, threads);
@@ -1073,10 +1073,27 @@ static int differing_rank(uint32_t rank) {
         rq.in = rq.kind == CDP_COLL_BARRIER || rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
         rq.out = rq.kind == CDP_COLL_BARRIER ? NULL : buffer_b;
     }
+    if (st == CDP_OK) CALL(cdp_barrier(world)); /* a root that only sent hears of it here */
     printf("%s\n", cdp_last_error()->text);
     leave();
     return 0;
 }
+
+static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
+    differs = d;
+    odd_one = odd;
+    job(n);
+    settings.timeout_ms = 3000 * TEST_SLACK;
+    spawn_all(differing_rank);
+    finish(8000);
+    for (uint32_t r = 0; r < size; ++r) {
+        const report *p = &shared->of[r];
+        test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, differs->text_usual) && strstr(p->error.text, differs->text_other), test__now.name, 0,
+                   "%s, %u ranks, rank %u differs: rank %u reports %s: %s", differs->what, size, odd_one, r, cdp_status_name(p->error.status), p->error.text);
+    }
+}
+
+static const uint32_t mismatch_worlds[] = {2, 3, 4, 5};
 
 TEST(mismatched_calls) {
     static const difference differences[] = {
@@ -1086,25 +1103,17 @@ TEST(mismatched_calls) {
         {"large count", {.kind = CDP_COLL_ALLREDUCE, .count = 100000}, {.kind = CDP_COLL_ALLREDUCE, .count = 50}, "of 100000 x f32", "of 50 x f32"},
         {"dtype", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 100, .dtype = CDP_DTYPE_I32}, "x f32", "x i32"},
         {"op", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 100, .op = CDP_REDUCE_MAX}, "sum", "max"},
-        {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "from rank 0", "from rank 1"},
         {"broadcast count", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 90}, "of 100 x", "of 90 x"},
     };
-    static const uint32_t worlds[] = {2, 3, 4, 5};
     for (size_t d = 0; d < sizeof differences / sizeof *differences; ++d)
-        for (size_t w = 0; w < sizeof worlds / sizeof *worlds; ++w) {
-            differs = &differences[d];
-            job(worlds[w]);
-            odd_one = (uint32_t)(test_random(&dice) % size);
-            settings.timeout_ms = 3000 * TEST_SLACK;
-            spawn_all(differing_rank);
-            finish(8000);
-            for (uint32_t r = 0; r < size; ++r) {
-                const report *p = &shared->of[r];
-                test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, differs->text_usual) && strstr(p->error.text, differs->text_other), test__now.name, 0,
-                           "%s, %u ranks, rank %u differs: rank %u reports %s: %s", differs->what, size, odd_one, r, cdp_status_name(p->error.status), p->error.text);
-            }
-            if (test__now.failed_checks > 8) return;
-        }
+        for (size_t w = 0; w < 4 && test__now.failed_checks < 8; ++w) mismatch(&differences[d], mismatch_worlds[w], (uint32_t)(test_random(&dice) % mismatch_worlds[w]));
+}
+
+/* Ranks that disagree about who sends: nobody may send, or two may. */
+TEST(mismatched_roots) {
+    static const difference root = {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "from rank 0", "from rank 1"};
+    for (size_t w = 0; w < 4; ++w)
+        for (uint32_t odd = 0; odd < mismatch_worlds[w]; ++odd) mismatch(&root, mismatch_worlds[w], odd);
 }
 
 static int joiner(uint32_t rank) {
@@ -1266,6 +1275,355 @@ TEST(leaving_rank_0_first) {
     }
 }
 
+/* ---- >>bad starts ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct bad_env {
+    const char *name, *value; /* one variable that differs from what is right; NULL: not set */
+    const char *word;         /* in the text, besides the variable's name */
+} bad_env;
+
+static int env_rank(uint32_t rank) {
+    static const bad_env bad[] = {
+        {"RANK", NULL, "is not set"}, {"RANK", "", "is not set"}, {"RANK", "two", "'two'"}, {"RANK", "1x", "'1x'"}, {"RANK", "-1", "'-1'"}, {"RANK", " 1", "' 1'"},
+        {"RANK", "2", "WORLD_SIZE is 2"}, {"RANK", "3", "WORLD_SIZE is 2"}, {"RANK", "99999999999999999999", "9999"}, {"RANK", "4294967297", "4294967297"},
+        {"WORLD_SIZE", NULL, "is not set"}, {"WORLD_SIZE", "0", "'0'"}, {"WORLD_SIZE", "-1", "'-1'"}, {"WORLD_SIZE", "abc", "'abc'"}, {"WORLD_SIZE", "2.0", "'2.0'"},
+        {"MASTER_PORT", NULL, "is not set"}, {"MASTER_PORT", "0", "'0'"}, {"MASTER_PORT", "65536", "'65536'"}, {"MASTER_PORT", "http", "'http'"}, {"MASTER_PORT", "-5", "'-5'"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        cdp_status st;
+        setenv("RANK", "1", 1);
+        setenv("WORLD_SIZE", "2", 1);
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        setenv("MASTER_PORT", "29999", 1);
+        if (bad[i].value) setenv(bad[i].name, bad[i].value, 1);
+        else unsetenv(bad[i].name);
+        st = cdp_init_from_env(NULL, &world);
+        test_check(st == CDP_ERR_INVALID && !world && strstr(cdp_last_error()->text, bad[i].name) && strstr(cdp_last_error()->text, bad[i].word), test__now.name, 0, "%s=%s: %s: %s", bad[i].name,
+                   bad[i].value ? bad[i].value : "(not set)", cdp_status_name(st), cdp_last_error()->text);
+    }
+    (void)rank;
+    return 0;
+}
+
+TEST(start_with_bad_variables) {
+    job(2);
+    spawn(1, env_rank);
+    finish(5000);
+}
+
+static int nowhere_rank(uint32_t rank) {
+    settings.master_addr = "no-such-host.invalid";
+    join(rank);
+    return 0;
+}
+
+TEST(start_with_unknown_host) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+        job(2);
+        settings.init_timeout_ms = 1000;
+        spawn(rank, nowhere_rank);
+        finish(20000); /* asking the name servers of this machine may take its time */
+        test_check(shared->of[0].error.status < CDP_OK && strstr(shared->of[0].error.text, "no-such-host.invalid"), test__now.name, 0, "rank %u: %s: %s", rank, cdp_status_name(shared->of[0].error.status),
+                   shared->of[0].error.text);
+    }
+}
+
+/* The third rank never comes, so that both claimants are there together. */
+TEST(start_with_a_rank_twice) {
+    for (uint32_t i = 0; i < 4; ++i) {
+        job(3);
+        settings.init_timeout_ms = 2000 * TEST_SLACK;
+        spawn(0, joiner);
+        spawn(1, joiner);
+        if (i & 1) test_sleep_ms(30);
+        spawn(1, joiner);
+        finish(5000);
+        check_all("two processes with rank 1", CDP_ERR_MISMATCH, "two processes claim rank 1", "127.0.0.1:", 1500);
+    }
+    job(2); /* rank 0 twice: the port is taken */
+    settings.init_timeout_ms = 1000 * TEST_SLACK;
+    spawn(0, joiner);
+    test_sleep_ms(100);
+    spawn(0, joiner);
+    finish(5000);
+    T_EQ(CDP_ERR_IO, shared->of[1].error.status);
+    T_EQ(EADDRINUSE, shared->of[1].error.sys_errno);
+    T_EQ(CDP_ERR_TIMEOUT, shared->of[0].error.status);
+}
+
+TEST(start_on_a_taken_port) {
+    int listener;
+    char host[32];
+    job(2);
+    port = free_port(&listener);
+    snprintf(host, sizeof host, "127.0.0.1:%u", port);
+    spawn(0, joiner);
+    finish(5000);
+    close(listener);
+    check_all("a taken port", CDP_ERR_IO, host, "Address already in use", 500);
+    T_EQ(EADDRINUSE, shared->of[0].error.sys_errno);
+}
+
+/* Something that is no store listens at the master port. */
+typedef enum foreign { HTTP, SILENT, GARBAGE, CLOSES, ONE_BYTE, FOREIGN_COUNT } foreign;
+static foreign foreign_kind;
+static int foreign_listener;
+
+static int foreign_server(uint32_t rank) {
+    (void)rank;
+    for (;;) {
+        static const char http[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request";
+        unsigned char junk[4096];
+        const int fd = accept(foreign_listener, NULL, NULL);
+        uint64_t state = 42;
+        if (fd < 0) continue;
+        for (size_t i = 0; i < sizeof junk; ++i) junk[i] = (unsigned char)test_random(&state);
+        if (foreign_kind == HTTP && write(fd, http, sizeof http - 1) < 0) close(fd);
+        if (foreign_kind == GARBAGE && write(fd, junk, sizeof junk) < 0) close(fd);
+        if (foreign_kind == ONE_BYTE && write(fd, junk, 1) < 0) close(fd);
+        if (foreign_kind == HTTP || foreign_kind == CLOSES) close(fd); /* the others stay open and say nothing more */
+    }
+}
+
+TEST(start_with_a_foreign_server) {
+    for (foreign_kind = HTTP; foreign_kind < FOREIGN_COUNT; ++foreign_kind) {
+        const report *p = &shared->of[0];
+        char host[32];
+        double ms;
+        job(2);
+        settings.init_timeout_ms = 600 * TEST_SLACK;
+        port = free_port(&foreign_listener);
+        snprintf(host, sizeof host, "127.0.0.1:%u", port);
+        spawn(1, joiner);
+        spawn(0, foreign_server);
+        close(foreign_listener);
+        for (uint32_t t = 0; t < 300 * TEST_SLACK && !__atomic_load_n(&p->error_ns, __ATOMIC_ACQUIRE); ++t) test_sleep_ms(10);
+        kill_process(1, SIGKILL);
+        finish(1000);
+        ms = (double)(p->error_ns - p->began_ns) / 1e6;
+        test_check(p->error_ns && p->error.status < CDP_OK && strstr(p->error.text, host) && ms < (600 * 1.1 + 300) * TEST_SLACK, test__now.name, 0, "foreign server %u: %s after %.0f ms: %s", foreign_kind,
+                   p->error_ns ? cdp_status_name(p->error.status) : "nothing", ms, p->error.text);
+    }
+}
+
+TEST(start_with_nobody_there) {
+    char host[32];
+    job(2);
+    settings.init_timeout_ms = 600 * TEST_SLACK;
+    snprintf(host, sizeof host, "127.0.0.1:%u", port);
+    spawn(1, joiner);
+    finish(5000);
+    check_all("nobody listens", CDP_ERR_TIMEOUT, host, "refused", 600 * 1.1 + 300);
+    T(shared->of[0].error_ns - shared->of[0].began_ns > 480000000u * TEST_SLACK);
+}
+
+TEST(start_without_one_rank) {
+    for (uint32_t missing = 1; missing < 4; ++missing) {
+        job(4);
+        settings.init_timeout_ms = 600 * TEST_SLACK;
+        for (uint32_t r = 0; r < 4; ++r)
+            if (r != missing) spawn(r, joiner);
+        finish(5000);
+        check_all("a rank is missing", CDP_ERR_TIMEOUT, missing == 1 ? "rank 1" : missing == 2 ? "rank 2" : "rank 3", "", 600 * 1.1 + 300);
+        for (uint32_t i = 0; i < 3; ++i) T_EQ(missing, shared->of[i].error.peer);
+    }
+}
+
+/* A store that holds what a rank 0 of another version would say. */
+static int future_store(uint32_t rank) {
+    cdp_store_server *server;
+    cdp_store *store;
+    uint8_t config[40] = {CDP_WIRE_VERSION + 1, 0, 0, 0, 2};
+    (void)rank;
+    if (!must(cdp_store_server_create(&(cdp_store_server_desc){.port = port}, &server), "server")) return EXIT_CALL;
+    if (!must(cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store), "client")) return EXIT_CALL;
+    must(cdp_store_set(store, "cdp/config", config, sizeof config), "set");
+    while (seen(&shared->of[1].phase) == 0) test_sleep_ms(1);
+    cdp_store_destroy(store);
+    cdp_store_server_destroy(server);
+    return 0;
+}
+
+static int present_rank(uint32_t rank) {
+    join(rank);
+    tell(&me->phase, 1);
+    return 0;
+}
+
+TEST(start_with_another_version) {
+    const report *p = &shared->of[1];
+    job(2);
+    settings.init_timeout_ms = 3000 * TEST_SLACK;
+    spawn(0, future_store);
+    spawn(1, present_rank);
+    finish(5000);
+    test_check(p->error.status == CDP_ERR_MISMATCH && p->error.peer == 0 && strstr(p->error.text, "version"), test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
+}
+
+/* ---- >>strangers ------------------------------------------------------------------------------------------------------------ */
+
+/* The job: it begins when the strangers have come, so that its connections are made among theirs. */
+static int worker(uint32_t rank) {
+    uint64_t end;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    tell(&me->phase, 2);
+    while (seen(&shared->go) == 0) usleep(500);
+    end = test_now_ns() + 500000000u;
+    for (uint32_t more = 1; more;) { /* rank 0 says when it is enough */
+        int64_t x[64];
+        for (uint32_t i = 0; i < 64; ++i) x[i] = rank;
+        if (!must(cdp_allreduce(world, NULL, x, 64, CDP_DTYPE_I64, CDP_REDUCE_SUM), "allreduce")) return EXIT_CALL;
+        for (uint32_t i = 0; i < 64; ++i) T_EQ(size * (size - 1) / 2, x[i]);
+        check_allreduce(rank, CDP_DTYPE_F32, CDP_REDUCE_SUM, 30000, true, (uint32_t)me->number[0]);
+        if (test__now.failed_checks) return EXIT_CHECK;
+        ++me->number[0];
+        more = test_now_ns() < end;
+        if (!must(cdp_broadcast(world, &more, 1, CDP_DTYPE_I32, 0), "broadcast")) return EXIT_CALL;
+    }
+    leave();
+    return 0;
+}
+
+static int call_at(const cdp_addr *a) {
+    struct sockaddr_in s = {.sin_family = AF_INET, .sin_port = htons(a->port)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memcpy(&s.sin_addr, a->ip, 4);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&s, sizeof s) == 0) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static void say(int fd, const void *data, size_t bytes) {
+    if (fd >= 0 && send(fd, data, bytes, MSG_NOSIGNAL) < 0) return; /* they may have hung up already */
+}
+
+typedef enum stranger_kind { SAYS_GARBAGE, HALF_A_HELLO, SAYS_NOTHING, COMES_AND_GOES, WRONG_HELLOS, FLOODS, STRANGERS } stranger_kind;
+static stranger_kind stranger_is;
+
+static void wrong_hellos(const cdp_addr *at, uint32_t to) {
+    cdp__hello h = {.type = CDP__HELLO, .version = CDP_WIRE_VERSION + 1, .world_size = size, .from = size - 1, .to = to};
+    uint8_t raw[CDP__HELLO_BYTES], answer[CDP__HELLO_BYTES];
+    struct timeval limit = {.tv_sec = 2 * TEST_SLACK};
+    int fd = call_at(at);
+    cdp__hello_encode(&h, raw);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    say(fd, raw, sizeof raw);
+    T_EQ(sizeof answer, recv(fd, answer, sizeof answer, MSG_WAITALL));
+    T(cdp__hello_decode(answer, &h) && h.type == CDP__REFUSED && h.refusal == CDP__REFUSE_VERSION && h.version == CDP_WIRE_VERSION);
+    for (uint32_t i = 0; i < CDP__JOB_BYTES; ++i) T_EQ(0, h.job[i]); /* nobody learns the name of the job here */
+    close(fd);
+    h = (cdp__hello){.type = CDP__HELLO, .version = CDP_WIRE_VERSION, .world_size = size, .from = size - 1, .to = to};
+    cdp__hello_encode(&h, raw);
+    fd = call_at(at);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    say(fd, raw, sizeof raw);
+    T_EQ(sizeof answer, recv(fd, answer, sizeof answer, MSG_WAITALL));
+    T(cdp__hello_decode(answer, &h) && h.type == CDP__REFUSED && h.refusal == CDP__REFUSE_JOB);
+    close(fd);
+}
+
+static int stranger(uint32_t rank) {
+    cdp_store *store;
+    cdp_addr at[9];
+    uint64_t state = test_now_ns();
+    const uint32_t held = stranger_is == FLOODS ? 0 : stranger_is == SAYS_NOTHING ? 150 : 20;
+    (void)rank;
+    if (!must(cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store), "store")) return EXIT_CALL;
+    for (uint32_t r = 0; r < size; ++r) {
+        char key[32];
+        void *value;
+        uint64_t bytes;
+        snprintf(key, sizeof key, "cdp/addr/%u", r);
+        if (!must(cdp_store_get(store, key, &value, &bytes, 2000), "get") || !T(cdp__addr_parse((const char *)value, &at[r]))) return EXIT_CALL;
+        cdp_store_free(store, value);
+    }
+    cdp_store_destroy(store);
+    at[size] = at[0];
+    at[size].port = port; /* and the store */
+    for (uint32_t r = 0; r < size && stranger_is == WRONG_HELLOS; ++r) wrong_hellos(&at[r], r);
+    for (uint32_t i = 0; i < held * (size + 1); ++i) {
+        unsigned char junk[3000];
+        const int fd = call_at(&at[i % (size + 1)]);
+        for (size_t k = 0; k < sizeof junk; ++k) junk[k] = (unsigned char)test_random(&state);
+        if (stranger_is == SAYS_GARBAGE) say(fd, junk, sizeof junk);
+        if (stranger_is == HALF_A_HELLO) say(fd, "cdp-link\1\0\0\0\1", 13 + i % 3);
+        if (stranger_is == COMES_AND_GOES || stranger_is == WRONG_HELLOS) close(fd);
+    } /* what was not closed stays open until this process ends */
+    tell(&shared->go, 1);
+    for (uint32_t i = 0; i < 3000 && stranger_is == FLOODS; ++i) {
+        const int fd = call_at(&at[i % (size + 1)]);
+        if (i % 3 == 0) say(fd, "GET / HTTP/1.1\r\n\r\n", 18);
+        if (fd >= 0) close(fd);
+    }
+    while (seen(&shared->of[0].phase) < 9) test_sleep_ms(5);
+    return 0;
+}
+
+static int worker_then_say(uint32_t rank) {
+    const int code = worker(rank);
+    tell(&me->phase, 9);
+    return code;
+}
+
+TEST(strangers) {
+    for (stranger_is = SAYS_GARBAGE; stranger_is < STRANGERS; ++stranger_is) {
+        job(4);
+        spawn_all(worker_then_say);
+        if (await_phase(2, NOBODY, 5000)) spawn(0, stranger);
+        if (!finish(10000)) printf("  (strangers of kind %u)\n", stranger_is);
+        else T(shared->of[0].number[0] > 20 / TEST_SLACK);
+    }
+}
+
+/* The machine gives rank 0 few descriptors, and strangers at the store want them all. */
+static int poor_worker(uint32_t rank) {
+    const struct rlimit few = {64, 64};
+    if (rank == 0) setrlimit(RLIMIT_NOFILE, &few);
+    return worker_then_say(rank);
+}
+
+static int crowd(uint32_t rank) {
+    const cdp_addr at = {.family = 4, .ip = {127, 0, 0, 1}, .port = port};
+    (void)rank;
+    for (uint32_t i = 0; i < 200; ++i) call_at(&at);
+    tell(&shared->go, 1);
+    while (seen(&shared->of[0].phase) < 9) test_sleep_ms(5);
+    return 0;
+}
+
+TEST(strangers_take_all_descriptors) {
+    job(3);
+    settings.timeout_ms = 3000 * TEST_SLACK;
+    spawn_all(poor_worker);
+    if (await_phase(2, NOBODY, 5000)) spawn(0, crowd);
+    finish(10000);
+}
+
+/* ---- >>cost: waiting takes no processor time ------------------------------------------------------------------------------- */
+
+static int waiter(uint32_t rank) {
+    struct timespec a, b;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_barrier(world), "barrier");
+    if (rank == size - 1) test_sleep_ms(2000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    must(cdp_barrier(world), "barrier");
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    me->number[0] = (uint64_t)((b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000);
+    leave();
+    return 0;
+}
+
+TEST(waiting_costs_nothing) {
+    uint64_t most = 0;
+    job(5);
+    spawn_all(waiter);
+    finish(8000);
+    for (uint32_t r = 0; r < 4; ++r) most = shared->of[r].number[0] > most ? shared->of[r].number[0] : most;
+    printf("  two seconds of waiting took at most %.1f ms of processor time\n", (double)most / 1e3);
+    T(most < 60000u * TEST_SLACK);
+}
+
 /* ---- >>main --------------------------------------------------------------------------------------------------------------- */
 
 static const test_case cases[] = {
@@ -1299,10 +1657,22 @@ static const test_case cases[] = {
     {"abort_while_all_wait", abort_while_all_wait, 60},
     {"abort_cycles", abort_cycles, 60},
     {"mismatched_calls", mismatched_calls, 90},
+    {"mismatched_roots", mismatched_roots, 90},
     {"mismatched_settings", mismatched_settings, 30},
     {"mismatched_models", mismatched_models, 30},
     {"leaving_is_no_failure", leaving_is_no_failure, 90},
     {"leaving_rank_0_first", leaving_rank_0_first, 30},
+    {"start_with_bad_variables", start_with_bad_variables, 20},
+    {"start_with_unknown_host", start_with_unknown_host, 60},
+    {"start_with_a_rank_twice", start_with_a_rank_twice, 30},
+    {"start_on_a_taken_port", start_on_a_taken_port, 20},
+    {"start_with_a_foreign_server", start_with_a_foreign_server, 30},
+    {"start_with_nobody_there", start_with_nobody_there, 20},
+    {"start_without_one_rank", start_without_one_rank, 30},
+    {"start_with_another_version", start_with_another_version, 20},
+    {"strangers", strangers, 60},
+    {"strangers_take_all_descriptors", strangers_take_all_descriptors, 20},
+    {"waiting_costs_nothing", waiting_costs_nothing, 20},
 };
 #define CASES (sizeof cases / sizeof *cases)
 
