@@ -327,7 +327,8 @@ static bool corpus_add_repository(corpus *c, const char *program, reason *why) {
    everywhere, rather than the last tenth, so that both parts are of the same kind. */
 static bool corpus_split(corpus *c, uint64_t context, reason *why) {
     const size_t total = c->all.bytes, piece = total / 10 < 8192 ? total / 10 : 8192;
-    if (total == 0) return because(why, "there is no text in what was named (%llu files, %llu more are not text)", llu(c->files), llu(c->skipped));
+    if (total == 0)
+        return because(why, "no text to train on: of the files named, %llu are empty and %llu are not text", llu(c->files), llu(c->skipped));
     if (piece < context + 1)
         return because(why, "the text of %zu bytes is too short for a context of %llu bytes: %llu bytes are needed", total,
                        llu(context), llu(10 * context + 10));
@@ -909,7 +910,7 @@ static const option OPTIONS[] = {
 static settings settings_default(void) {
     return (settings){
         .plan = {.layers = 2, .width = 64, .heads = 4, .context = 32, .batch = 32, .accumulate = 1, .seed = 1, .warmup = 20, .rate = 0.006},
-        .steps = 500, .log_every = 20, .eval_every = 100, .eval_bytes = 16384, .sample = 240, .digits = 3, .bucket_kib = 64};
+        .steps = 400, .log_every = 20, .eval_every = 100, .eval_bytes = 16384, .sample = 240, .digits = 3, .bucket_kib = 64};
 }
 
 static void *option_value(const settings *s, const option *o) { return (char *)(uintptr_t)s + o->offset; }
@@ -1336,12 +1337,12 @@ static difference compare_models(const model *m, const real *a, const real *b) {
         double gap = 0, top = 0;
         for (uint64_t k = 0, at = m->tensors[i].offset; k < m->tensors[i].count; ++k, ++at) {
             const double delta = fabs((double)a[at] - (double)b[at]), size = fabs((double)b[at]);
-            gap = delta <= gap ? gap : delta; /* written so that not-a-number wins */
+            if (delta > gap || delta != delta) gap = delta; /* not-a-number, once seen, stays */
             top = size > top ? size : top;
             square += delta * delta, whole += size * size;
         }
         const double relative = gap > 0 || gap != gap ? gap / top : 0;
-        if (!(relative <= d.largest)) d.largest = relative, d.tensor = m->tensors[i].name;
+        if (relative > d.largest || relative != relative) d.largest = relative, d.tensor = m->tensors[i].name;
     }
     d.mean_square = sqrt(square / whole);
     return d;
@@ -1389,7 +1390,7 @@ static bool check_and_tell(cdp_group *world, const settings *s, const corpus *te
     return true;
 }
 
-/* The next byte after `history`, drawn from the model's distribution, sharpened a little. */
+/* The next byte after `history`, drawn from the model's distribution. */
 static uint8_t next_byte(model *m, const uint8_t *history, uint64_t length, uint8_t *window, uint64_t seed) {
     const uint64_t n = m->context, seen = length < n ? length : n;
     memset(window, 0, n);
@@ -1398,17 +1399,19 @@ static uint8_t next_byte(model *m, const uint8_t *history, uint64_t length, uint
     const real *row = m->logits + (seen - 1) * VOCABULARY;
     double weight[VOCABULARY], sum = 0, top = (double)row[0];
     for (uint32_t j = 1; j < VOCABULARY; ++j) top = fmax(top, (double)row[j]);
-    for (uint32_t j = 0; j < VOCABULARY; ++j) sum += weight[j] = exp(((double)row[j] - top) / 0.7);
+    for (uint32_t j = 0; j < VOCABULARY; ++j) sum += weight[j] = exp((double)row[j] - top);
     double left = draw_unit(seed, 0x73616d706c65u, length) * sum;
     for (uint32_t j = 0; j + 1 < VOCABULARY; ++j)
         if ((left -= weight[j]) < 0) return (uint8_t)j;
     return VOCABULARY - 1;
 }
 
-/* The model goes on from the beginning of the held-out text. */
-static void print_sample(model *m, const corpus *c, uint64_t bytes, uint64_t seed) {
+/* The model goes on from the middle of a word in the held-out text. */
+static void print_sample(model *m, const corpus *from, uint64_t bytes, uint64_t seed) {
     uint8_t *text = (uint8_t *)need(bytes + m->context, 1), *window = (uint8_t *)need(m->context, 1);
-    memcpy(text, c->held, m->context);
+    size_t at = from->held_bytes / 2; /* where the sample takes over */
+    while (at + 1 < from->held_bytes && !(isalpha(from->held[at - 1]) && isalpha(from->held[at]))) ++at;
+    memcpy(text, from->held + at - m->context, m->context);
     printf("sample:\n    | ");
     for (uint64_t i = m->context; i < m->context + bytes; ++i) {
         const uint8_t c = text[i] = next_byte(m, text, i, window, seed);
