@@ -401,9 +401,9 @@ typedef struct cdp_transport {
        left, or be late, because of somebody else)? 1: yes, *error was replaced by it; 0: not known yet (asked again, unless
        this is the `last` time); -1: no, but *error may say more than before. Must not block. */
     int (*first_cause)(void *self, cdp_error *error, bool last);
-    /* Optional. This rank has waited long for `peer` in operation `seq`; -1: not any more. What others need to find out
-       who keeps whom waiting. Must not block. */
-    void (*blocked)(void *self, uint64_t seq, int32_t peer);
+    /* Optional. This rank has waited long for `peer` in the operation that `call` describes; -1: not any more. What others
+       need to find out who keeps whom waiting, and that they wait in different calls. Must not block. */
+    void (*blocked)(void *self, const char *call, int32_t peer);
     void (*destroy)(void *self);
 } cdp_transport;
 
@@ -1984,6 +1984,8 @@ CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error
 
 /* ---- >>exec: runs round functions over a transport ----------------------------------------------------------------------- */
 
+#define CDP__PAST 8u /* calls that are remembered, for the text of a mismatch that shows only later */
+
 /* One message of the running round. */
 typedef struct cdp__move {
     cdp__step step;
@@ -1999,6 +2001,7 @@ typedef struct cdp__peer {
     bool used;                 /* something went over this link: it may be told of a failure */
     bool tell;                 /* ABORT is still to be sent */
     uint32_t told;             /* bytes of the ABORT frame already sent */
+    bool heard;                /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
 } cdp__peer;
 
 /* What a look at the group found. */
@@ -2041,6 +2044,7 @@ struct cdp_group {
     const cdp__algo *algo;
     cdp__shape shape;
     cdp__frame call; /* what this rank's frames say */
+    cdp__frame past[CDP__PAST]; /* what they said lately, by sequence number */
     uint32_t round, rounds, move_count, step_count;
     cdp__step steps[CDP__ROUND_MAX];
     cdp__move moves[CDP__ROUND_MAX];
@@ -2105,7 +2109,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
     cdp__frame_encode(&f, g->abort_frame);
     g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
-    for (i = 0; i < g->desc.world_size; ++i) g->peers[i].tell = g->peers[i].used && (int32_t)i != cause->origin;
+    for (i = 0; i < g->desc.world_size; ++i) g->peers[i].tell = g->peers[i].used;
     g->health = CDP__FAILED;
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
     if (g->transport.failed) g->transport.failed(g->transport.self, cause);
@@ -2180,8 +2184,9 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
 }
 
 CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
+    const cdp__frame *past = &g->past[theirs->seq % CDP__PAST], *ours = past->seq == theirs->seq ? past : &g->call;
     char here[128], there[128];
-    cdp__frame_text(&g->call, here, sizeof here);
+    cdp__frame_text(ours, here, sizeof here);
     cdp__frame_text(theirs, there, sizeof there);
     if (cdp__frame_same_call(&g->call, theirs))
         cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent %u bytes for round %u, which does not fit; it runs with other settings (small_bytes, piece_bytes) or another version", p,
@@ -2211,36 +2216,40 @@ CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
     }
     peer->rx_left = f->bytes;
     if (f->type == CDP__FRAME_ABORT) {
+        peer->heard = true;
         g->abort_from = (int32_t)p;
         g->abort_in_bytes = 0;
     }
     return 1;
 }
 
-/* While a failure here is being settled: has a peer sent the reason why it left, perhaps behind payload that nobody wants
-   any more? */
-CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
-    uint32_t p;
-    if (g->abort_from >= 0) {
-        cdp__exec_read_abort(g);
-        return;
-    }
-    for (p = 0; p < g->desc.world_size && g->abort_from < 0; ++p) {
-        cdp__peer *peer = &g->peers[p];
-        int64_t r = 1;
-        while (peer->used && r > 0 && g->abort_from < 0) {
-            cdp__frame f;
-            if (peer->rx_left) {
-                cdp_iov v;
-                v.data = g->stage;
-                v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES);
-                r = g->transport.recv(g->transport.self, p, &v, 1);
-                if (r > 0) peer->rx_left -= (uint64_t)r;
-            } else {
-                r = cdp__exec_recv_head(g, p, &f);
-            }
+/* Once something has failed, payload does not matter any more: what still arrives from p is thrown away, up to the ABORT
+   frame that may follow. Reading it has a second use: a process that ends with unread data resets its connections, and the
+   reset would overtake what it has told the others. */
+CDP__PRIVATE void cdp__exec_drain(cdp_group *g, uint32_t p) {
+    cdp__peer *peer = &g->peers[p];
+    int64_t r = 1;
+    while (r > 0 && !peer->heard) {
+        cdp__frame f;
+        if (peer->rx_left) {
+            cdp_iov v;
+            v.data = g->stage;
+            v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES);
+            r = g->transport.recv(g->transport.self, p, &v, 1);
+            if (r > 0) peer->rx_left -= (uint64_t)r;
+        } else {
+            r = cdp__exec_recv_head(g, p, &f);
         }
     }
+    if (r < 0) peer->heard = true;
+}
+
+/* While a failure here is being settled: has a peer sent the reason why it left? */
+CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size && g->abort_from < 0; ++p)
+        if (g->peers[p].used) cdp__exec_drain(g, p);
+    if (g->abort_from >= 0) cdp__exec_read_abort(g);
 }
 
 /* The transport gave p up (the reason is this thread's last error). What p had said before, if anything, is the better
@@ -2419,6 +2428,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->call.seq = op->seq;
     g->call.count = rq->count;
     g->call.root = rq->root;
+    g->past[op->seq % CDP__PAST] = g->call;
     g->algo = cdp__algo_at(g->call.algo);
     g->round = g->step_count = g->move_count = 0;
     g->rounds = g->algo->rounds(s);
@@ -2432,7 +2442,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     const cdp__op op = *cdp__exec_head(g);
     uint32_t i;
-    if (g->blocked) g->transport.blocked(g->transport.self, op.seq, -1);
+    if (g->blocked) g->transport.blocked(g->transport.self, "", -1);
     g->running = g->blocked = false;
     g->completed = op.seq;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
@@ -2501,7 +2511,9 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
         g->long_ns = now + CDP__LONG_MS * CDP__MS;
         if (cdp__exec_overhear(g)) return CDP__MOVED;
         if (late && !g->blocked && g->transport.blocked) {
-            g->transport.blocked(g->transport.self, g->call.seq, late->step.peer);
+            char call[128];
+            cdp__frame_text(&g->call, call, sizeof call);
+            g->transport.blocked(g->transport.self, call, late->step.peer);
             g->blocked = true;
         }
     }
@@ -2525,7 +2537,7 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
         v.bytes = g->abort_bytes - peer->told;
     }
     r = g->transport.send(g->transport.self, p, &v, 1);
-    if (r < 0) peer->tell = false; /* it cannot be told any more */
+    if (r < 0) peer->tell = !(peer->heard = true); /* it cannot be told any more */
     if (r <= 0) return 0;
     if (peer->tx_head_left) peer->tx_head_left -= (uint32_t)r;
     else if (peer->tx_left) peer->tx_left -= (uint64_t)r;
@@ -2534,18 +2546,20 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
     return r;
 }
 
-/* True while some peer is still to be told and there is time for it. */
+/* True while there is time, and some peer has not been told or has not answered with its own ABORT. */
 CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
-    if (now >= g->settle_ns) { /* whoever cannot be told by now will not be */
-        for (p = 0; p < g->desc.world_size; ++p) g->peers[p].tell = false;
-        g->settle_ns = CDP__NEVER;
-    }
+    if (now >= g->settle_ns) g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
+    if (g->settle_ns == CDP__NEVER) return false;
     for (p = 0; p < g->desc.world_size; ++p) {
-        while (g->peers[p].tell && cdp__exec_tell(g, p) > 0) {}
-        more = more || g->peers[p].tell;
+        cdp__peer *peer = &g->peers[p];
+        if (!peer->used) continue;
+        while (peer->tell && cdp__exec_tell(g, p) > 0) {}
+        cdp__exec_drain(g, p);
+        more = more || peer->tell || !peer->heard;
     }
+    if (!more) g->settle_ns = CDP__NEVER;
     return more;
 }
 
@@ -2703,9 +2717,9 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
-CDP__PRIVATE void cdp__hub_blocked(void *self, uint64_t seq, int32_t peer) {
+CDP__PRIVATE void cdp__hub_blocked(void *self, const char *call, int32_t peer) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    (void)seq;
+    (void)call;
     __atomic_store_n(&e->hub->bells[e->rank].waits_for, (uint32_t)(peer + 1), __ATOMIC_RELEASE);
 }
 

@@ -265,7 +265,7 @@ typedef struct cdp__mesh {
     cdp_store_request watch_rq, ask_rq, note_rq;
     cdp_bytes watch_key, ask_key, ask_values[2], note_key, note_value;
     uint8_t ask_value[CDP__ABORT_MAX];
-    char ask_text[96], note_text[96], note[48];
+    char ask_text[96], note_text[96], note[160];
     bool watching;
     bool failing; /* this rank knows of a failure */
     cdp__asking asking;
@@ -638,14 +638,31 @@ CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking wh
     m->asking = cdp__mesh_start(m->store, &m->ask_rq, what == CDP__ASK_NOTE ? CDP_STORE_GET : CDP_STORE_CHECK, &m->ask_key, 1, NULL) ? what : CDP__ASK_DONE;
 }
 
-/* "17 2": in operation 17, waiting for rank 2; "17 -": not any more. Returns the rank, or -1. */
-CDP__PRIVATE int32_t cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *note) {
-    const char *p = (const char *)note->data, *end = p + note->bytes;
+/* A note is "2 allreduce #17 of ...": waiting for rank 2 in that call; "- ": not any more. Returns the rank, or -1, and
+   where the call begins. */
+CDP__PRIVATE int32_t cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *note, uint64_t *call) {
+    const char *text = (const char *)note->data;
     uint32_t v = 0;
-    while (p < end && *p != ' ') ++p;
-    if (p == end || ++p == end) return -1;
-    for (; p < end && *p >= '0' && *p <= '9' && v < m->desc.world_size; ++p) v = v * 10 + (uint32_t)(*p - '0');
-    return p == end && v < m->desc.world_size ? (int32_t)v : -1;
+    uint64_t i;
+    for (i = 0; i < note->bytes && text[i] >= '0' && text[i] <= '9' && v < m->desc.world_size; ++i) v = v * 10 + (uint32_t)(text[i] - '0');
+    *call = i + 1;
+    return i && i < note->bytes && text[i] == ' ' && v < m->desc.world_size ? (int32_t)v : -1;
+}
+
+/* Both wait, in operations of the same number that are not the same: neither will ever send what the other waits for. */
+CDP__PRIVATE void cdp__mesh_compare_notes(const cdp__mesh *m, cdp_error *e, const cdp_bytes *note, uint64_t call) {
+    const char *mine = strchr(m->note, ' '), *theirs = (const char *)note->data + call, *number = mine ? strchr(mine, '#') : NULL;
+    const uint64_t bytes = note->bytes - call;
+    cdp__text t = {e->text, sizeof e->text, 0};
+    char there[128];
+    if (!number || bytes >= sizeof there || e->status != CDP_ERR_TIMEOUT || m->hops) return;
+    memcpy(there, theirs, (size_t)bytes);
+    there[bytes] = 0;
+    if (strcmp(mine + 1, there) == 0 || !strchr(there, '#') || strtoull(number + 1, NULL, 10) != strtoull(strchr(there, '#') + 1, NULL, 10)) return;
+    e->status = CDP_ERR_MISMATCH;
+    e->peer = (int32_t)m->asked_rank;
+    cdp__text_add(&t, "rank %u/%u: ranks call different things and wait for each other: rank %u calls %s, rank %u calls %s", m->desc.rank, m->desc.world_size, m->desc.rank, mine + 1,
+                  m->asked_rank, there);
 }
 
 /* The end of the chain of who waits for whom is whom nobody hears from. */
@@ -658,10 +675,14 @@ CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
 
 /* An answer has come: the next question. */
 CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
-    const int32_t next = m->asking == CDP__ASK_NOTE ? cdp__mesh_read_note(m, &m->ask_rq.results[0]) : -1;
     const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
+    uint64_t call = 0;
+    const int32_t next = m->asking == CDP__ASK_NOTE ? cdp__mesh_read_note(m, &m->ask_rq.results[0], &call) : -1;
+    if (next >= 0) cdp__mesh_compare_notes(m, e, &m->ask_rq.results[0], call);
     cdp_store_request_free(m->store, &m->ask_rq);
-    if (there) {
+    if (e->status == CDP_ERR_MISMATCH) {
+        cdp__mesh_ask_cause(m, e);
+    } else if (there) {
         cdp__mesh_ask_note(m, m->asked_rank, CDP__ASK_NOTE);
     } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
         cdp__mesh_ask_note(m, (uint32_t)next, CDP__ASK_NOTE_THERE);
@@ -717,11 +738,11 @@ CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
 }
 
 /* Leave a note in the store for those who wait for this rank. */
-CDP__PRIVATE void cdp__mesh_blocked(void *self, uint64_t seq, int32_t peer) {
+CDP__PRIVATE void cdp__mesh_blocked(void *self, const char *call, int32_t peer) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return; /* a store that slow cannot help anyway */
-    if (peer < 0) cdp__format(m->note, sizeof m->note, "%llu -", (unsigned long long)seq);
-    else cdp__format(m->note, sizeof m->note, "%llu %d", (unsigned long long)seq, (int)peer);
+    if (peer < 0) cdp__format(m->note, sizeof m->note, "- ");
+    else cdp__format(m->note, sizeof m->note, "%d %s", (int)peer, call);
     cdp__mesh_key(m, m->note_text, "wait", m->desc.rank);
     m->note_key.data = m->note_text;
     m->note_key.bytes = strlen(m->note_text);
