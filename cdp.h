@@ -2123,9 +2123,11 @@ CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
     cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
     g->error = *cause;
     g->error.rank = (int32_t)g->desc.rank;
-    cdp__text_add(&t, "rank %u/%u: told by ", g->desc.rank, g->desc.world_size);
-    if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
-    cdp__text_add(&t, "%s", cause->text);
+    if (cause->origin != g->error.rank) { /* its own words may come back to a rank before it has spoken */
+        cdp__text_add(&t, "rank %u/%u: told by ", g->desc.rank, g->desc.world_size);
+        if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
+        cdp__text_add(&t, "%s", cause->text);
+    }
     cdp__group_publish(g, cause);
 }
 
