@@ -1206,6 +1206,10 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
         if (o->error.peer >= 0 && (blamable(r, i) >> (o->error.peer & 63) & 1)) continue;
         if (o->error.peer == 0 && strstr(o->error.text, "no store answered")) continue; /* the job was over before it came */
         if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH) && o->error.origin == r->fault.a) continue; /* it says so itself */
+        if (r->fault_kind == F_NOMEM && o->error.peer >= 0 && (uint32_t)o->error.peer < r->nodes) { /* rank 0 could not serve somebody, who then gave up */
+            const outcome *other = &r->out[o->error.peer];
+            if (other->ended && other->status != CDP_OK && (other->error.peer == r->fault.a || other->error.origin == r->fault.a)) continue;
+        }
         snprintf(text, size, "node %u blames rank %d: %s: %s (%s)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.where);
         return V_BLAME;
     }
