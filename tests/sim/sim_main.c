@@ -1236,28 +1236,30 @@ static const char *fault_text(const run *r, char *out, size_t size) {
     return out;
 }
 
-/* One seed: the run without the fault, then the one with it. */
+/* One seed: the run without the fault, then the one with it. All faults of a seed share the first: it is kept. */
 static verdict seed_run(run *r, const scenario *sc, fault_class fault, uint64_t seed, const options *opt, FILE *trace, char *text, size_t size) {
     static run dry;
+    static bool kept;
     verdict v;
-    const bool faulty = fault != F_NONE && fault != F_DELAY;
-    if (faulty) {
-        plan_make(&dry, sc, fault, seed);
-        v = judge(&dry, world_run(&dry, NULL), text, size);
-        if (v != V_RIGHT) {
-            if (trace) {
-                sim_close(dry.world);
+    plan_make(r, sc, fault, seed);
+    if (fault != F_NONE && fault != F_DELAY) {
+        if (!kept || dry.sc != sc || dry.seed != seed || dry.nodes != r->nodes) {
+            plan_make(&dry, sc, fault, seed);
+            v = judge(&dry, world_run(&dry, NULL), text, size);
+            sim_close(dry.world);
+            kept = v == V_RIGHT;
+            if (!kept && trace) {
                 plan_make(&dry, sc, fault, seed);
                 (void)world_run(&dry, trace);
+                sim_close(dry.world);
             }
-            sim_close(dry.world);
-            *r = dry;
-            return v;
+            if (!kept) {
+                *r = dry;
+                return v;
+            }
         }
-        sim_close(dry.world);
+        plan_fault(r, &dry);
     }
-    plan_make(r, sc, fault, seed);
-    if (faulty) plan_fault(r, &dry);
     if (opt->kill_at >= 0) {
         r->fault.a = (int32_t)opt->kill_node;
         r->fault.at_count = (uint64_t)opt->kill_at;
@@ -1331,6 +1333,11 @@ static void task_run(worker *w, const options *opt, uint32_t sc, uint32_t fault,
     print_failure(scenarios[sc].name, fault, seed, verdict_names[v], text, &r);
 }
 
+static void task_next(worker *w, const options *opt, uint64_t kinds) {
+    ++w->at;
+    if (w->at % kinds == 0) w->at += (opt->jobs - 1) * kinds;
+}
+
 static void worker_start(worker *w, const options *opt, const uint32_t *scs, const uint32_t *faults, uint64_t kinds, uint64_t total) {
     pid_t pid;
     fflush(stdout);
@@ -1340,7 +1347,10 @@ static void worker_start(worker *w, const options *opt, const uint32_t *scs, con
         w->pid = pid; /* not in the child: this memory is shared */
         return;
     }
-    for (; w->at < total; w->at += opt->jobs) task_run(w, opt, scs[w->at % kinds], faults[w->at % kinds], opt->from + w->at / kinds);
+    while (w->at < total) { /* all kinds of one seed, then the next seed of this worker */
+        task_run(w, opt, scs[w->at % kinds], faults[w->at % kinds], opt->from + w->at / kinds);
+        task_next(w, opt, kinds);
+    }
     _exit(0);
 }
 
@@ -1354,7 +1364,7 @@ static int run_many(const options *opt) {
     uint32_t j, f, sc, alive = 0;
     if (ws == (worker *)MAP_FAILED) abort();
     clock_gettime(CLOCK_MONOTONIC, &t0);
-    for (j = 0; j < opt->jobs; ++j) ws[j].at = j;
+    for (j = 0; j < opt->jobs; ++j) ws[j].at = j * kinds;
     for (j = 0; j < opt->jobs || alive; ++j) {
         if (j < opt->jobs) { /* start one */
             worker_start(&ws[j], opt, scs, faults, kinds, total);
@@ -1377,7 +1387,7 @@ static int run_many(const options *opt) {
                 w->failed++;
                 w->cells[scs[at % kinds]][faults[at % kinds]].runs++;
                 w->cells[scs[at % kinds]][faults[at % kinds]].verdicts[V_OTHER]++;
-                w->at += opt->jobs;
+                task_next(w, opt, kinds);
                 worker_start(w, opt, scs, faults, kinds, total);
                 ++alive;
             }
