@@ -328,7 +328,8 @@ static bool corpus_add_repository(corpus *c, const char *program, reason *why) {
 static bool corpus_split(corpus *c, uint64_t context, reason *why) {
     const size_t total = c->all.bytes, piece = total / 10 < 8192 ? total / 10 : 8192;
     if (total == 0)
-        return because(why, "no text to train on: of the files named, %llu are empty and %llu are not text", llu(c->files), llu(c->skipped));
+        return because(why, "no text to train on: of the files named, %llu are empty and %llu are not text", llu(c->files),
+                       llu(c->skipped));
     if (piece < context + 1)
         return because(why, "the text of %zu bytes is too short for a context of %llu bytes: %llu bytes are needed", total,
                        llu(context), llu(10 * context + 10));
@@ -425,7 +426,8 @@ static void matmul(matrix c, matrix a, matrix b, bool add) {
         const size_t depth = b.rows - k0 < BLOCK_DEPTH ? b.rows - k0 : BLOCK_DEPTH;
         for (size_t j0 = 0; j0 < b.cols; j0 += BLOCK_COLS) {
             const size_t end = b.cols - j0 < BLOCK_COLS ? b.cols : j0 + BLOCK_COLS;
-            for (size_t j = j0; j < end; j += TILE_COLS) pack(b, k0, depth, j, TILE_COLS, (real *)(right + (j - j0) / LANES * depth));
+            for (size_t j = j0; j < end; j += TILE_COLS)
+                pack(b, k0, depth, j, TILE_COLS, (real *)(right + (j - j0) / LANES * depth));
             for (size_t i = 0; i < c.rows; i += TILE_ROWS) {
                 pack(at, k0, depth, i, TILE_ROWS, (real *)left);
                 for (size_t j = j0; j < end; j += TILE_COLS) {
@@ -479,7 +481,8 @@ static tensor *model_add(model *m, const char *name, uint64_t rows, uint64_t col
 }
 
 static void model_add_block(model *m, uint64_t layer) {
-    static const char *const names[BLOCK_PARAMS] = {"norm1.gain", "norm1.bias", "qkv", "out", "norm2.gain", "norm2.bias", "up", "down"};
+    static const char *const names[BLOCK_PARAMS] = {"norm1.gain", "norm1.bias", "qkv", "out",
+                                                    "norm2.gain", "norm2.bias", "up", "down"};
     const uint64_t w = m->width;
     const uint64_t rows[BLOCK_PARAMS] = {1, 1, w, w, 1, 1, w, 4 * w}, cols[BLOCK_PARAMS] = {w, w, 3 * w, w, w, w, 4 * w, w};
     for (int i = 0; i < BLOCK_PARAMS; ++i) {
@@ -564,7 +567,8 @@ static void gradient_done(model *m, uint32_t i) {
     if (m->ddp) (void)cdp_ddp_ready(m->ddp, i);
 }
 
-static void layer_norm(real *restrict out, real *restrict stat, const real *restrict in, const real *restrict gain, const real *restrict bias, size_t rows, size_t width) {
+static void layer_norm(real *restrict out, real *restrict stat, const real *restrict in, const real *restrict gain,
+                       const real *restrict bias, size_t rows, size_t width) {
     for (size_t r = 0; r < rows; ++r, in += width, out += width, stat += 2) {
         real mean = 0, square = 0;
         for (size_t j = 0; j < width; ++j) mean += in[j];
@@ -577,7 +581,9 @@ static void layer_norm(real *restrict out, real *restrict stat, const real *rest
 }
 
 /* Adds to din, dgain and dbias. With x the normalized input and g = dout * gain: din += scale * (g - mean(g) - x * mean(g * x)). */
-static void layer_norm_backward(real *restrict din, real *restrict dgain, real *restrict dbias, const real *restrict dout, const real *restrict in, const real *restrict stat, const real *restrict gain, size_t rows, size_t width) {
+static void layer_norm_backward(real *restrict din, real *restrict dgain, real *restrict dbias, const real *restrict dout,
+                                const real *restrict in, const real *restrict stat, const real *restrict gain, size_t rows,
+                                size_t width) {
     for (size_t r = 0; r < rows; ++r, in += width, din += width, dout += width, stat += 2) {
         real sum = 0, dot = 0;
         for (size_t j = 0; j < width; ++j) {
@@ -604,7 +610,8 @@ static void gelu(real *restrict x, real *restrict slope, size_t count) {
 /* One head's columns of the query (part 0), key (1) or value (2) of one sequence. */
 static matrix head_part(const model *m, real *qkv, uint64_t sequence, uint64_t head, uint64_t part) {
     const size_t depth = m->width / m->heads;
-    return (matrix){qkv + sequence * m->context * 3 * m->width + part * m->width + head * depth, m->context, depth, 3 * m->width, 1};
+    return (matrix){qkv + sequence * m->context * 3 * m->width + part * m->width + head * depth, m->context, depth, 3 * m->width,
+                    1};
 }
 
 static matrix head_mix(const model *m, real *mix, uint64_t sequence, uint64_t head) {
@@ -660,12 +667,14 @@ static void attention_backward(const model *m, block_memory *b, real *dqkv, real
 static void block_forward(const model *m, uint64_t layer, real *out, uint64_t sequences) {
     block_memory *b = &m->blocks[layer];
     const size_t rows = sequences * m->context, w = m->width;
-    layer_norm(b->norm1, b->stat1, b->in, value_of(m, block_param(layer, BLOCK_GAIN1)), value_of(m, block_param(layer, BLOCK_BIAS1)), rows, w);
+    layer_norm(b->norm1, b->stat1, b->in, value_of(m, block_param(layer, BLOCK_GAIN1)),
+               value_of(m, block_param(layer, BLOCK_BIAS1)), rows, w);
     matmul(matrix_of(b->qkv, rows, 3 * w), matrix_of(b->norm1, rows, w), weight_of(m, block_param(layer, BLOCK_QKV)), false);
     attention(m, b, sequences);
     memcpy(b->mid, b->in, rows * w * sizeof(real));
     matmul(matrix_of(b->mid, rows, w), matrix_of(b->mix, rows, w), weight_of(m, block_param(layer, BLOCK_OUT)), true);
-    layer_norm(b->norm2, b->stat2, b->mid, value_of(m, block_param(layer, BLOCK_GAIN2)), value_of(m, block_param(layer, BLOCK_BIAS2)), rows, w);
+    layer_norm(b->norm2, b->stat2, b->mid, value_of(m, block_param(layer, BLOCK_GAIN2)),
+               value_of(m, block_param(layer, BLOCK_BIAS2)), rows, w);
     matmul(matrix_of(b->act, rows, 4 * w), matrix_of(b->norm2, rows, w), weight_of(m, block_param(layer, BLOCK_UP)), false);
     gelu(b->act, b->slope, rows * 4 * w);
     memcpy(out, b->mid, rows * w * sizeof(real));
@@ -716,7 +725,8 @@ static void block_backward(model *m, uint64_t layer, uint64_t sequences) {
     matmul(grad_of(m, first + BLOCK_UP), turned(matrix_of(b->norm2, rows, w)), wide, true);
     gradient_done(m, first + BLOCK_UP);
     matmul(narrow, wide, turned(weight_of(m, first + BLOCK_UP)), false);
-    layer_norm_backward(m->stream, m->grads[first + BLOCK_GAIN2], m->grads[first + BLOCK_BIAS2], m->narrow, b->mid, b->stat2, value_of(m, first + BLOCK_GAIN2), rows, w);
+    layer_norm_backward(m->stream, m->grads[first + BLOCK_GAIN2], m->grads[first + BLOCK_BIAS2], m->narrow, b->mid, b->stat2,
+                        value_of(m, first + BLOCK_GAIN2), rows, w);
     gradient_done(m, first + BLOCK_BIAS2);
     gradient_done(m, first + BLOCK_GAIN2);
 
@@ -727,7 +737,8 @@ static void block_backward(model *m, uint64_t layer, uint64_t sequences) {
     matmul(grad_of(m, first + BLOCK_QKV), turned(matrix_of(b->norm1, rows, w)), dqkv, true);
     gradient_done(m, first + BLOCK_QKV);
     matmul(narrow, dqkv, turned(weight_of(m, first + BLOCK_QKV)), false);
-    layer_norm_backward(m->stream, m->grads[first + BLOCK_GAIN1], m->grads[first + BLOCK_BIAS1], m->narrow, b->in, b->stat1, value_of(m, first + BLOCK_GAIN1), rows, w);
+    layer_norm_backward(m->stream, m->grads[first + BLOCK_GAIN1], m->grads[first + BLOCK_BIAS1], m->narrow, b->in, b->stat1,
+                        value_of(m, first + BLOCK_GAIN1), rows, w);
     gradient_done(m, first + BLOCK_BIAS1);
     gradient_done(m, first + BLOCK_GAIN1);
 }
@@ -746,7 +757,8 @@ static void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
     gradient_done(m, gain);
     for (uint64_t l = m->layers; l-- > 0;) block_backward(m, l, sequences);
     for (size_t r = 0; r < rows; ++r) {
-        real *restrict token = m->grads[PARAM_TOKEN] + bytes[r] * w, *restrict position = m->grads[PARAM_POSITION] + r % m->context * w;
+        real *restrict token = m->grads[PARAM_TOKEN] + bytes[r] * w;
+        real *restrict position = m->grads[PARAM_POSITION] + r % m->context * w;
         for (size_t j = 0; j < w; ++j) token[j] += m->stream[r * w + j], position[j] += m->stream[r * w + j];
     }
     gradient_done(m, PARAM_POSITION);
@@ -779,7 +791,8 @@ static double power(double base, uint64_t n) {
 
 /* One step of Adam (Kingma and Ba, 2015) with decoupled weight decay (Loshchilov and Hutter, 2019). Additions,
    multiplications, divisions and square roots only, in a fixed order: ranks with equal gradients stay equal. */
-static void adam(const plan *p, uint64_t step, real *restrict value, const real *restrict grad, real *restrict m, real *restrict v, uint64_t count, bool decays) {
+static void adam(const plan *p, uint64_t step, real *restrict value, const real *restrict grad, real *restrict m,
+                 real *restrict v, uint64_t count, bool decays) {
     const real beta1 = (real)0.9, beta2 = (real)0.99, rate = (real)rate_at(p, step);
     const real scale1 = (real)(1 / (1 - power(0.9, step + 1))), scale2 = (real)(1 / (1 - power(0.99, step + 1)));
     const real shrink = decays ? 1 - rate * (real)p->weight_decay : 1;
@@ -804,7 +817,8 @@ typedef struct header {
 #define CHECKPOINT_VERSION 1u
 
 static header header_of(const plan *p, const model *m, uint64_t step, uint64_t text_hash) {
-    header h = {.version = CHECKPOINT_VERSION, .real_bytes = sizeof(real), .value_count = m->value_count, .step = step, .text_hash = text_hash, .plan = *p};
+    header h = {.version = CHECKPOINT_VERSION, .real_bytes = sizeof(real), .value_count = m->value_count,
+                .step = step, .text_hash = text_hash, .plan = *p};
     memcpy(h.magic, CHECKPOINT_MAGIC, sizeof h.magic);
     return h;
 }
@@ -827,12 +841,17 @@ static bool checkpoint_parse(const uint8_t *file, size_t bytes, const char *path
     uint64_t hash;
     if (bytes < sizeof *h + 8) return because(why, "%s is cut off: %zu bytes are too few for a checkpoint", path, bytes);
     memcpy(h, file, sizeof *h);
-    if (memcmp(h->magic, CHECKPOINT_MAGIC, sizeof h->magic) != 0) return because(why, "%s is not a checkpoint of this program", path);
-    if (h->version != CHECKPOINT_VERSION) return because(why, "%s has checkpoint format %llu, this program reads format %u", path, llu(h->version), CHECKPOINT_VERSION);
-    if (h->real_bytes != sizeof(real)) return because(why, "%s holds numbers of %llu bytes, this program uses %zu", path, llu(h->real_bytes), sizeof(real));
+    if (memcmp(h->magic, CHECKPOINT_MAGIC, sizeof h->magic) != 0)
+        return because(why, "%s is not a checkpoint of this program", path);
+    if (h->version != CHECKPOINT_VERSION)
+        return because(why, "%s has checkpoint format %llu, this program reads format %u", path, llu(h->version),
+                       CHECKPOINT_VERSION);
+    if (h->real_bytes != sizeof(real))
+        return because(why, "%s holds numbers of %llu bytes, this program uses %zu", path, llu(h->real_bytes), sizeof(real));
     const size_t room = (bytes - sizeof *h - 8) / sizeof(real);
     if (h->value_count > room / 3 || bytes != sizeof *h + 8 + 3 * (size_t)h->value_count * sizeof(real))
-        return because(why, "%s is cut off or damaged: it has %zu bytes, and %llu parameters need another size", path, bytes, llu(h->value_count));
+        return because(why, "%s is cut off or damaged: it has %zu bytes, and %llu parameters need another size", path, bytes,
+                       llu(h->value_count));
     memcpy(&hash, file + bytes - 8, 8);
     if (hash != hash_bytes(0, file, bytes - 8)) return because(why, "%s is damaged: its checksum is wrong", path);
     return true;
@@ -909,8 +928,9 @@ static const option OPTIONS[] = {
 
 static settings settings_default(void) {
     return (settings){
-        .plan = {.layers = 2, .width = 64, .heads = 4, .context = 32, .batch = 32, .accumulate = 1, .seed = 1, .warmup = 20, .rate = 0.006},
-        .steps = 400, .log_every = 20, .eval_every = 100, .eval_bytes = 16384, .sample = 240, .digits = 3, .bucket_kib = 64};
+        .plan = {.layers = 2, .width = 64, .heads = 4, .context = 32, .batch = 32, .accumulate = 1,
+                 .seed = 1, .warmup = 20, .rate = 0.006},
+        .steps = 300, .log_every = 20, .eval_every = 60, .eval_bytes = 16384, .sample = 240, .digits = 3, .bucket_kib = 64};
 }
 
 static void *option_value(const settings *s, const option *o) { return (char *)(uintptr_t)s + o->offset; }
@@ -929,7 +949,8 @@ static void print_help(FILE *to) {
         if (o->letter) snprintf(letter, sizeof letter, "-%c,", o->letter);
         snprintf(name, sizeof name, "--%s%s", o->name, o->kind == 'b' ? "" : o->kind == 's' ? " FILE" : " N");
         fprintf(to, "  %s %-17s %s", letter, name, o->help);
-        if (o->kind == 'n' && strcmp(o->name, "decay") && strcmp(o->name, "check-steps")) fprintf(to, " [%llu]", llu(*(uint64_t *)option_value(&s, o)));
+        if (o->kind == 'n' && strcmp(o->name, "decay") && strcmp(o->name, "check-steps"))
+            fprintf(to, " [%llu]", llu(*(uint64_t *)option_value(&s, o)));
         if (o->kind == 'f') fprintf(to, " [%g]", *(double *)option_value(&s, o));
         fputc('\n', to);
     }
@@ -945,7 +966,8 @@ static bool option_set(settings *s, const option *o, const char *text, reason *w
     const double fraction = strtod(text, &end);
     const bool number = end != text && *end == 0 && errno == 0 && fraction >= o->least && fraction <= o->most;
     if (o->kind == 'f') *(double *)option_value(s, o) = fraction;
-    if (o->kind == 'f') return number || because(why, "--%s wants a number from %g to %g, not \"%s\"", o->name, o->least, o->most, text);
+    if (o->kind == 'f')
+        return number || because(why, "--%s wants a number from %g to %g, not \"%s\"", o->name, o->least, o->most, text);
     *(uint64_t *)option_value(s, o) = strtoull(text, &end, 10);
     return (number && isdigit((unsigned char)*text) && *end == 0) ||
            because(why, "--%s wants a whole number from %.0f to %.0f, not \"%s\"", o->name, o->least, o->most, text);
@@ -956,7 +978,8 @@ static const option *option_find(const char *word, const char **value) {
     const size_t length = strcspn(word, "=");
     for (size_t i = 0; i < OPTION_COUNT; ++i) {
         const option *o = &OPTIONS[i];
-        if (word[1] == '-' ? strlen(o->name) == length - 2 && strncmp(word + 2, o->name, length - 2) == 0 : o->letter && o->letter == word[1] && length == 2) {
+        if (word[1] == '-' ? strlen(o->name) == length - 2 && strncmp(word + 2, o->name, length - 2) == 0
+                           : o->letter && o->letter == word[1] && length == 2) {
             *value = word[length] ? word + length + 1 : NULL;
             return o;
         }
@@ -1004,15 +1027,18 @@ static bool settings_adopt(settings *s, const header *h, reason *why) {
     for (size_t i = 0; i < PLAN_OPTIONS; ++i) {
         const option *o = &OPTIONS[i];
         if (o->offset >= sizeof(plan)) continue;
-        const double number = o->kind == 'f' ? *(double *)option_value(&loaded, o) : (double)*(uint64_t *)option_value(&loaded, o);
+        const double number = o->kind == 'f' ? *(double *)option_value(&loaded, o)
+                                             : (double)*(uint64_t *)option_value(&loaded, o);
         if (!(number >= o->least && number <= o->most)) return because(why, "the checkpoint has an impossible --%s", o->name);
         uint64_t *mine = (uint64_t *)option_value(s, o), *theirs = (uint64_t *)option_value(&loaded, o);
         if (i < PLAN_SIZES && s->given[i] && *mine != *theirs)
-            return because(why, "the checkpoint's model has --%s %llu, the command line asks for %llu", o->name, llu(*theirs), llu(*mine));
+            return because(why, "the checkpoint's model has --%s %llu, the command line asks for %llu", o->name, llu(*theirs),
+                           llu(*mine));
         if (!s->given[i]) memcpy(mine, theirs, 8);
     }
     if (h->value_count != value_count_of(&h->plan)) return because(why, "the checkpoint's parameters do not fit its model");
-    if (h->step >= s->steps) return because(why, "the checkpoint already has %llu steps; ask for more than that with --steps", llu(h->step));
+    if (h->step >= s->steps)
+        return because(why, "the checkpoint already has %llu steps; ask for more than that with --steps", llu(h->step));
     return true;
 }
 
@@ -1020,9 +1046,11 @@ static bool settings_fit(const settings *s, uint64_t ranks, uint64_t done, reaso
     const plan *p = &s->plan;
     if (p->width % p->heads) return because(why, "a width of %llu does not divide into %llu heads", llu(p->width), llu(p->heads));
     if (p->batch % (ranks * p->accumulate))
-        return because(why, "a batch of %llu sequences does not divide into %llu rank%s x %llu part%s (--batch, --accumulate)", llu(p->batch), llu(ranks), ranks == 1 ? "" : "s", llu(p->accumulate), p->accumulate == 1 ? "" : "s");
+        return because(why, "a batch of %llu sequences does not divide into %llu rank%s x %llu part%s (--batch, --accumulate)",
+                       llu(p->batch), llu(ranks), ranks == 1 ? "" : "s", llu(p->accumulate), p->accumulate == 1 ? "" : "s");
     if (s->check_steps && (s->check_steps > s->steps || s->check_steps <= done))
-        return because(why, "--check-steps must be one of the steps that this run takes: %llu to %llu", llu(done) + 1, llu(s->steps));
+        return because(why, "--check-steps must be one of the steps that this run takes: %llu to %llu", llu(done) + 1,
+                       llu(s->steps));
     return true;
 }
 
@@ -1059,7 +1087,9 @@ typedef struct frame {
 } frame;
 
 static double frame_x(const frame *f, double step) { return PLOT_LEFT + (PLOT_RIGHT - PLOT_LEFT) * step / f->steps; }
-static double frame_y(const frame *f, double bits) { return PLOT_BOTTOM - (PLOT_BOTTOM - PLOT_TOP) * (bits - f->low) / (f->high - f->low); }
+static double frame_y(const frame *f, double bits) {
+    return PLOT_BOTTOM - (PLOT_BOTTOM - PLOT_TOP) * (bits - f->low) / (f->high - f->low);
+}
 
 static frame frame_of(const curve *train, const curve *held) {
     frame f = {1, 1e9, -1e9};
@@ -1076,14 +1106,17 @@ static frame frame_of(const curve *train, const curve *held) {
 
 static void draw_axes(page *p, const frame *f) {
     for (double v = f->low, d = tick_of(f->high - f->low, 6); v <= f->high + d / 1e6; v += d) {
-        page_add(p, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", PLOT_LEFT, PLOT_RIGHT, frame_y(f, v), frame_y(f, v));
+        page_add(p, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", PLOT_LEFT, PLOT_RIGHT, frame_y(f, v),
+                 frame_y(f, v));
         page_add(p, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", PLOT_LEFT - 8, frame_y(f, v) + 4, v);
     }
     for (double v = 0, d = fmax(1, tick_of(f->steps, 6)); v <= f->steps; v += d)
         page_add(p, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", frame_x(f, v), PLOT_BOTTOM + 20, v);
-    page_add(p, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>\n", PLOT_LEFT, PLOT_RIGHT, PLOT_BOTTOM, PLOT_BOTTOM);
+    page_add(p, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>\n", PLOT_LEFT, PLOT_RIGHT, PLOT_BOTTOM,
+             PLOT_BOTTOM);
     page_add(p, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n", (PLOT_LEFT + PLOT_RIGHT) / 2, PLOT_BOTTOM + 42);
-    page_add(p, "<text transform=\"translate(24 %d) rotate(-90)\" text-anchor=\"middle\">loss in bits per byte</text>\n", (PLOT_TOP + PLOT_BOTTOM) / 2);
+    page_add(p, "<text transform=\"translate(24 %d) rotate(-90)\" text-anchor=\"middle\">loss in bits per byte</text>\n",
+             (PLOT_TOP + PLOT_BOTTOM) / 2);
 }
 
 static void draw_curve(page *p, const frame *f, const curve *c, const char *style, bool dots) {
@@ -1092,25 +1125,52 @@ static void draw_curve(page *p, const frame *f, const curve *c, const char *styl
         if (isfinite(c->bits[i])) page_add(p, "%.1f,%.1f ", frame_x(f, (double)c->step[i]), frame_y(f, c->bits[i]));
     page_add(p, "\"/>\n");
     for (size_t i = 0; dots && i < c->count; ++i)
-        if (isfinite(c->bits[i])) page_add(p, "<circle class=\"%s-dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n", style, frame_x(f, (double)c->step[i]), frame_y(f, c->bits[i]));
+        if (isfinite(c->bits[i]))
+            page_add(p, "<circle class=\"%s-dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>\n", style, frame_x(f, (double)c->step[i]),
+                     frame_y(f, c->bits[i]));
 }
+
+static const char STYLE[] =
+    "svg { font: 13px system-ui, sans-serif }\n"
+    "text { fill: #4a4f57 }\n"
+    ".head { font-size: 15px; fill: #16191d }\n"
+    ".paper { fill: #ffffff }\n"
+    ".grid { stroke: #e3e6ea }\n"
+    ".axis { stroke: #6b727b }\n"
+    ".train { fill: none; stroke: #1f6fd0; stroke-width: 2; stroke-linejoin: round }\n"
+    ".held { fill: none; stroke: #c2540a; stroke-dasharray: 2 5 }\n"
+    ".train-name { fill: #1f6fd0 }\n"
+    ".held-dot, .held-name { fill: #c2540a }\n";
+
+static const char STYLE_DARK[] = /* for viewers that prefer it */
+    "@media (prefers-color-scheme: dark) {\n"
+    "text { fill: #aab1ba }\n"
+    ".head { fill: #eceff3 }\n"
+    ".paper { fill: #14171b }\n"
+    ".grid { stroke: #2b3037 }\n"
+    ".axis { stroke: #838b95 }\n"
+    ".train { stroke: #6aaeff }\n"
+    ".held { stroke: #ff9d57 }\n"
+    ".train-name { fill: #6aaeff }\n"
+    ".held-dot, .held-name { fill: #ff9d57 }\n"
+    "}\n";
 
 static page draw_picture(const curve *train, const curve *held, const char *title, uint64_t digits) {
     page p = {0};
     const frame f = frame_of(train, held);
-    page_add(&p, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 420\" width=\"720\" height=\"420\" role=\"img\">\n<title>%s</title>\n", title);
-    page_add(&p, "<style>\nsvg { font: 13px system-ui, sans-serif }\ntext { fill: #4a4f57 }\n.head { font-size: 15px; fill: #16191d }\n"
-                 ".paper { fill: #ffffff }\n.grid { stroke: #e3e6ea }\n.axis { stroke: #6b727b }\n");
-    page_add(&p, ".train { fill: none; stroke: #1f6fd0; stroke-width: 2; stroke-linejoin: round }\n.held { fill: none; stroke: #c2540a; stroke-dasharray: 2 5 }\n"
-                 ".held-dot { fill: #c2540a }\n.train-name { fill: #1f6fd0 }\n.held-name { fill: #c2540a }\n");
-    page_add(&p, "@media (prefers-color-scheme: dark) {\ntext { fill: #aab1ba }\n.head { fill: #eceff3 }\n.paper { fill: #14171b }\n.grid { stroke: #2b3037 }\n"
-                 ".axis { stroke: #838b95 }\n.train { stroke: #6aaeff }\n.held { stroke: #ff9d57 }\n.held-dot, .held-name { fill: #ff9d57 }\n.train-name { fill: #6aaeff }\n}\n</style>\n");
-    page_add(&p, "<rect class=\"paper\" width=\"720\" height=\"420\"/>\n<text class=\"head\" x=\"%d\" y=\"28\">%s</text>\n", PLOT_LEFT, title);
+    page_add(&p, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 420\" width=\"720\" height=\"420\" role=\"img\">\n");
+    page_add(&p, "<title>%s</title>\n<style>\n%s%s</style>\n", title, STYLE, STYLE_DARK);
+    page_add(&p, "<rect class=\"paper\" width=\"720\" height=\"420\"/>\n<text class=\"head\" x=\"%d\" y=\"28\">%s</text>\n",
+             PLOT_LEFT, title);
     draw_axes(&p, &f);
     draw_curve(&p, &f, train, "train", false);
     draw_curve(&p, &f, held, "held", true);
-    if (train->count) page_add(&p, "<text class=\"train-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">training text: %.*f</text>\n", PLOT_RIGHT, PLOT_TOP + 16, (int)digits, train->bits[train->count - 1]);
-    if (held->count) page_add(&p, "<text class=\"held-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">held-out text: %.*f</text>\n", PLOT_RIGHT, PLOT_TOP + 36, (int)digits, held->bits[held->count - 1]);
+    if (train->count)
+        page_add(&p, "<text class=\"train-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">training text: %.*f</text>\n", PLOT_RIGHT,
+                 PLOT_TOP + 16, (int)digits, train->bits[train->count - 1]);
+    if (held->count)
+        page_add(&p, "<text class=\"held-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">held-out text: %.*f</text>\n", PLOT_RIGHT,
+                 PLOT_TOP + 36, (int)digits, held->bits[held->count - 1]);
     page_add(&p, "</svg>\n");
     return p;
 }
@@ -1141,8 +1201,10 @@ static bool trainer_join(trainer *t, uint64_t bucket_bytes) {
     model *m = &t->model;
     cdp_param *params = (cdp_param *)need(m->tensor_count, sizeof *params);
     for (uint32_t i = 0; i < m->tensor_count; ++i)
-        params[i] = (cdp_param){.name = m->tensors[i].name, .data = value_of(m, i), .count = m->tensors[i].count, .dtype = REAL_DTYPE};
-    const cdp_ddp_desc desc = {.group = t->world, .params = params, .param_count = m->tensor_count, .first_bucket_bytes = bucket_bytes, .bucket_bytes = bucket_bytes};
+        params[i] = (cdp_param){.name = m->tensors[i].name, .data = value_of(m, i), .count = m->tensors[i].count,
+                                .dtype = REAL_DTYPE};
+    const cdp_ddp_desc desc = {.group = t->world, .params = params, .param_count = m->tensor_count,
+                               .first_bucket_bytes = bucket_bytes, .bucket_bytes = bucket_bytes};
     const bool ok = worked(cdp_ddp_create(&desc, &t->ddp));
     free(params);
     for (uint32_t i = 0; ok && i < m->tensor_count; ++i) m->grads[i] = (real *)cdp_ddp_grad(t->ddp, i);
@@ -1240,7 +1302,8 @@ static void report_progress(const report *r, const settings *s, const trainer *t
     if (!r->speaks) return;
     const cdp_ddp_stats stats = cdp_ddp_stats_of(t->ddp);
     const double left = (double)(s->steps - t->step) * (double)r->train_ns / 1e9 / (double)(t->step - r->first_step);
-    printf("%sstep %*llu/%llu  %.*f bits/byte  %.1f kB/s", r->terminal ? "\r" : "", snprintf(NULL, 0, "%llu", llu(s->steps)), llu(t->step), llu(s->steps), (int)s->digits, bits, bytes_per_second / 1e3);
+    printf("%sstep %*llu/%llu  %.*f bits/byte  %.1f kB/s", r->terminal ? "\r" : "", snprintf(NULL, 0, "%llu", llu(s->steps)),
+           llu(t->step), llu(s->steps), (int)s->digits, bits, bytes_per_second / 1e3);
     if (cdp_size(t->world) > 1 && stats.total_comm_ns > 0)
         printf("  %3.0f %% of communication hidden", 100 * (1 - (double)stats.total_exposed_ns / (double)stats.total_comm_ns));
     printf("  %d:%02d left%s", (int)left / 60, (int)left % 60, r->terminal ? "\033[K" : "\n");
@@ -1297,7 +1360,8 @@ static bool train(trainer *t, const settings *s, report *r) {
             report_progress(r, s, t, mean, (double)(since * t->plan.batch * t->plan.context) / ((double)ns / 1e9));
             sum = 0, since = 0, ns = 0;
         }
-        if (r->snapshot && t->step == r->snapshot_step) memcpy(r->snapshot, t->model.values, (size_t)t->model.value_count * sizeof(real));
+        if (r->snapshot && t->step == r->snapshot_step)
+            memcpy(r->snapshot, t->model.values, (size_t)t->model.value_count * sizeof(real));
         if (s->eval_every && t->step % s->eval_every == 0 && !last && !score_and_note(t, s, r, &scored)) return false;
         if (s->save && s->save_every && t->step % s->save_every == 0 && !last && !save_on_rank_0(t, s)) return false;
     }
@@ -1316,7 +1380,8 @@ static bool compare_replicas(const trainer *t, const report *r, bool *equal) {
     const bool ok = worked(cdp_allgather(t->world, &hash, all, 1, CDP_DTYPE_I64));
     *equal = ok;
     for (uint32_t i = 0; i < ranks; ++i) *equal = *equal && all[i] == all[0];
-    if (ok && r->speaks && *equal && ranks > 1) printf("replicas: bit-identical on all %u ranks, parameters and moments (%016llx)\n", ranks, llu(hash));
+    if (ok && r->speaks && *equal && ranks > 1)
+        printf("replicas: bit-identical on all %u ranks, parameters and moments (%016llx)\n", ranks, llu(hash));
     for (uint32_t i = 0; ok && cdp_rank(t->world) == 0 && !*equal && i < ranks; ++i)
         printf("replicas: DIFFERENT: rank %u has %016llx\n", i, llu(all[i]));
     free(all);
@@ -1353,15 +1418,18 @@ static difference compare_models(const model *m, const real *a, const real *b) {
 
 /* The same run, alone on rank 0. Float additions in another order give other last digits, and training amplifies them
    (Adam divides by the size of the gradient, however small it is), so equal bits are not to be expected. */
-static bool check_alone(const settings *s, const corpus *text, const header *from, const real *state, const report *r, bool *good) {
+static bool check_alone(const settings *s, const corpus *text, const header *from, const real *state, const report *r,
+                        bool *good) {
     cdp_group *solo = NULL;
     trainer t = {0};
     double bits, alone = 0, together = 0;
     uint64_t scored;
-    bool ok = worked(cdp_group_create(&(cdp_group_desc){.world_size = 1}, &solo)) && trainer_open(&t, s, text, solo, from ? from->step : 0, state);
+    bool ok = worked(cdp_group_create(&(cdp_group_desc){.world_size = 1}, &solo)) &&
+              trainer_open(&t, s, text, solo, from ? from->step : 0, state);
     while (ok && t.step < r->snapshot_step) {
         ok = trainer_step(&t, &bits);
-        if (r->speaks && r->terminal) printf("\rchecking: step %llu/%llu in one process\033[K", llu(t.step), llu(r->snapshot_step)), fflush(stdout);
+        if (r->speaks && r->terminal)
+            printf("\rchecking: step %llu/%llu in one process\033[K", llu(t.step), llu(r->snapshot_step)), fflush(stdout);
     }
     if (r->speaks && r->terminal) printf("\r\033[K");
     const difference d = ok ? compare_models(&t.model, r->snapshot, t.model.values) : (difference){0};
@@ -1379,12 +1447,14 @@ static bool check_alone(const settings *s, const corpus *text, const header *fro
 }
 
 /* Rank 0 checks while the others wait for its result: as long as that may take, not only as long as one operation. */
-static bool check_and_tell(cdp_group *world, const settings *s, const corpus *text, const header *from, const real *state, const report *r, bool *good) {
+static bool check_and_tell(cdp_group *world, const settings *s, const corpus *text, const header *from, const real *state,
+                           const report *r, bool *good) {
     const uint64_t patience_ms = 600000 + r->train_ns / 1000000 * cdp_size(world) * 8;
     int64_t result = 1;
     cdp_work work;
     if (cdp_rank(world) == 0) result = check_alone(s, text, from, state, r, good) && *good;
-    const cdp_request request = {.kind = CDP_COLL_BROADCAST, .out = &result, .count = 1, .dtype = CDP_DTYPE_I64, .timeout_ms = (uint32_t)(patience_ms < 0xfffffffe ? patience_ms : 0xfffffffe)};
+    const cdp_request request = {.kind = CDP_COLL_BROADCAST, .out = &result, .count = 1, .dtype = CDP_DTYPE_I64,
+                                 .timeout_ms = (uint32_t)(patience_ms < 0xfffffffe ? patience_ms : 0xfffffffe)};
     if (!worked(cdp_start(world, &request, &work)) || !worked(cdp_work_wait(work))) return false;
     *good = result != 0;
     return true;
@@ -1461,7 +1531,8 @@ static bool all_agree(cdp_group *world, bool ok, const settings *s, const corpus
         const uint64_t *theirs = all + 3 * i;
         if (theirs[0] == 0) agreed = ok && because(&why, "rank %u could not start; it says why", i);
         else if (ok && theirs[1] != all[1]) agreed = because(&why, "rank %u was started with other options than rank 0", i);
-        else if (ok && theirs[2] != all[2]) agreed = because(&why, "rank %u found another text than rank 0; all ranks must read the same files", i);
+        else if (ok && theirs[2] != all[2])
+            agreed = because(&why, "rank %u found another text than rank 0; all ranks must read the same files", i);
         if (!agreed && ok) complain(&why);
     }
     free(all);
@@ -1473,8 +1544,12 @@ static void print_start(const settings *s, const trainer *t, bool alone) {
     if (alone) printf("train_text: no launcher, so this process runs alone (four of them: cdprun -n 4 ./train_text)\n");
     printf("text: %llu files, %zu bytes to learn from and %zu held out", llu(c->files), c->train_bytes, c->held_bytes);
     if (c->skipped) printf(" (%llu files skipped: they are not text)", llu(c->skipped));
-    printf("\nmodel: %llu layers, width %llu, %llu heads, context %llu: %llu parameters, %.0f KiB of gradients in %u buckets\n", llu(s->plan.layers), llu(s->plan.width), llu(s->plan.heads), llu(s->plan.context), llu(t->model.value_count), (double)(t->model.value_count * sizeof(real)) / 1024, cdp_ddp_stats_of(t->ddp).bucket_count);
-    printf("batch: %llu sequences = %llu bytes per step over %u rank%s; steps %llu to %llu\n", llu(s->plan.batch), llu(s->plan.batch * s->plan.context), cdp_size(t->world), cdp_size(t->world) == 1 ? "" : "s", llu(t->step) + 1, llu(s->steps));
+    printf("\nmodel: %llu layers, width %llu, %llu heads, context %llu: %llu parameters, %.0f KiB of gradients in %u buckets\n",
+           llu(s->plan.layers), llu(s->plan.width), llu(s->plan.heads), llu(s->plan.context), llu(t->model.value_count),
+           (double)(t->model.value_count * sizeof(real)) / 1024, cdp_ddp_stats_of(t->ddp).bucket_count);
+    printf("batch: %llu sequences = %llu bytes per step over %u rank%s; steps %llu to %llu\n", llu(s->plan.batch),
+           llu(s->plan.batch * s->plan.context), cdp_size(t->world), cdp_size(t->world) == 1 ? "" : "s", llu(t->step) + 1,
+           llu(s->steps));
 }
 
 static bool draw_result(const settings *s, const report *r, uint32_t ranks) {
@@ -1482,7 +1557,8 @@ static bool draw_result(const settings *s, const report *r, uint32_t ranks) {
     reason why;
     if (!s->svg && !s->save) return true;
     snprintf(path, sizeof path, "%s%s", s->svg ? s->svg : s->save, s->svg ? "" : ".svg");
-    snprintf(title, sizeof title, "%llu layers of width %llu, batch %llu x %llu bytes, %u rank%s", llu(s->plan.layers), llu(s->plan.width), llu(s->plan.batch), llu(s->plan.context), ranks, ranks == 1 ? "" : "s");
+    snprintf(title, sizeof title, "%llu layers of width %llu, batch %llu x %llu bytes, %u rank%s", llu(s->plan.layers),
+             llu(s->plan.width), llu(s->plan.batch), llu(s->plan.context), ranks, ranks == 1 ? "" : "s");
     page p = draw_picture(&r->train, &r->held, title, s->digits);
     const bool ok = file_write(path, p.at, p.bytes, &why);
     free(p.at);
@@ -1498,7 +1574,9 @@ static bool conclude(trainer *t, const settings *s, report *r, const header *fro
     if (!score_and_note(t, s, r, &scored)) return false;
     const double score = r->held.bits[r->held.count - 1];
     if (r->speaks) {
-        printf("speed: %.1f kB/s over all ranks, %.1f s of training\n", (double)((t->step - r->first_step) * t->plan.batch * t->plan.context) / ((double)r->train_ns / 1e6), (double)r->train_ns / 1e9);
+        printf("speed: %.1f kB/s over all ranks, %.1f s of training\n",
+               (double)((t->step - r->first_step) * t->plan.batch * t->plan.context) / ((double)r->train_ns / 1e6),
+               (double)r->train_ns / 1e9);
         printf("held out: %.*f bits per byte over %llu bytes (guessing blindly: 8)\n", (int)s->digits, score, llu(scored));
     }
     if (!compare_replicas(t, r, &equal)) return false;
@@ -1508,7 +1586,11 @@ static bool conclude(trainer *t, const settings *s, report *r, const header *fro
     if (cdp_rank(t->world) != 0) return equal && good;
     if (r->speaks && s->sample) print_sample(&t->model, t->text, s->sample, s->plan.seed);
     const bool drawn = draw_result(s, r, cdp_size(t->world)), finite = isfinite(score);
-    printf("%s: %.*f bits per byte held out, replicas %s%s\n", equal && good && drawn && finite ? "PASS" : "FAIL", (int)s->digits, score, equal ? "identical" : "DIFFERENT", !s->check ? "" : good ? ", agrees with one process" : ", DIFFERS from one process");
+    printf("%s: %.*f bits per byte held out, replicas %s%s\n", equal && good && drawn && finite ? "PASS" : "FAIL", (int)s->digits,
+           score, equal ? "identical" : "DIFFERENT",
+           !s->check ? ""
+           : good    ? ", agrees with one process"
+                     : ", DIFFERS from one process");
     return equal && good && drawn && finite;
 }
 
@@ -1521,7 +1603,8 @@ static bool run(settings *s, cdp_group *world, const char *program, bool alone) 
     const bool first = cdp_rank(world) == 0;
     report r = {.terminal = isatty(1), .speaks = first && !s->quiet};
     if (s->load && !load_on_rank_0(world, s, &from, &state)) return false;
-    bool ok = settings_fit(s, cdp_size(world), from.step, &why) && corpus_gather(&text, s->paths, s->path_count, program, s->plan.context, &why);
+    bool ok = settings_fit(s, cdp_size(world), from.step, &why) &&
+              corpus_gather(&text, s->paths, s->path_count, program, s->plan.context, &why);
     ok = ok && (!first || (can_write(s->save, &why) && can_write(s->svg, &why)));
     if (!ok) complain(&why);
     ok = all_agree(world, ok, s, &text) && trainer_open(&t, s, &text, world, from.step, state);
