@@ -34,6 +34,11 @@
 #ifndef TEST_SLACK
 #define TEST_SLACK 1u
 #endif
+#if defined(__SANITIZE_THREAD__)
+#define TEST_OWN_THREADS 1 /* ThreadSanitizer starts one of its own beside the first */
+#else
+#define TEST_OWN_THREADS 0
+#endif
 
 #define TEST_API __attribute__((unused)) static
 #define TEST(name) static void name(void)
@@ -127,7 +132,7 @@ TEST_API bool test__chosen(const char *name, int argc, char **argv) {
 }
 
 TEST_API void test__run(const test_case *c) {
-    const int fds = test__entries("/proc/self/fd"), threads = test__entries("/proc/self/task");
+    const int fds = test__entries("/proc/self/fd"), threads = test__entries("/proc/self/task") + TEST_OWN_THREADS;
     const uint64_t start = test_now_ns();
     test__now.name = c->name;
     test__now.failed_checks = 0;
