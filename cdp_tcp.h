@@ -252,6 +252,7 @@ typedef struct cdp__mesh {
     cdp__io listener;
     cdp_addr at; /* where this rank listens */
     uint8_t job[CDP__JOB_BYTES];
+    uint64_t start_ns;
     char job_name[64];
     cdp__link *links;
     cdp__visitor *visitors;
@@ -265,13 +266,17 @@ typedef struct cdp__mesh {
     cdp_store_request watch_rq, ask_rq, note_rq;
     cdp_bytes watch_key, ask_key, ask_values[2], note_key, note_value;
     uint8_t ask_value[CDP__ABORT_MAX];
-    char ask_text[96], note_text[96], note[160];
+    char ask_text[96], note_text[96];
+    cdp_error note_error;    /* the note that this rank has left */
+    uint8_t note[CDP__ABORT_MAX];
     bool watching;
     bool failing; /* this rank knows of a failure */
     cdp__asking asking;
     bool noting;
     uint32_t asked_rank;     /* whose note is being read */
-    uint32_t hops;
+    uint32_t from;           /* who waits for it, and where */
+    uint64_t from_seq;
+    uint32_t from_round, hops;
     uint64_t answered_ns;
 } cdp__mesh;
 
@@ -522,6 +527,15 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
     }
 }
 
+/* Strangers may come in any number and stay: whoever has been silent longest makes room for the next, since a rank says
+   its HELLO at once. */
+CDP__PRIVATE void cdp__mesh_make_room(cdp__mesh *m) {
+    cdp__visitor *oldest = m->visitors;
+    if (m->visitor_count < m->desc.world_size + 64) return;
+    while (oldest->next) oldest = oldest->next;
+    cdp__visitor_close(oldest);
+}
+
 CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     for (;;) {
@@ -529,7 +543,8 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
         cdp__visitor *g;
         const int32_t fd = m->os->accept(m->os->user, io->fd, &from);
         if (fd < 0) break; /* nobody there; or out of descriptors: the next event tries again */
-        g = m->visitor_count < m->desc.world_size + 64 ? (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g) : NULL;
+        cdp__mesh_make_room(m);
+        g = (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
         if (!g) {
             m->os->close(m->os->user, fd);
             continue;
@@ -540,6 +555,8 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
         ++m->visitor_count;
         cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
         cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS, cdp__visitor_late, g);
+        g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
+        cdp__visitor_event(&g->io);
     }
     io->ready &= (uint16_t)~CDP_IO_READ;
 }
@@ -638,34 +655,12 @@ CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking wh
     m->asking = cdp__mesh_start(m->store, &m->ask_rq, what == CDP__ASK_NOTE ? CDP_STORE_GET : CDP_STORE_CHECK, &m->ask_key, 1, NULL) ? what : CDP__ASK_DONE;
 }
 
-/* A note is "2 allreduce #17 of ...": waiting for rank 2 in that call; "- ": not any more. Returns the rank, or -1, and
-   where the call begins. */
-CDP__PRIVATE int32_t cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *note, uint64_t *call) {
-    const char *text = (const char *)note->data;
-    uint32_t v = 0;
-    uint64_t i;
-    for (i = 0; i < note->bytes && text[i] >= '0' && text[i] <= '9' && v < m->desc.world_size; ++i) v = v * 10 + (uint32_t)(text[i] - '0');
-    *call = i + 1;
-    return i && i < note->bytes && text[i] == ' ' && v < m->desc.world_size ? (int32_t)v : -1;
+/* A note is an encoded error without a status of its own: whom its writer waits for (-1: nobody any more), in which
+   operation and round, and that call as text. */
+CDP__PRIVATE bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
+    return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0 && (uint32_t)note->peer < m->desc.world_size;
 }
 
-/* Both wait, in operations of the same number that are not the same: neither will ever send what the other waits for. */
-CDP__PRIVATE void cdp__mesh_compare_notes(const cdp__mesh *m, cdp_error *e, const cdp_bytes *note, uint64_t call) {
-    const char *mine = strchr(m->note, ' '), *theirs = (const char *)note->data + call, *number = mine ? strchr(mine, '#') : NULL;
-    const uint64_t bytes = note->bytes - call;
-    cdp__text t = {e->text, sizeof e->text, 0};
-    char there[128];
-    if (!number || bytes >= sizeof there || e->status != CDP_ERR_TIMEOUT || m->hops) return;
-    memcpy(there, theirs, (size_t)bytes);
-    there[bytes] = 0;
-    if (strcmp(mine + 1, there) == 0 || !strchr(there, '#') || strtoull(number + 1, NULL, 10) != strtoull(strchr(there, '#') + 1, NULL, 10)) return;
-    e->status = CDP_ERR_MISMATCH;
-    e->peer = (int32_t)m->asked_rank;
-    cdp__text_add(&t, "rank %u/%u: ranks call different things and wait for each other: rank %u calls %s, rank %u calls %s", m->desc.rank, m->desc.world_size, m->desc.rank, mine + 1,
-                  m->asked_rank, there);
-}
-
-/* The end of the chain of who waits for whom is whom nobody hears from. */
 CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     if (e->peer == (int32_t)rank) return;
@@ -673,21 +668,49 @@ CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     e->peer = (int32_t)rank;
 }
 
+/* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is behind decides. A rank that waits
+   at the same place or further on has sent what the other still waits for: then the one that waits has stopped, or the link
+   between the two is cut. Returns the rank to go on to, or -1 when *culprit is known. */
+CDP__PRIVATE int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
+    *culprit = (int32_t)m->asked_rank;
+    if (!note) return -1;
+    if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round)) return note->peer;
+    if (m->from != m->desc.rank) *culprit = (int32_t)m->from;
+    return -1;
+}
+
+/* Both wait, in operations of the same number that are not the same: neither will ever send what the other waits for. */
+CDP__PRIVATE bool cdp__mesh_other_call(const cdp__mesh *m, cdp_error *e, const cdp_error *note) {
+    cdp__text t = {e->text, sizeof e->text, 0};
+    if (m->from != m->desc.rank || note->op_seq != e->op_seq || m->note_error.op_seq != e->op_seq || strcmp(note->text, m->note_error.text) == 0) return false;
+    e->status = CDP_ERR_MISMATCH;
+    e->peer = (int32_t)m->asked_rank;
+    cdp__text_add(&t, "rank %u/%u: ranks call different things and wait for each other: rank %u calls %s, rank %u calls %s", m->desc.rank, m->desc.world_size, m->desc.rank,
+                  m->note_error.text, m->asked_rank, note->text);
+    return true;
+}
+
 /* An answer has come: the next question. */
 CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
     const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
-    uint64_t call = 0;
-    const int32_t next = m->asking == CDP__ASK_NOTE ? cdp__mesh_read_note(m, &m->ask_rq.results[0], &call) : -1;
-    if (next >= 0) cdp__mesh_compare_notes(m, e, &m->ask_rq.results[0], call);
+    cdp_error note;
+    const bool read = m->asking == CDP__ASK_NOTE && cdp__mesh_read_note(m, &m->ask_rq.results[0], &note);
+    int32_t culprit, next;
     cdp_store_request_free(m->store, &m->ask_rq);
-    if (e->status == CDP_ERR_MISMATCH) {
-        cdp__mesh_ask_cause(m, e);
-    } else if (there) {
+    if (there) {
         cdp__mesh_ask_note(m, m->asked_rank, CDP__ASK_NOTE);
+        return;
+    }
+    next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
+    if (read && cdp__mesh_other_call(m, e, &note)) {
+        cdp__mesh_ask_cause(m, e);
     } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
+        m->from = m->asked_rank;
+        m->from_seq = note.op_seq;
+        m->from_round = note.round;
         cdp__mesh_ask_note(m, (uint32_t)next, CDP__ASK_NOTE_THERE);
     } else {
-        cdp__mesh_blame(e, m->asked_rank);
+        cdp__mesh_blame(e, (uint32_t)culprit);
         cdp__mesh_ask_cause(m, e);
     }
 }
@@ -703,18 +726,28 @@ CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
 }
 
 /* There is no store to ask any more. Who has seen rank 0 die, and the store with it, knows enough; others had better wait
-   whether somebody tells them more. */
+   whether somebody tells them more. If nobody does, a rank 0 that went without a word explains why a third one left. */
 CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last) {
+    cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
-    if (last && e->status == CDP_ERR_TIMEOUT && !m->desc.external_store && m->desc.rank != 0) cdp__mesh_blame(e, 0); /* it is as silent as its store */
-    return last ? -1 : 0;
+    if (!last) return 0;
+    if (m->desc.external_store || m->desc.rank == 0) return -1;
+    if (e->status == CDP_ERR_TIMEOUT) cdp__mesh_blame(e, 0); /* it is as silent as its store */
+    if (e->status == CDP_ERR_PEER_LOST && m->watch_rq.status == CDP_ERR_STORE) {
+        cdp__text_add(&t, "; rank 0 is gone, too, and its store with it");
+        e->peer = 0;
+    }
+    return -1;
 }
 
 CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last);
     if (m->asking == CDP__ASK_NOTHING) {
+        m->from = m->desc.rank;
+        m->from_seq = e->op_seq;
+        m->from_round = e->round;
         if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0) cdp__mesh_ask_note(m, (uint32_t)e->peer, CDP__ASK_NOTE_THERE);
         else cdp__mesh_ask_cause(m, e);
     }
@@ -738,18 +771,20 @@ CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
 }
 
 /* Leave a note in the store for those who wait for this rank. */
-CDP__PRIVATE void cdp__mesh_blocked(void *self, const char *call, int32_t peer) {
+CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return; /* a store that slow cannot help anyway */
-    if (peer < 0) cdp__format(m->note, sizeof m->note, "- ");
-    else cdp__format(m->note, sizeof m->note, "%d %s", (int)peer, call);
+    m->note_error = *where;
+    m->note_error.status = CDP_ERR_TIMEOUT;
     cdp__mesh_key(m, m->note_text, "wait", m->desc.rank);
     m->note_key.data = m->note_text;
     m->note_key.bytes = strlen(m->note_text);
     m->note_value.data = m->note;
-    m->note_value.bytes = strlen(m->note);
+    m->note_value.bytes = cdp__error_encode(&m->note_error, m->note);
     m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
+
+CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
 /* The rank that serves the store has failed: the others still want to read why there. Until they have gone, or for
    CDP__SETTLE_MS. */
@@ -791,8 +826,9 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    connection to yet ends the others' wait. */
 /* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
 CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
-    const bool store = cdp_last_error()->status == CDP_ERR_STORE || cdp_last_error()->status == CDP_ERR_STATE || !m->store;
     cdp_error e = *cdp_last_error();
+    const bool store = e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
+    bool told = false;
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp_store_request rq;
     e.rank = e.origin = (int32_t)m->desc.rank;
@@ -813,8 +849,10 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
         rq.key_count = 1;
         rq.keys = &m->ask_key;
         rq.values = m->ask_values;
-        if (cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK) cdp_store_request_free(m->store, &rq);
+        told = cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK;
+        if (told) cdp_store_request_free(m->store, &rq);
     }
+    if (!told && m->watch) cdp__tcp_store_abandon(m->watch); /* then the last will tells the others */
     *cdp__error_slot() = e;
     return e.status;
 }
@@ -872,26 +910,43 @@ CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
         if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
     }
     if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
-    if (found) return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %u ms still waiting for rank %s; start it, or look at why it ended", m->desc.init_timeout_ms, names);
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0, "after %u ms the store does not answer any more%s", m->desc.init_timeout_ms,
-                          m->desc.external_store ? "" : ": rank 0 serves it");
+    if (found)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %llu ms still waiting for rank %s; start it, or look at why it ended",
+                              (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS), names);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0, "the store does not answer any more%s", m->desc.external_store ? "" : ": rank 0 serves it");
 }
 
-/* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. */
+/* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. Now
+   and then the wait is broken off to say who is missing: in the log, and to those who wait for this rank. */
+CDP__PRIVATE cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
+    uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    cdp_store_request waiting;
+    for (;; pause_ns = 10000 * CDP__MS) {
+        const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
+        cdp_status st = cdp__mesh_await(m, values ? values : &waiting, values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.world_size, until);
+        if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
+        st = cdp__mesh_missing(m, keys);
+        if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
+        cdp__log(&m->desc.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO, m->desc.rank, "%s", cdp_last_error()->text);
+        if (cdp_last_error()->peer >= 0) {
+            cdp_error where = *cdp_last_error(); /* before the first operation */
+            cdp__mesh_blocked(m, &where);
+        }
+    }
+}
+
 CDP__PRIVATE cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
     const uint32_t n = m->desc.world_size;
     char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
     cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
-    cdp_store_request waiting;
     uint32_t r;
     for (r = 0; st == CDP_OK && r < n; ++r) {
         cdp__mesh_key(m, texts[r], what, r);
         keys[r].data = texts[r];
         keys[r].bytes = strlen(texts[r]);
     }
-    if (st == CDP_OK) st = cdp__mesh_await(m, values ? values : &waiting, values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, n, deadline_ns);
-    if (st == CDP_ERR_TIMEOUT && cdp_last_error()->origin < 0) st = cdp__mesh_missing(m, keys);
+    if (st == CDP_OK) st = cdp__mesh_await_keys(m, keys, values, deadline_ns);
     cdp__free(m->os, texts);
     cdp__free(m->os, keys);
     return st;
@@ -902,7 +957,7 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_addr want;
     int32_t fd;
     (void)deadline_ns;
-    if (!cdp__tcp_store_local_addr(m->store, &want)) return cdp__fail(CDP_ERR_IO, "cannot tell through which address the store was reached");
+    if (!cdp__tcp_store_local_addr(m->store, &want)) return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
     want.port = 0;
     fd = m->os->listen(m->os->user, &want, &m->at);
     cdp__addr_text(&want, at, sizeof at);
@@ -1026,6 +1081,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
     e.peer = (int32_t)m->desc.rank;
     e.origin = 0;
     cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);
+    d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000); /* it has just been reached: no reason to be patient */
     d.will_key = m->fail_key;
     d.will_value.data = will;
     d.will_value.bytes = cdp__error_encode(&e, will);
@@ -1050,8 +1106,10 @@ CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
     cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_start_watch, cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_exchange, cdp__mesh_all_done};
-    cdp_status st = cdp__mesh_open_stores(m);
+    cdp_status st;
     uint32_t i;
+    m->start_ns = m->os->now_ns(m->os->user);
+    st = cdp__mesh_open_stores(m);
     for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
         cdp__mesh_time_left(m, deadline_ns);
         st = steps[i](m, deadline_ns);
@@ -1138,6 +1196,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.wake = cdp__mesh_wake;
     t.failed = cdp__mesh_failed;
     t.first_cause = cdp__mesh_first_cause;
+    t.linked = cdp__mesh_linked;
     t.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
     gd.transport = &t;
