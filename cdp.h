@@ -401,9 +401,11 @@ typedef struct cdp_transport {
        left, or be late, because of somebody else)? 1: yes, *error was replaced by it; 0: not known yet (asked again, unless
        this is the `last` time); -1: no, but *error may say more than before. Must not block. */
     int (*first_cause)(void *self, cdp_error *error, bool last);
-    /* Optional. This rank has waited long for `peer` in the operation that `call` describes; -1: not any more. What others
-       need to find out who keeps whom waiting, and that they wait in different calls. Must not block. */
-    void (*blocked)(void *self, const char *call, int32_t peer);
+    /* Optional. Does a connection to `peer` stand? Such peers are told of a failure even if nothing was exchanged yet. */
+    bool (*linked)(void *self, uint32_t peer);
+    /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round `where->round`; `where->text`
+       describes the call. peer -1: not any more. What others need to find out who keeps whom waiting. Must not block. */
+    void (*blocked)(void *self, const cdp_error *where);
     void (*destroy)(void *self);
 } cdp_transport;
 
@@ -2039,8 +2041,9 @@ struct cdp_group {
 
     /* the running operation */
     bool running;
-    bool blocked; /* the transport was told that it takes long */
-    uint64_t long_ns; /* when it takes long */
+    uint64_t long_ns;       /* when to tell the transport that it takes long, and again */
+    int32_t blocked_peer;   /* whom the transport believes this rank to wait for, -1: nobody */
+    uint32_t blocked_round;
     const cdp__algo *algo;
     cdp__shape shape;
     cdp__frame call; /* what this rank's frames say */
@@ -2109,7 +2112,10 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
     cdp__frame_encode(&f, g->abort_frame);
     g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
-    for (i = 0; i < g->desc.world_size; ++i) g->peers[i].tell = g->peers[i].used;
+    for (i = 0; i < g->desc.world_size; ++i) {
+        if (g->transport.linked && g->transport.linked(g->transport.self, i)) g->peers[i].used = true;
+        g->peers[i].tell = g->peers[i].used;
+    }
     g->health = CDP__FAILED;
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
     if (g->transport.failed) g->transport.failed(g->transport.self, cause);
@@ -2409,6 +2415,8 @@ CDP__PRIVATE bool cdp__exec_need_tmp(cdp_group *g, uint64_t bytes) {
     return true;
 }
 
+CDP__PRIVATE uint64_t cdp__exec_long_ns(const cdp__op *op) { return cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS; }
+
 CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_request *rq = &op->rq;
@@ -2436,16 +2444,29 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->rounds = g->algo->rounds(s);
     g->running = true;
     op->start_ns = g->os->now_ns(g->os->user);
-    g->long_ns = op->start_ns + cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS;
+    g->long_ns = op->start_ns + cdp__exec_long_ns(op);
     if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
     else if (g->rounds) cdp__exec_post(g);
+}
+
+/* Leave word for whom this rank waits, when that is news. */
+CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
+    cdp_error where;
+    if (!g->transport.blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
+    cdp__error_clear(&where, CDP_PENDING, "");
+    where.rank = (int32_t)g->desc.rank;
+    where.peer = g->blocked_peer = peer;
+    where.round = g->blocked_round = g->round;
+    where.op_seq = g->call.seq;
+    cdp__frame_text(&g->call, where.text, sizeof where.text);
+    g->transport.blocked(g->transport.self, &where);
 }
 
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     const cdp__op op = *cdp__exec_head(g);
     uint32_t i;
-    if (g->blocked) g->transport.blocked(g->transport.self, "", -1);
-    g->running = g->blocked = false;
+    cdp__exec_say_blocked(g, -1);
+    g->running = false;
     g->completed = op.seq;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
@@ -2510,14 +2531,9 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     }
     if (now >= g->long_ns) {
         const cdp__move *late = cdp__exec_late(g);
-        g->long_ns = now + CDP__LONG_MS * CDP__MS;
+        g->long_ns = now + cdp__exec_long_ns(cdp__exec_head(g));
         if (cdp__exec_overhear(g)) return CDP__MOVED;
-        if (late && !g->blocked && g->transport.blocked) {
-            char call[128];
-            cdp__frame_text(&g->call, call, sizeof call);
-            g->transport.blocked(g->transport.self, call, late->step.peer);
-            g->blocked = true;
-        }
+        if (late) cdp__exec_say_blocked(g, late->step.peer);
     }
     return CDP__BLOCKED;
 }
@@ -2719,10 +2735,9 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
-CDP__PRIVATE void cdp__hub_blocked(void *self, const char *call, int32_t peer) {
+CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    (void)call;
-    __atomic_store_n(&e->hub->bells[e->rank].waits_for, (uint32_t)(peer + 1), __ATOMIC_RELEASE);
+    __atomic_store_n(&e->hub->bells[e->rank].waits_for, (uint32_t)(where->peer + 1), __ATOMIC_RELEASE);
 }
 
 /* The end of the chain of who waits for whom is whom nobody hears from. */
@@ -3025,7 +3040,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     g->desc = cdp__group_desc_defaults(desc);
     g->transport = t;
     g->desc.transport = &g->transport;
-    g->abort_from = -1;
+    g->abort_from = g->blocked_peer = -1;
     g->soonest_ns = CDP__NEVER;
     st = cdp__group_open(g);
     if (st != CDP_OK) cdp_group_destroy(g);
