@@ -502,15 +502,15 @@ static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
 }
 #define SWEEP(sizes, async, ...) sweep((sizes), sizeof(sizes) / sizeof *(sizes), (async), (cdp_tcp_desc){__VA_ARGS__})
 
-static const uint32_t some_sizes[] = {2, 3, 4}, more_sizes[] = {5, 8};
+static const uint32_t some_sizes[] = {2, 3, 4}, more_sizes[] = {1, 5, 8}, odd_sizes[] = {2, 3, 7};
 
 TEST(collectives) { SWEEP(all_sizes, false, .rank = 0); }
-TEST(collectives_async) { SWEEP(all_sizes, true, .rank = 0); }
+TEST(collectives_async) { SWEEP(more_sizes, true, .rank = 0); }
 TEST(collectives_no_thread) { SWEEP(some_sizes, false, .no_thread = true); }
 TEST(collectives_no_thread_polled) { SWEEP(more_sizes, true, .no_thread = true); }
 TEST(collectives_no_spin) { SWEEP(some_sizes, true, .no_spin = true); }
 TEST(collectives_all_large) { SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000); }
-TEST(collectives_all_small) { SWEEP(all_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777); }
+TEST(collectives_all_small) { SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777); }
 
 /* 300000 elements, over the limit where the ring takes over. */
 static int large_rank(uint32_t rank) {
@@ -527,8 +527,9 @@ static int large_rank(uint32_t rank) {
 }
 
 TEST(collectives_of_300000) {
-    for (size_t i = 0; i < sizeof all_sizes / sizeof *all_sizes; ++i) {
-        job(all_sizes[i]);
+    static const uint32_t sizes[] = {2, 3, 4, 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        job(sizes[i]);
         spawn_all(large_rank);
         if (!finish(20000)) return;
     }
@@ -712,7 +713,7 @@ static uint32_t victim;
 /* A survivor that has an error: tell the parent, then leave as programs do. */
 static int survive(void) {
     printf("%s\n", me->error.text);
-    if (how == LINGER) test_sleep_ms(300);
+    if (how == LINGER) test_sleep_ms(100);
     if (how == EXIT) exit(0); /* main() returned the result of cdp_print_error() */
     leave();
     return 0;
@@ -800,12 +801,12 @@ static void kill_each(moment m, uint32_t times, const char *situation) {
         for (uint32_t k = 0; k < 4; ++k) kill_at(m, (farewell)((i + k) % FAREWELLS), k, situation);
 }
 
-TEST(kill_in_first_collective) { kill_each(FIRST, 3, "in the first collective"); }
-TEST(kill_around_first_collective) { kill_each(FIRST_RACE, 6, "around the first collective"); }
-TEST(kill_in_large_allreduce) { kill_each(LARGE, 3, "in a large allreduce"); }
-TEST(kill_between_operations) { kill_each(BETWEEN, 3, "between operations"); }
-TEST(kill_at_rest) { kill_each(AT_REST, 3, "while nobody called anything"); }
-TEST(kill_in_backward) { kill_each(BACKWARD, 3, "in a backward pass"); }
+TEST(kill_in_first_collective) { kill_each(FIRST, 2, "in the first collective"); }
+TEST(kill_around_first_collective) { kill_each(FIRST_RACE, 3, "around the first collective"); }
+TEST(kill_in_large_allreduce) { kill_each(LARGE, 2, "in a large allreduce"); }
+TEST(kill_between_operations) { kill_each(BETWEEN, 2, "between operations"); }
+TEST(kill_at_rest) { kill_each(AT_REST, 2, "while nobody called anything"); }
+TEST(kill_in_backward) { kill_each(BACKWARD, 2, "in a backward pass"); }
 
 /* Two die at once: every survivor blames one of them. */
 TEST(kill_two) {
@@ -839,9 +840,9 @@ static int starter(uint32_t rank) {
 }
 
 TEST(kill_while_starting) {
-    const uint32_t init_ms = 1000;
+    const uint32_t init_ms = 600;
     uint32_t lost = 0, never = 0;
-    for (uint32_t i = 0; i < 28; ++i) {
+    for (uint32_t i = 0; i < 20; ++i) {
         const uint32_t k = i % 4;
         uint64_t since, delay_us;
         char name[16], host[32];
@@ -877,9 +878,9 @@ TEST(kill_while_starting) {
 /* ---- >>stop: a process that lives and does not move ------------------------------------------------------------------------- */
 
 TEST(stopped_rank) {
-    const uint32_t limit_ms = 500 * TEST_SLACK;
+    const uint32_t limit_ms = 400 * TEST_SLACK;
     uint32_t right = 0, reports = 0;
-    for (uint32_t i = 0; i < 8 && test__now.failed_checks < 8; ++i) {
+    for (uint32_t i = 0; i < 6 && test__now.failed_checks < 8; ++i) {
         const uint32_t k = i % 4;
         job(4);
         when = i < 4 ? BETWEEN : LARGE;
@@ -1019,7 +1020,11 @@ static int cycle_rank(uint32_t rank) {
         settings.job = job_name;
         settings.no_thread = i % 5 == 4;
         meet(size);
-        if (join(rank) != CDP_OK) return EXIT_INIT;
+        if (join(rank) != CDP_OK) { /* another rank was faster, and has already given up */
+            if (!T_EQ(CDP_ERR_ABORTED, cdp_last_error()->status)) _exit(EXIT_CHECK);
+            meet(size);
+            continue;
+        }
         if (breaks) {
             abort_delay_us = (uint32_t)(test_random(&state) % 3000);
             pthread_create(&t, NULL, aborter, abort_reason);
@@ -1062,7 +1067,7 @@ static int differing_rank(uint32_t rank) {
     cdp_work w;
     cdp_status st = join(rank);
     if (st != CDP_OK) return EXIT_INIT;
-    must(cdp_barrier(world), "barrier");
+    st = CALL(cdp_barrier(world)); /* a faster rank may already have seen the difference */
     rq.in = rq.kind == CDP_COLL_BARRIER ? NULL : rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
     rq.out = rq.kind == CDP_COLL_BARRIER ? NULL : buffer_b;
     for (uint32_t i = 0; st == CDP_OK && i < 3; ++i) { /* who is done with the first may hear of it in the next */
@@ -1083,7 +1088,7 @@ static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
     differs = d;
     odd_one = odd;
     job(n);
-    settings.timeout_ms = 3000 * TEST_SLACK;
+    settings.timeout_ms = 2000 * TEST_SLACK;
     spawn_all(differing_rank);
     finish(8000);
     for (uint32_t r = 0; r < size; ++r) {
@@ -1109,11 +1114,12 @@ TEST(mismatched_calls) {
         for (size_t w = 0; w < 4 && test__now.failed_checks < 8; ++w) mismatch(&differences[d], mismatch_worlds[w], (uint32_t)(test_random(&dice) % mismatch_worlds[w]));
 }
 
-/* Ranks that disagree about who sends: nobody may send, or two may. */
+/* Ranks that disagree about who sends: nobody may send, or two may. Then it is noticed when somebody waits long, and the
+   others may be further by then. */
 TEST(mismatched_roots) {
-    static const difference root = {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "from rank 0", "from rank 1"};
-    for (size_t w = 0; w < 4; ++w)
-        for (uint32_t odd = 0; odd < mismatch_worlds[w]; ++odd) mismatch(&root, mismatch_worlds[w], odd);
+    static const difference root = {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "broadcast", "from rank "};
+    static const uint32_t worlds[] = {2, 2, 3, 3, 4, 5}, odds[] = {0, 1, 1, 2, 3, 0};
+    for (size_t i = 0; i < sizeof odds / sizeof *odds; ++i) mismatch(&root, worlds[i], odds[i]);
 }
 
 static int joiner(uint32_t rank) {
@@ -1376,13 +1382,14 @@ static int foreign_server(uint32_t rank) {
         unsigned char junk[4096];
         const int fd = accept(foreign_listener, NULL, NULL);
         uint64_t state = 42;
-        if (fd < 0) continue;
+        if (fd < 0) break;
         for (size_t i = 0; i < sizeof junk; ++i) junk[i] = (unsigned char)test_random(&state);
         if (foreign_kind == HTTP && write(fd, http, sizeof http - 1) < 0) close(fd);
         if (foreign_kind == GARBAGE && write(fd, junk, sizeof junk) < 0) close(fd);
         if (foreign_kind == ONE_BYTE && write(fd, junk, 1) < 0) close(fd);
         if (foreign_kind == HTTP || foreign_kind == CLOSES) close(fd); /* the others stay open and say nothing more */
     }
+    return EXIT_CALL;
 }
 
 TEST(start_with_a_foreign_server) {
