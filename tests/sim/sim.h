@@ -311,11 +311,11 @@ SIM_API sim_noise sim_noise_wild(uint64_t seed, bool tiny) {
     uint64_t s = sim_stream(seed, 77);
     sim_noise n;
     memset(&n, 0, sizeof n);
-    n.cost_ns = (uint32_t)sim_log_between(&s, 20, 2000);
+    n.cost_ns = (uint32_t)sim_log_between(&s, 20, tiny ? 200 : 2000);
     n.preempt_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 300));
     n.late_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 700));
-    n.late_ns = sim_log_between(&s, SIM_US, tiny ? 20 * SIM_US : 3 * SIM_MS);
-    n.delay_min_ns = sim_log_between(&s, SIM_US, 50 * SIM_US);
+    n.late_ns = sim_log_between(&s, SIM_US, tiny ? 2 * SIM_US : 3 * SIM_MS);
+    n.delay_min_ns = sim_log_between(&s, SIM_US, tiny ? 3 * SIM_US : 50 * SIM_US); /* tiny: every byte pays it */
     n.delay_max_ns = tiny ? 2 * n.delay_min_ns : sim_log_between(&s, n.delay_min_ns, 5 * SIM_MS);
     n.stall_1024 = (uint32_t)(sim_chance(&s, 700) || tiny ? 0 : sim_log_between(&s, 1, 12));
     n.stall_ns = sim_log_between(&s, SIM_MS, 60 * SIM_MS);
