@@ -41,6 +41,7 @@
         wire             requests as bytes: an incremental parser, writers (pure)
         number           decimal text and 64-bit integers                  (pure)
         kv               the map: memory accounting, no clock, no socket, no lock
+        request, buffer  what the stores share
         store-hash       the map behind a lock
         store-tcp-server connections, waiters, last wills
         store-tcp-client connecting, one request at a time on the wire
@@ -1525,6 +1526,14 @@ CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
     }
 }
 
+/* What was answered before the reason to hang up goes out, as far as the socket takes it at once. */
+CDP__PRIVATE void cdp__guest_last_words(cdp__guest *c) {
+    cdp_iov iov;
+    iov.data = c->out.data + c->out.at;
+    iov.bytes = cdp__fifo_left(&c->out);
+    c->server->os->send(c->server->os->user, c->io.fd, &iov, 1);
+}
+
 CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
     while (cdp__fifo_left(&c->out) && !c->doomed) {
         cdp_iov iov;
@@ -1578,6 +1587,7 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
             if (paused && !c->doomed && cdp__fifo_left(&c->out) <= CDP__SERVER_BACKLOG) cdp__guest_read(c);
         }
         if (!c->doomed || c->dirty) continue; /* doomed just now: it is in the list again */
+        if (cdp__fifo_left(&c->out)) cdp__guest_last_words(c);
         cdp__guest_forget_waits(c);
         cdp__guest_execute_will(c);
         cdp__guest_free(c);
@@ -1825,7 +1835,7 @@ typedef struct cdp__client_way {
     cdp_addr at[8];
     uint32_t count, index; /* index: the address being tried */
     uint32_t attempts;
-    uint64_t started_ns, deadline_ns, backoff_ns;
+    uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns; /* attempt_ns: when the one under way began */
     uint64_t refused_ns;   /* when something first took the connection and closed it without a word; 0: not yet */
     int32_t sys_errno;     /* of the last attempt */
     bool told;             /* a warning that it takes long was logged */
@@ -2372,6 +2382,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     if (c->state == CDP__CLIENT_BROKEN) return;
     cdp__client_set_name(c, &w->at[w->index]);
     ++w->attempts;
+    w->attempt_ns = c->os->now_ns(c->os->user);
     fd = c->os->connect(c->os->user, &w->at[w->index]);
     if (fd < 0) {
         cdp__client_again(c, -fd);
@@ -2385,13 +2396,14 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
 
 CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_way *w = &c->way;
-    const uint64_t tenths = (c->os->now_ns(c->os->user) - w->started_ns) / (100 * CDP__MS);
+    const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns, tenths = tried_ns / (100 * CDP__MS);
+    const bool hangs = 4 * (now - w->attempt_ns) > tried_ns; /* or it has just begun, and the one before tells more */
     const char *hint = "does rank 0 run, and is this its address and port?";
     int32_t err = w->sys_errno;
-    if (c->state == CDP__CLIENT_CONNECTING) {
+    if (c->state == CDP__CLIENT_CONNECTING && hangs) {
         hint = "nothing comes back from there: is the address right, and does a firewall let the port through?";
         err = ETIMEDOUT;
-    } else if (c->state == CDP__CLIENT_GREETING) {
+    } else if (c->state == CDP__CLIENT_GREETING && hangs) {
         hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
@@ -2529,25 +2541,54 @@ CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     (void)cdp__client_flush(c);
 }
 
-/* Take back the last will and see it off, but not for long: the server may have died. */
-CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
-    const uint64_t deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
+/* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all the same. */
+CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
+
+CDP__PRIVATE void cdp__client_deaf(cdp__io *io) { (void)io; }
+
+/* Closing with unread input would make the system drop what was sent last. */
+CDP__PRIVATE void cdp__client_empty(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
     uint32_t i;
-    if (c->will_sent) cdp__client_put_will(c, true);
-    while (c->will_key.data && c->state == CDP__CLIENT_READY && !cdp__client_flush(c) && c->state == CDP__CLIENT_READY) {
-        cdp_pollfd fd;
-        if (c->os->now_ns(c->os->user) >= deadline) return;
-        fd.fd = c->io.fd;
-        fd.want = CDP_IO_WRITE;
-        fd.got = 0;
-        if (c->os->poll(c->os->user, &fd, 1, deadline) < 0) return;
-    }
-    /* Closing with unread input would make the system drop what was sent last. */
     iov.data = sink;
     iov.bytes = sizeof sink;
-    for (i = 0; i < 16 && c->state == CDP__CLIENT_READY && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+    for (i = 0; i < 16 && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+}
+
+/* So would input that is still on its way. A last will that comes back to life is worse than a lost value: its withdrawal
+   is followed by a PING, and everything up to its answer is read. Not for long: the server may have died. The
+   loop goes on meanwhile, since the server may be on it. */
+CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
+    static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
+    const uint64_t deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
+    uint8_t seen[4] = {0}, next = 0, *p;
+    bool sent = false;
+    if (!c->will_sent) {
+        cdp__client_empty(c);
+        return;
+    }
+    c->io.func = cdp__client_deaf;
+    cdp__client_put_will(c, true);
+    p = c->will_sent ? NULL : cdp__client_begin(c, 5);
+    if (!p) return;
+    *p++ = CDP__OP_PING;
+    memcpy(p, bye, sizeof bye);
+    cdp__client_end(c, p + sizeof bye);
+    while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
+        cdp_iov iov;
+        int64_t r;
+        sent = sent || cdp__client_flush(c);
+        if (c->state != CDP__CLIENT_READY) return;
+        iov.data = &next;
+        iov.bytes = 1;
+        while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
+            memmove(seen, seen + 1, 3);
+            seen[3] = next;
+            if (memcmp(seen, bye, sizeof bye) == 0) return;
+        }
+        if (r < 0 || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK) return;
+    }
 }
 
 CDP__PRIVATE void cdp__client_destroy(void *self) {
