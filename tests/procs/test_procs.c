@@ -1582,6 +1582,41 @@ TEST(strangers) {
     }
 }
 
+/* A second start by mistake, on the port of a job that runs: it is told, and the job goes on. */
+static int intruder(uint32_t rank) {
+    settings.init_timeout_ms = 1000 * TEST_SLACK;
+    if (join(rank) == CDP_OK) leave();
+    tell(&me->phase, 9);
+    if (victim == rank) for (;;) pause(); /* killed later, with whatever it has left behind */
+    return 0;
+}
+
+static int intruder_world_4(uint32_t rank) {
+    size = 4;
+    return intruder(rank);
+}
+
+TEST(start_into_a_running_job) {
+    for (uint32_t i = 0; i < 4; ++i) {
+        uint32_t late;
+        job(3);
+        victim = NOBODY;
+        spawn_all(worker_then_say);
+        await_phase(2, NOBODY, 5000);
+        tell(&shared->go, 1);
+        test_sleep_ms(100);
+        late = spawn(i % 3, i == 3 ? intruder_world_4 : intruder);
+        if (i == 2) { /* and it is killed at any moment of its start */
+            usleep((useconds_t)(test_random(&dice) % 3000));
+            kill_process(late, SIGKILL);
+        }
+        if (!finish(5000)) printf("  (intruder %u: %s)\n", i, shared->of[late].error.text);
+        else if (i != 2)
+            test_check(shared->of[late].error.status == (i % 3 ? CDP_ERR_MISMATCH : CDP_ERR_IO) || shared->of[late].error.status == CDP_ERR_MISMATCH, test__now.name, 0, "intruder %u: %s: %s", i,
+                       cdp_status_name(shared->of[late].error.status), shared->of[late].error.text);
+    }
+}
+
 /* The machine gives rank 0 few descriptors, and strangers at the store want them all. */
 static int poor_worker(uint32_t rank) {
     const struct rlimit few = {64, 64};
@@ -1677,6 +1712,7 @@ static const test_case cases[] = {
     {"start_with_nobody_there", start_with_nobody_there, 20},
     {"start_without_one_rank", start_without_one_rank, 30},
     {"start_with_another_version", start_with_another_version, 20},
+    {"start_into_a_running_job", start_into_a_running_job, 30},
     {"strangers", strangers, 60},
     {"strangers_take_all_descriptors", strangers_take_all_descriptors, 20},
     {"waiting_costs_nothing", waiting_costs_nothing, 20},

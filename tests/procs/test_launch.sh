@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# test_launch.sh - the launcher and the training example together: whole jobs that finish, and jobs that lose a rank
+#
+#   bash tests/procs/test_launch.sh            BUILD=DIR (default: build), KILLS=N (default: 10), CC (default: gcc)
+#
+# A rank is killed at a random moment of its training, KILLS times: every survivor has to name it on its stderr within a
+# second, and cdprun has to report it. Each line of stderr is stamped when it comes. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+if [ ! -f examples/03_train_text.c ] || [ ! -f examples/cdprun.c ]; then
+    echo "SKIP test_launch: examples/03_train_text.c or examples/cdprun.c does not exist"
+    echo "0 passed, 0 failed"
+    exit 0
+fi
+D=${BUILD:-build}/launch
+mkdir -p "$D" || exit 2
+D=$(cd "$D" && pwd)
+for program in cdprun train_text; do
+    source=examples/$program.c
+    [ $program = train_text ] && source=examples/03_train_text.c
+    ${CC:-gcc} -O2 -g "$source" -o "$D/$program" -pthread -lm || { echo "0 passed, 1 failed"; exit 1; }
+done
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
+cd "$D" || exit 2
+yes 'The quick brown fox jumps over the lazy dog, and every rank has to see the same.' | head -n 1500 > text.txt
+
+passed=0 failed=0
+ok()   { passed=$((passed + 1)); echo "ok $1"; }
+fail() { failed=$((failed + 1)); echo "FAIL $1: $2"; sed 's/^/    /' "${3:-/dev/null}" | tail -n 40; }
+now_us() { echo "${EPOCHREALTIME/[.,]/}"; }
+small=(--width 32 --context 16 --eval-every 0 --eval-bytes 1024 --sample 0)
+forever=("${small[@]}" --steps 1000000 --log-every 1)
+
+stamp() { while IFS= read -r line; do printf '%s %s\n' "${EPOCHREALTIME/[.,]/}" "$line"; done; }
+
+# Start four ranks that leave their process ids, and return when the training has begun. Sets job.
+start_job() {
+    rm -f pid.* out err
+    "$D/cdprun" -n 4 --grace 4 --timeout 60 sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> >(stamp > err) &
+    job=$!
+    for _ in {1..2000}; do
+        grep -q 'step' out 2> /dev/null && return 0
+        kill -0 $job 2> /dev/null || return 1
+        sleep 0.01
+    done
+    return 1
+}
+
+ended() { # NAME: every process of the last job is gone
+    local left='' r
+    for r in 0 1 2 3; do [ -f pid.$r ] && kill -0 "$(cat pid.$r)" 2> /dev/null && left="$left $r"; done
+    [ -z "$left" ] || fail "$1" "ranks$left are still there"
+    [ -z "$left" ]
+}
+
+# ---- a whole job ----
+"$D/cdprun" -n 4 --timeout 60 "$D/train_text" "${small[@]}" --steps 30 --check text.txt > out 2> err
+code=$?
+if [ $code = 0 ] && grep -q 'PASS' out; then ok "four ranks train"; else fail "four ranks train" "exit code $code" out; fi
+
+# ---- one rank is killed ----
+worst=0
+for ((i = 0; i < ${KILLS:-10}; ++i)); do
+    k=$((RANDOM % 4)) bad=
+    if ! start_job; then fail "kill $i" "the job did not begin" err; break; fi
+    sleep "$(printf '0.%03d' $((RANDOM % 400)))"
+    since=$(now_us)
+    kill -KILL "$(cat pid.$k)"
+    wait $job
+    code=$?
+    for _ in {1..50}; do grep -q "first failure" err && break; sleep 0.01; done # the stamps come through a pipe
+    [ $code = 137 ] || bad="$bad exit code $code, not 137;"
+    for r in 0 1 2 3; do
+        [ $r = $k ] && continue
+        line=$(grep -m 1 "^[0-9]* \[$r\] .*rank $k\>" err)
+        if [ -z "$line" ]; then bad="$bad rank $r does not name it;"; continue; fi
+        ms=$(((${line%% *} - since) / 1000))
+        [ $ms -le 1000 ] || bad="$bad rank $r names it after $ms ms;"
+        [ $ms -le $worst ] || worst=$ms
+        wrong=$(grep "^[0-9]* \[$r\] .*cdp:" err | grep -v "rank $k\>")
+        [ -z "$wrong" ] || bad="$bad rank $r also says: $wrong;"
+    done
+    grep -q "first failure: rank $k, killed by SIGKILL" err || bad="$bad cdprun does not report it;"
+    if [ -n "$bad" ]; then fail "kill $i of rank $k" "$bad" err; elif ended "kill $i of rank $k"; then ok "kill $i of rank $k"; fi
+done
+echo "  the slowest survivor needed $worst ms"
+
+# ---- one rank is killed while the job starts: whoever says something names it, and the job ends ----
+for ((i = 0; i < 4; ++i)); do
+    k=$i bad=
+    rm -f pid.* out err
+    start=$(now_us)
+    "$D/cdprun" -n 4 --grace 1 --timeout 60 sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> >(stamp > err) &
+    job=$!
+    for _ in {1..500}; do [ -f pid.$k ] && break; sleep 0.005; done
+    sleep "$(printf '0.%03d' $((RANDOM % 60)))"
+    kill -KILL "$(cat pid.$k)"
+    wait $job
+    code=$?
+    ms=$((($(now_us) - start) / 1000))
+    for _ in {1..50}; do grep -q "first failure" err && break; sleep 0.01; done
+    [ $code = 137 ] || bad="$bad exit code $code, not 137;"
+    [ $ms -le 5000 ] || bad="$bad it took $ms ms;"
+    grep -q "first failure: rank $k, killed by SIGKILL" err || bad="$bad cdprun does not report it;"
+    if [ -n "$bad" ]; then fail "kill of rank $k while starting" "$bad" err; elif ended "kill of rank $k while starting"; then ok "kill of rank $k while starting"; fi
+done
+
+# ---- the job is asked to end ----
+if start_job; then
+    start=$(now_us)
+    kill -TERM $job
+    wait $job
+    code=$?
+    ms=$((($(now_us) - start) / 1000))
+    if [ $code != 143 ] || [ $ms -gt 3000 ]; then fail "terminated" "exit code $code after $ms ms" err; elif ended terminated; then ok terminated; fi
+else
+    fail terminated "the job did not begin" err
+fi
+
+# ---- two jobs on one port: the second one says why it cannot start, the first one goes on ----
+port=$((10000 + RANDOM % 20000))
+"$D/cdprun" -n 2 --master-port $port --timeout 60 "$D/train_text" "${small[@]}" --steps 1000 --log-every 1 text.txt > first.out 2> first.err &
+first=$!
+for _ in {1..1000}; do grep -q step first.out && break; sleep 0.01; done
+"$D/cdprun" -n 2 --master-port $port --grace 2 --timeout 20 "$D/train_text" "${small[@]}" --steps 30 text.txt > out 2> err
+code=$?
+if [ $code != 0 ] && grep -q "$port" err; then ok "a second job on the same port is told so"; else fail "a second job on the same port is told so" "exit code $code" err; fi
+wait $first
+code=$?
+if [ $code = 0 ] && grep -q 'PASS' first.out; then ok "and the first one goes on"; else fail "and the first one goes on" "exit code $code" first.err; fi
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
