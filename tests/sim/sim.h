@@ -924,6 +924,7 @@ SIM_API int32_t sim__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) 
     int32_t fd;
     sim__enter(node, "listen");
     if (at->family != 4 && at->family != 6) return -EAFNOSUPPORT;
+    if (at->family == 4 && at->ip[0] && sim__host_of(w, node, at) != (int64_t)node->host) return -EADDRNOTAVAIL;
     if (port && sim__find_listener(w, node->host, port)) return -EADDRINUSE;
     while (!port || (!at->port && sim__find_listener(w, node->host, port))) port = ++w->next_port;
     s = sim__sock_new(w, node, SIM__LISTEN);
