@@ -2261,12 +2261,13 @@ CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
 }
 
 /* The transport gave p up (the reason is this thread's last error). What p had said before, if anything, is the better
-   explanation: look for an ABORT frame that it sent while this rank was only sending. */
+   explanation: an ABORT frame that it sent while this rank was only sending, or a call that is not ours. */
 CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
     const cdp_error e = *cdp_last_error();
     cdp__frame f;
-    if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0 && cdp__exec_recv_head(g, p, &f) > 0 && f.type == CDP__FRAME_ABORT) {
-        cdp__exec_read_abort(g);
+    if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0 && cdp__exec_recv_head(g, p, &f) > 0) {
+        if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
+        else if (f.seq <= g->call.seq && !cdp__frame_same_call(&g->past[f.seq % CDP__PAST], &f)) cdp__exec_mismatch(g, p, &f);
         if (g->health != CDP__HEALTHY) return;
     }
     cdp__group_fail(g, &e);
@@ -2538,30 +2539,28 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     return CDP__BLOCKED;
 }
 
-/* Pass the failure on: finish the frame that is half sent with zeros (its memory may be gone by now), then ABORT. */
+/* Pass the failure on to p: first the rest of the piece that is half sent, with its true bytes, since the receiver may need
+   nothing more than those to complete its operation; then ABORT. The bytes are there: a work that failed is reported as
+   PENDING until telling has ended, so their memory still belongs to the library. */
 CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
-    static const uint8_t zeros[4096] = {0};
     cdp__peer *peer = &g->peers[p];
-    cdp_iov v;
+    const bool inside = peer->tx_head_left || peer->tx_left;
     int64_t r;
-    if (peer->tx_head_left) {
-        v.data = peer->tx_head + (CDP__FRAME_BYTES - peer->tx_head_left);
-        v.bytes = peer->tx_head_left;
-    } else if (peer->tx_left) {
-        v.data = (void *)(uintptr_t)zeros;
-        v.bytes = cdp__min(peer->tx_left, sizeof zeros);
+    if (inside) {
+        uint32_t i;
+        for (i = 0; i < g->move_count && !(g->moves[i].step.kind == CDP__SEND && g->moves[i].step.peer == (int32_t)p); ++i) {}
+        CDP_ASSERT(i < g->move_count);
+        r = cdp__exec_send(g, &g->moves[i]);
     } else {
+        cdp_iov v;
         v.data = g->abort_frame + peer->told;
         v.bytes = g->abort_bytes - peer->told;
+        r = g->transport.send(g->transport.self, p, &v, 1);
+        if (r > 0) peer->told += (uint32_t)r;
     }
-    r = g->transport.send(g->transport.self, p, &v, 1);
-    if (r < 0) peer->tell = !(peer->heard = true); /* it cannot be told any more */
-    if (r <= 0) return 0;
-    if (peer->tx_head_left) peer->tx_head_left -= (uint32_t)r;
-    else if (peer->tx_left) peer->tx_left -= (uint64_t)r;
-    else peer->told += (uint32_t)r;
-    peer->tell = peer->told < g->abort_bytes;
-    return r;
+    if (r < 0) peer->heard = true; /* it cannot be told any more */
+    peer->tell = r >= 0 && peer->told < g->abort_bytes;
+    return r > 0 ? r : 0;
 }
 
 /* True while there is time, and some peer has not been told or has not answered with its own ABORT. */
@@ -2572,6 +2571,7 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
+        if (!peer->used && g->transport.linked && g->transport.linked(g->transport.self, p)) peer->used = peer->tell = true; /* it has just come */
         if (!peer->used) continue;
         while (peer->tell && cdp__exec_tell(g, p) > 0) {}
         cdp__exec_drain(g, p);
@@ -3204,10 +3204,10 @@ CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work 
     return st;
 }
 
-/* Lock held. */
+/* Lock held. While a failure is being passed on, the operation's memory is still in use. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     if (w.group->completed >= w.seq) return CDP_OK;
-    return w.group->health == CDP__FAILED ? cdp__group_report(w.group) : CDP_PENDING;
+    return w.group->health == CDP__FAILED && w.group->settle_ns == CDP__NEVER ? cdp__group_report(w.group) : CDP_PENDING;
 }
 
 CDP_API cdp_status cdp_work_wait(cdp_work w) {

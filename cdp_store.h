@@ -1702,6 +1702,16 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     cdp__free(os, s);
 }
 
+/* For cdp_tcp.h: is there a value under a client's key? */
+CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+    char text[128];
+    cdp_bytes k;
+    cdp__format(text, sizeof text, "/%s", key);
+    k.data = text;
+    k.bytes = strlen(text);
+    return cdp__kv_get(&s->kv, k) != NULL;
+}
+
 /* For cdp_tcp.h: how many are connected. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
 

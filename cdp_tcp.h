@@ -725,25 +725,29 @@ CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
     return 1;
 }
 
-/* There is no store to ask any more. Who has seen rank 0 die, and the store with it, knows enough; others had better wait
-   whether somebody tells them more. If nobody does, a rank 0 that went without a word explains why a third one left. */
-CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last) {
+/* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die, and the store with it, knows
+   enough; others had better wait whether somebody tells them more. If nobody does, a rank 0 that went without a word
+   explains why a third one left, and a silent one why everybody waits. */
+CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
     if (!last) return 0;
     if (m->desc.external_store || m->desc.rank == 0) return -1;
-    if (e->status == CDP_ERR_TIMEOUT) cdp__mesh_blame(e, 0); /* it is as silent as its store */
-    if (e->status == CDP_ERR_PEER_LOST && m->watch_rq.status == CDP_ERR_STORE) {
+    if (silent && e->status == CDP_ERR_TIMEOUT) cdp__mesh_blame(e, 0);
+    if (silent || e->status != CDP_ERR_PEER_LOST) return -1;
+    if (m->watch_rq.status == CDP_ERR_STORE) {
         cdp__text_add(&t, "; rank 0 is gone, too, and its store with it");
         e->peer = 0;
+    } else {
+        cdp__text_add(&t, "; rank 0 has left, too");
     }
     return -1;
 }
 
 CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
-    if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last);
+    if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
     if (m->asking == CDP__ASK_NOTHING) {
         m->from = m->desc.rank;
         m->from_seq = e->op_seq;
@@ -758,10 +762,10 @@ CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
         if (m->server && !last && now < m->answered_ns + CDP__HOST_MS * CDP__MS) return 0; /* others read it here: do not leave yet */
         return cdp__mesh_take_cause(m, e);
     }
-    if (m->asking == CDP__ASK_DONE || m->ask_rq.status != CDP_PENDING) return cdp__mesh_no_answer(m, e, last);
+    if (m->asking == CDP__ASK_DONE || m->ask_rq.status != CDP_PENDING) return cdp__mesh_no_answer(m, e, last, false);
     if (!last) return 0;
     m->store->cancel(m->store->self, &m->ask_rq);
-    return cdp__mesh_no_answer(m, e, last);
+    return cdp__mesh_no_answer(m, e, last, true);
 }
 
 CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
@@ -799,7 +803,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
-    if (m->server && m->failing) cdp__mesh_linger(m);
+    if (m->server && (m->failing || cdp__store_server_has(m->server, m->fail_key))) cdp__mesh_linger(m);
     while (m->visitors) cdp__visitor_close(m->visitors);
     for (i = 0; m->links && i < m->desc.world_size; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
@@ -1048,7 +1052,7 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
     cdp__mesh_key(m, key, "done", m->desc.rank);
-    st = cdp_store_set(m->store, key, "1", 1);
+    st = cdp_store_add(m->store, key, 1, NULL); /* not a set: this one is acknowledged */
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
 
