@@ -721,6 +721,7 @@ typedef struct store_client {
 
 static bool store_ok(store_client *c, cdp_status st, const char *what) {
     call_end(c->r, c->node, what);
+    if (st == CDP_OK && strcmp(what, "cdp_store_set") != 0) c->r->joined[c->node->id] = true; /* an answer: the server knows the will */
     if (st != CDP_OK && c->ok) {
         c->ok = false;
         c->st = failed(c->r, c->node, st);
@@ -921,7 +922,6 @@ static cdp_status store_session(run *r, sim_node *node, void (*program)(store_cl
     if (st == CDP_OK) st = failed(r, node, cdp_tcp_store_create(&cd, &c->store));
     call_end(r, node, "cdp_tcp_store_create");
     if (st == CDP_OK) {
-        r->joined[node->id] = true;
         program(c);
         st = c->st;
     }
@@ -1225,7 +1225,7 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
         if (o->error.peer >= 0 && (blamable(r, i) >> (o->error.peer & 63) & 1)) continue;
         if (o->error.peer == 0 && strstr(o->error.text, "no store answered")) continue; /* the job was over before it came */
         if (r->fault_kind == F_CONFIG && (o->error.peer == r->fault.b || o->error.origin == r->fault.b || o->error.origin == r->fault.a)) continue; /* the rank it took; or rank 0, says it */
-        if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH) && o->error.origin == r->fault.a) continue; /* it says so itself */
+        if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH || r->fault_kind == F_ISOLATE) && o->error.origin == r->fault.a) continue; /* it says so itself */
         if (r->fault_kind == F_NOMEM && r->fault.a == 0 && o->error.peer >= 0) continue; /* its store may fail somebody else for it */
         snprintf(text, size, "node %u blames rank %d: %s: %s (%s)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.where);
         return V_BLAME;
