@@ -1,0 +1,538 @@
+/*  The store's server and client, fed with whatever. No sockets: a false os hands out the bytes of the input.
+
+        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_store_server.c -o fuzz && ./fuzz corpus/
+        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_store_server.c -o fuzz -pthread
+        ./fuzz              inputs made from a seed: mostly well-formed conversations, cut, repeated and damaged
+        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay
+
+    Whatever comes, nothing may crash, leak or be accounted wrongly; and what one connection is answered must not depend on
+    how its bytes were cut into pieces. */
+#define CDP_IMPLEMENTATION
+#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include <stdio.h>
+#include <stdlib.h>
+static unsigned long long fuzz_seed;
+static void fuzz_broken(const char *what, int line) {
+    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
+    fflush(stdout);
+    abort();
+}
+#include "cdp_store.h"
+#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+
+#define CONNS 4
+#define LISTENER 100
+
+/* ---- the false os ---- */
+
+typedef struct pipe_end {
+    const uint8_t *in; /* what has arrived and was not read */
+    uint64_t in_bytes;
+    bool open, used, ended;
+    uint64_t answer_hash, answer_bytes;
+    uint8_t tail[8];   /* the last that was sent */
+} pipe_end;
+
+typedef struct world {
+    pipe_end conn[CONNS];
+    uint32_t accepted;
+    uint64_t now, live, calls, fail_at;
+    uint32_t piece;  /* most that one recv or send moves; 0: no limit */
+    bool deaf;       /* send takes nothing */
+} world;
+
+static void *world_alloc(void *user, uint64_t bytes) {
+    world *w = (world *)user;
+    void *p = ++w->calls == w->fail_at || bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
+    if (p) memset(p, 0xa5, (size_t)bytes);
+    w->live += p != NULL;
+    return p;
+}
+
+static void world_free(void *user, void *p) {
+    world *w = (world *)user;
+    w->live -= p != NULL;
+    free(p);
+}
+
+static uint64_t world_now(void *user) { return ((world *)user)->now; }
+
+static cdp_status world_random(void *user, void *dst, uint64_t bytes) {
+    (void)user;
+    memset(dst, 0, (size_t)bytes);
+    return CDP_OK;
+}
+
+static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+    (void)user, (void)host, (void)port, (void)out, (void)max;
+    return -ENOENT;
+}
+
+static int32_t world_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    (void)user;
+    *bound = *at;
+    bound->port = 1;
+    return LISTENER;
+}
+
+static int32_t world_accept(void *user, int32_t fd, cdp_addr *from) {
+    world *w = (world *)user;
+    (void)fd;
+    memset(from, 0, sizeof *from);
+    if (w->accepted == CONNS) return -EAGAIN;
+    w->conn[w->accepted].open = true;
+    return (int32_t)w->accepted++;
+}
+
+static int32_t world_connect(void *user, const cdp_addr *to) {
+    (void)to;
+    ((world *)user)->conn[0].open = true;
+    return 0;
+}
+
+static int32_t world_connect_result(void *user, int32_t fd) {
+    (void)user, (void)fd;
+    return 0;
+}
+
+static int64_t world_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    world *w = (world *)user;
+    pipe_end *c = &w->conn[fd];
+    const uint64_t bytes = w->piece ? cdp__min(w->piece, iov->bytes) : iov->bytes;
+    const uint8_t *p = (const uint8_t *)iov->data;
+    uint64_t i;
+    T(n == 1 && c->open && bytes);
+    if (w->deaf) return 0;
+    c->answer_hash = cdp__hash(c->answer_hash, p, bytes);
+    c->answer_bytes += bytes;
+    for (i = bytes > 8 ? bytes - 8 : 0; i < bytes; ++i) {
+        memmove(c->tail, c->tail + 1, 7);
+        c->tail[7] = p[i];
+    }
+    return (int64_t)bytes;
+}
+
+static int64_t world_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    world *w = (world *)user;
+    pipe_end *c = &w->conn[fd];
+    uint64_t bytes = cdp__min(iov->bytes, c->in_bytes);
+    T(n == 1 && c->open && iov->bytes);
+    if (!bytes) return c->ended ? CDP_IO_EOF : 0;
+    if (w->piece) bytes = cdp__min(bytes, w->piece);
+    memcpy(iov->data, c->in, (size_t)bytes);
+    c->in += bytes;
+    c->in_bytes -= bytes;
+    return (int64_t)bytes;
+}
+
+static void world_close(void *user, int32_t fd) {
+    world *w = (world *)user;
+    if (fd == LISTENER) return;
+    T(w->conn[fd].open);
+    w->conn[fd].open = false;
+}
+
+static int32_t world_local_addr(void *user, int32_t fd, cdp_addr *out) {
+    (void)user, (void)fd;
+    memset(out, 0, sizeof *out);
+    return 0;
+}
+
+static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline) {
+    world *w = (world *)user;
+    uint32_t i;
+    int32_t got = 0;
+    for (i = 0; i < n; ++i) {
+        const pipe_end *c = fds[i].fd == LISTENER ? NULL : &w->conn[fds[i].fd];
+        const bool readable = c ? c->in_bytes || c->ended : w->accepted < CONNS;
+        fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0) | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
+        got += fds[i].got != 0;
+    }
+    if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
+    T(got || deadline != CDP__NEVER); /* nobody sleeps forever here */
+    return got;
+}
+
+static cdp_os world_os(world *w) {
+    cdp_os os;
+    memset(&os, 0, sizeof os);
+    os.user = w;
+    os.alloc = world_alloc;
+    os.free = world_free;
+    os.now_ns = world_now;
+    os.random = world_random;
+    os.resolve = world_resolve;
+    os.listen = world_listen;
+    os.accept = world_accept;
+    os.connect = world_connect;
+    os.connect_result = world_connect_result;
+    os.send = world_send;
+    os.recv = world_recv;
+    os.close = world_close;
+    os.local_addr = world_local_addr;
+    os.poll = world_poll;
+    return os;
+}
+
+static void quiet(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)level, (void)rank;
+    *(uint64_t *)user += strlen(text); /* every message is made, so that its making is tested */
+}
+
+/* ---- the server ---- */
+
+/* Its books must agree with what is there. */
+static void audit(const cdp_store_server *s) {
+    uint64_t kv = 0, buffers = 0, i, entries = 0, present = 0, clients = 0, waiters = 0;
+    const cdp__guest *heads[2] = {&s->fresh, &s->conns}, *c;
+    const cdp__kv_entry *e;
+    const cdp__waiter *w;
+    for (i = 0; i < s->kv.bucket_count; ++i)
+        for (e = s->kv.buckets[i]; e; e = e->next) {
+            T(e->present || e->waiters);
+            kv += sizeof *e + e->key_bytes + e->value_room;
+            ++entries;
+            present += e->present;
+            for (w = e->waiters; w; w = w->key_next) ++waiters, kv += sizeof *w;
+        }
+    for (i = 0; i < 2; ++i)
+        for (c = heads[i]->next; c != heads[i]; c = c->next) {
+            uint32_t mine = 0;
+            T(!c->doomed && !c->dirty && c->io.fd >= 0);
+            ++clients;
+            buffers += c->in.room + c->out.room;
+            if (c->will) kv += sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
+            for (w = c->waiters; w; w = w->conn_next) ++mine, --waiters;
+            T(c->awaited == mine + (c->wire.row && c->wire.row->cmd == CDP__CMD_WAIT));
+        }
+    T(kv == s->kv.bytes && buffers == s->buffer_bytes && clients == s->client_count && waiters == 0 && entries == s->kv.entry_count && present == s->kv.present_count);
+    T(s->kv.bytes + s->buffer_bytes <= s->desc.max_total_bytes + 4096); /* rounding of small buffers */
+}
+
+typedef struct input {
+    const uint8_t *p;
+    uint64_t n;
+} input;
+
+static uint8_t next_byte(input *in) {
+    if (!in->n) return 0;
+    --in->n;
+    return *in->p++;
+}
+
+static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log) {
+    cdp_store_server_desc d;
+    cdp_store_server *s = NULL;
+    memset(&d, 0, sizeof d);
+    d.os = os;
+    d.logger.func = quiet;
+    d.logger.user = log;
+    d.logger.level = CDP_LOG_DEBUG;
+    d.max_key_bytes = 64;
+    d.max_value_bytes = 70000;
+    d.max_list = 100;
+    d.max_total_bytes = 300000;
+    d.max_reply_bytes = 150000;
+    (void)w;
+    return cdp_store_server_create(&d, &s) == CDP_OK ? s : NULL;
+}
+
+/* Pieces: one byte whose lowest two bits say which connection, the next two what: bytes, bytes, its end, time. */
+static void run_server(input in, uint8_t flags) {
+    static const uint8_t greeting[] = {0, 0xce, 0xf7, 0x85, 0x3c};
+    world *w = (world *)calloc(1, sizeof *w);
+    const cdp_os os = world_os(w);
+    uint64_t log = 0;
+    cdp_store_server *s;
+    uint32_t i;
+    w->piece = flags & 1 ? 1 + next_byte(&in) : 0;
+    w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
+    s = open_server(w, &os, &log);
+    for (i = 0; s && i < CONNS && !(flags & 4); ++i) {
+        w->conn[i].in = greeting;
+        w->conn[i].in_bytes = sizeof greeting;
+    }
+    for (i = 0; s && i < 4; ++i) (void)cdp_store_server_poll(s, 0);
+    while (s && in.n) {
+        const uint8_t b = next_byte(&in), length = next_byte(&in);
+        pipe_end *c = &w->conn[b & 3];
+        const uint64_t n = cdp__min(length * (b & 64 ? 256u : 1u), in.n);
+        w->deaf = (b & 0x30) == 0x30;
+        if ((b & 12) == 8 && b & 128) c->ended = true;
+        if ((b & 12) == 12) w->now += length * 1000 * CDP__MS;
+        if (!c->in_bytes) {
+            c->in = in.p;
+            c->in_bytes = n;
+        }
+        in.p += n;
+        in.n -= n;
+        for (i = 0; i < 3; ++i) (void)cdp_store_server_poll(s, 0);
+        audit(s);
+    }
+    cdp_store_server_destroy(s);
+    for (i = 0; i < CONNS; ++i) T(!w->conn[i].open);
+    T(w->live == 0);
+    free(w);
+}
+
+/* The same bytes on one connection, at once and in pieces: the same answer. */
+static void run_pieces(input in) {
+    uint64_t hash[2], bytes[2], log = 0, i;
+    const uint8_t seed = next_byte(&in);
+    uint32_t round;
+    for (round = 0; round < 2; ++round) {
+        world *w = (world *)calloc(1, sizeof *w);
+        const cdp_os os = world_os(w);
+        cdp_store_server *s = open_server(w, &os, &log);
+        uint64_t at = 0, random = seed;
+        pipe_end *c = &w->conn[0];
+        while (at < in.n || !at) {
+            uint64_t n = in.n - at;
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            if (round) n = cdp__min(n, 1 + (random >> 60));
+            c->in = in.p + at;
+            c->in_bytes = n;
+            at += n;
+            for (i = 0; i < 100 && (c->in_bytes || i < 3); ++i) (void)cdp_store_server_poll(s, 0);
+            if (!in.n || !c->open) break;
+        }
+        hash[round] = c->answer_hash;
+        bytes[round] = c->answer_bytes;
+        /* Answers that pile up inside one piece may break a limit earlier: then the piecewise run has more. */
+        cdp_store_server_destroy(s);
+        T(w->live == 0);
+        free(w);
+    }
+    T(bytes[0] == bytes[1] && hash[0] == hash[1]);
+}
+
+/* ---- the client ---- */
+
+static void run_client(input in, uint8_t flags) {
+    static const char *const keys[] = {"a", "bc", ""};
+    static const uint8_t hello[] = {0, 0, 0, 0, 0}; /* the nonce, and "one of ours" */
+    world *w = (world *)calloc(1, sizeof *w);
+    const cdp_os os = world_os(w);
+    const cdp_bytes set[] = {{"1", 1}, {"", 0}, {"333", 3}};
+    cdp_tcp_store_desc d;
+    cdp_store *s, *p = NULL;
+    uint64_t log = 0;
+    uint32_t i;
+    memset(&d, 0, sizeof d);
+    d.host = "127.0.0.1";
+    d.port = 1;
+    d.os = &os;
+    d.logger.func = quiet;
+    d.logger.user = &log;
+    d.timeout_ms = 1000;
+    d.max_value_bytes = 1000;
+    if (flags & 4) d.will_key = "will", d.will_value = set[2];
+    w->piece = flags & 1 ? 1 + next_byte(&in) : 0;
+    w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
+    w->conn[0].in = flags & 8 ? in.p : hello;
+    w->conn[0].in_bytes = flags & 8 ? in.n : sizeof hello;
+    w->conn[0].ended = (flags & 16) != 0;
+    if (cdp_tcp_store_create(&d, &s) == CDP_OK) {
+        if (cdp_prefix_store_create(s, "p", &p) != CDP_OK) p = NULL;
+        for (i = 0; i < 12 && in.n; ++i) {
+            const uint8_t b = next_byte(&in);
+            cdp_store *t = p && b & 128 ? p : s;
+            const uint64_t n = cdp__min(next_byte(&in), in.n);
+            void *value = NULL;
+            cdp_bytes values[3];
+            int64_t number;
+            bool flag;
+            w->deaf = (b & 96) == 96;
+            /* Answers lie ready before the request: a client that looks first finds bytes nobody asked for. */
+            if (!w->conn[0].in_bytes && (b & 16)) w->conn[0].in = in.p, w->conn[0].in_bytes = n;
+            if (!(b & 16)) w->conn[0].in = in.p, w->conn[0].in_bytes = 0;
+            switch (b & 15) {
+            case 0: (void)!cdp_store_set(t, "k", "v", 1); break;
+            case 1: case 2: (void)!cdp_store_get(t, "k", &value, NULL, 10); break;
+            case 3: (void)!cdp_store_add(t, "k", 1, &number); break;
+            case 4: (void)!cdp_store_compare_set(t, "k", "", 0, "v", 1, &value, NULL); break;
+            case 5: (void)!cdp_store_wait(t, keys, 3, 10); break;
+            case 6: (void)!cdp_store_check(t, keys, 3, &flag); break;
+            case 7: (void)!cdp_store_delete(t, "k", &flag); break;
+            case 8: (void)!cdp_store_num_keys(t, &number); break;
+            case 9: (void)!cdp_store_append(t, "k", "v", 1); break;
+            case 10: case 11: (void)!cdp_store_multi_get(t, keys, 3, values, &value, 10); break;
+            case 12: (void)!cdp_store_multi_set(t, keys, set, 3); break;
+            default: {
+                /* Start, let the answer come, wait a little, cancel. */
+                cdp_store_request rq;
+                const cdp_bytes key = {"k", 1};
+                memset(&rq, 0, sizeof rq);
+                rq.op = b & 15 & 1 ? CDP_STORE_GET : CDP_STORE_WAIT;
+                rq.keys = &key;
+                rq.key_count = 1;
+                if (t->start(t->self, &rq) == CDP_PENDING) {
+                    w->conn[0].in = in.p;
+                    w->conn[0].in_bytes = n;
+                    if (t->wait(t->self, &rq, w->now) == CDP_PENDING) t->cancel(t->self, &rq);
+                }
+                T(rq.status != CDP_PENDING);
+                if (rq.status == CDP_OK) cdp_store_request_free(t, &rq);
+                break;
+            }
+            }
+            cdp_store_free(t, value);
+            in.p += n;
+            in.n -= n;
+        }
+        cdp_store_destroy(p);
+        cdp_store_destroy(s);
+    }
+    T(!w->conn[0].open && w->live == 0);
+    free(w);
+}
+
+static void run_text(input in) {
+    char text[200], again[64];
+    const uint64_t n = cdp__min(in.n, sizeof text - 1);
+    cdp_addr a, b;
+    int64_t v;
+    memcpy(text, in.p, (size_t)n);
+    text[n] = 0;
+    if (cdp__addr_parse(text, &a)) {
+        cdp__addr_text(&a, again, sizeof again);
+        T(cdp__addr_parse(again, &b) && memcmp(a.ip, b.ip, 16) == 0 && a.port == b.port && a.scope == b.scope && a.family == b.family);
+    }
+    (void)cdp__number_parse((const uint8_t *)text, n, &v);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    input in;
+    uint8_t flags;
+    in.p = data;
+    in.n = size;
+    flags = next_byte(&in);
+    if (flags >> 6 == 0) run_server(in, flags);
+    if (flags >> 6 == 1) run_pieces(in);
+    if (flags >> 6 == 2) run_client(in, flags);
+    if (flags >> 6 == 3) run_text(in);
+    return 0;
+}
+
+#ifndef FUZZ_LIB
+/* ---- inputs from a seed ---- */
+
+static uint64_t random_state;
+static uint32_t pick(uint32_t n) {
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ z >> 31) % n);
+}
+
+static uint8_t *put_string(uint8_t *p, uint32_t kind) {
+    static const char *const keys[] = {"/a", "/b", "/c", "/dd", "init/", "cdp/server"};
+    static const char *const values[] = {"", "1", "-5", " 12x", "text", "9223372036854775807"};
+    const char *s = kind == 'k' ? keys[pick(6)] : values[pick(6)];
+    uint64_t n = strlen(s);
+    if (kind == 'v' && pick(20) == 0) {
+        n = pick(2000);
+        cdp__put_u64(p, n);
+        memset(p + 8, 'x', (size_t)n);
+        return p + 8 + n;
+    }
+    cdp__put_u64(p, pick(200) ? n : pick(2) ? UINT64_MAX : 65);
+    memcpy(p + 8, s, (size_t)n);
+    return p + 8 + n;
+}
+
+static uint8_t *put_command(uint8_t *p) {
+    const cdp__wire_row *row = &cdp__wire_v2[pick(sizeof cdp__wire_v2 / sizeof *cdp__wire_v2 - 1)];
+    const char *f = row->fields;
+    uint64_t times = 1, i;
+    *p++ = row->op;
+    if (*f == '*') {
+        ++f;
+        times = pick(5);
+        cdp__put_u64(p, times);
+        p += 8;
+    }
+    for (i = 0; i < times; ++i) {
+        const char *g;
+        for (g = f; *g; ++g) {
+            if (*g == 'k' || *g == 'v') {
+                p = put_string(p, (uint32_t)*g);
+            } else {
+                cdp__put_u64(p, pick(4));
+                p += *g == 'i' ? 8 : 4;
+            }
+        }
+    }
+    return p;
+}
+
+static uint8_t *put_answer(uint8_t *p) {
+    const uint32_t kind = pick(6);
+    if (kind < 3) {
+        *p++ = (uint8_t)(pick(10) ? kind % 2 : pick(256));
+        if (kind == 2 || pick(2)) return p;
+    }
+    cdp__put_u64(p, pick(20) ? pick(6) : pick(2) ? 1001 : UINT64_MAX);
+    return p + 8 + (kind == 4 ? pick(12) : kind == 5 ? 5 : 0);
+}
+
+static size_t make_input(uint64_t seed, uint8_t *out) {
+    static uint8_t body[65536];
+    uint8_t *p = out, *q = body;
+    uint64_t at = 0, total;
+    uint32_t n = 1 + pick(40), mode, i;
+    random_state = seed;
+    mode = pick(16);
+    memset(body, 0, sizeof body);
+    *p++ = (uint8_t)((mode < 7 ? 0 : mode < 11 ? 0x40 : mode < 15 ? 0x80 : 0xc0) | (pick(64) & (pick(3) ? 0x33 : 0x3f)));
+    if (out[0] >> 6 == 1) *p++ = (uint8_t)pick(256);
+    else if (out[0] >> 6 != 3 && out[0] & 1) *p++ = (uint8_t)pick(64);
+    if (out[0] >> 6 != 1 && out[0] >> 6 != 3 && out[0] & 2) *p++ = (uint8_t)pick(128);
+    if (out[0] >> 6 == 1 && pick(20)) memcpy(q, "\0\xce\xf7\x85\x3c", 5), q += 5;
+    for (i = 0; i < n; ++i) {
+        if (out[0] >> 6 == 2) q = put_answer(q);
+        else if (out[0] >> 6 == 3) *q++ = (uint8_t)("0123456789abcf.:[]%- "[pick(21)]);
+        else q = put_command(q);
+    }
+    total = (uint64_t)(q - body);
+    if (pick(3) == 0)
+        for (i = 0; i < 1 + pick(4); ++i) body[pick((uint32_t)total)] = (uint8_t)pick(256);
+    if (out[0] >> 6 == 1 || out[0] >> 6 == 3) {
+        memcpy(p, body, (size_t)total);
+        return (size_t)(p - out) + (size_t)total;
+    }
+    while (at < total) { /* in pieces, to several connections; a command may go on on the same one */
+        const uint64_t piece = cdp__min(1 + pick(pick(3) ? 60 : 255), total - at);
+        *p++ = (uint8_t)(pick(5) ? pick(256) & 0xb7 : pick(256));
+        *p++ = (uint8_t)piece;
+        memcpy(p, body + at, (size_t)piece);
+        p += piece;
+        at += piece;
+    }
+    return (size_t)(p - out);
+}
+
+static void replay(const char *path) {
+    static uint8_t data[1 << 20];
+    FILE *f = fopen(path, "rb");
+    size_t n;
+    if (!f) fuzz_broken(path, 0);
+    n = fread(data, 1, sizeof data, f);
+    fclose(f);
+    LLVMFuzzerTestOneInput(data, n);
+}
+
+int main(int argc, char **argv) {
+    static uint8_t data[1 << 18];
+    uint64_t first = 1, last = 20000, seed;
+    int i;
+    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
+    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
+    else
+        for (i = 1; i < argc; ++i) replay(argv[i]);
+    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
+    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
+    return 0;
+}
+#endif
