@@ -41,8 +41,9 @@
         wire             requests as bytes: an incremental parser, writers (pure)
         number           decimal text and 64-bit integers                  (pure)
         kv               the map: memory accounting, no clock, no socket, no lock
-        request, buffer  what the stores share
+        request          what all stores do with one
         store-hash       the map behind a lock
+        buffer           bytes on their way
         store-tcp-server connections, waiters, last wills
         store-tcp-client connecting, one request at a time on the wire
         store-prefix     renames keys on their way to another store
@@ -203,6 +204,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(cdp_store *store, const char *
 /* *was_there may be NULL. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(cdp_store *store, const char *key, bool *was_there);
 
+/* All keys of the whole store, also those under other prefixes. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
 
 /* key += value; an absent key counts as empty. */
