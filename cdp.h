@@ -409,6 +409,7 @@ typedef struct cdp_transport {
     void (*destroy)(void *self);
 } cdp_transport;
 
+/* For wait() above; NULL is allowed. */
 CDP_API void cdp_lock_release(cdp_lock *lock);
 CDP_API void cdp_lock_acquire(cdp_lock *lock);
 
@@ -588,6 +589,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
    effect at the next backward_begin; STATE inside a backward pass. */
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
 
+/* A copy of the figures so far; zeros for NULL. From the thread that trains. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
 
 /* ---- >>c++ ------------------------------------------------------------------------------------------------------ */
@@ -2060,6 +2062,7 @@ struct cdp_group {
     /* failure */
     cdp__health health;
     cdp_error error;
+    uint64_t answer_ns; /* how long peers' own ABORTs are awaited */
     uint64_t settle_ns; /* deadline of SETTLING, then of passing the failure on */
     uint8_t abort_frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
     uint32_t abort_bytes;
@@ -2082,6 +2085,7 @@ struct cdp_group {
 #define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that the reduction reads what the socket just wrote */
 #define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
 #define CDP__TELL_MS 50u                /* how long a failed group tries to pass its cause on */
+#define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
 
 CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return g->queue_used ? &g->queue[g->queue_at] : NULL; }
@@ -2118,22 +2122,26 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     }
     g->health = CDP__FAILED;
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
+    g->answer_ns = g->settle_ns - (CDP__TELL_MS - CDP__ANSWER_MS) * CDP__MS;
     if (g->transport.failed) g->transport.failed(g->transport.self, cause);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
 /* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this rank. */
-CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
+CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     cdp__text t = {g->error.text, sizeof g->error.text, 0};
     char origin[24];
     cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
     g->error = *cause;
     g->error.rank = (int32_t)g->desc.rank;
-    if (cause->origin != g->error.rank) { /* its own words may come back to a rank before it has spoken */
-        cdp__text_add(&t, "rank %u/%u: told by ", g->desc.rank, g->desc.world_size);
-        if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
-        cdp__text_add(&t, "%s", cause->text);
-    }
+    if (cause->origin == g->error.rank) return; /* its own words may come back to a rank before it has spoken */
+    cdp__text_add(&t, "rank %u/%u: told by ", g->desc.rank, g->desc.world_size);
+    if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
+    cdp__text_add(&t, "%s", cause->text);
+}
+
+CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
+    cdp__group_quote(g, cause);
     cdp__group_publish(g, cause);
 }
 
@@ -2166,7 +2174,34 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
     else cdp__group_publish(g, &cause);
 }
 
-/* Peer p announced an ABORT frame: read its payload as it comes, then fail with what it says. */
+/* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
+CDP__PRIVATE const cdp__move *cdp__exec_late(const cdp_group *g) {
+    const cdp__move *late = NULL;
+    uint32_t i;
+    for (i = 0; i < g->move_count && g->running; ++i)
+        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)) late = &g->moves[i];
+    return late;
+}
+
+/* What to make of p's ABORT. It is the cause, with one exception: ranks that wait for each other in a chain reach their
+   deadlines together. Then each knows only its neighbour, and the one nearer to the end of the chain knows better. */
+CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error *cause) {
+    const int32_t me = (int32_t)g->desc.rank;
+    const bool ours = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT && g->error.origin == me;
+    const cdp__move *late = cdp__exec_late(g);
+    if (cause->status == CDP_ERR_TIMEOUT && cause->peer == me && cause->origin != me) {
+        if (ours) return;
+        if (g->health == CDP__HEALTHY && late && late->step.peer != cause->origin) {
+            cdp__fail_peer(CDP_ERR_TIMEOUT, late->step.peer, 0, "rank %d has given up waiting for this rank, which waits for rank %d", (int)cause->origin, (int)late->step.peer);
+            cdp__group_fail_last(g);
+            return;
+        }
+    }
+    if (g->health != CDP__FAILED) cdp__group_adopt(g, cause);
+    else if (ours && g->error.peer == (int32_t)p && cause->peer != me) cdp__group_quote(g, cause);
+}
+
+/* Peer p announced an ABORT frame: read its payload as it comes. */
 CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
     const uint32_t p = (uint32_t)g->abort_from;
     cdp__peer *peer = &g->peers[p];
@@ -2188,7 +2223,7 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
         cdp__group_fail_last(g);
         return;
     }
-    cdp__group_adopt(g, &cause);
+    cdp__exec_take_abort(g, p, &cause);
 }
 
 CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
@@ -2484,15 +2519,6 @@ CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
     else cdp__exec_complete(g);
 }
 
-/* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
-CDP__PRIVATE const cdp__move *cdp__exec_late(const cdp_group *g) {
-    const cdp__move *late = NULL;
-    uint32_t i;
-    for (i = 0; i < g->move_count && g->running; ++i)
-        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)) late = &g->moves[i];
-    return late;
-}
-
 CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__move *late = cdp__exec_late(g);
     const cdp__op *op = cdp__exec_head(g);
@@ -2563,7 +2589,8 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
     return r > 0 ? r : 0;
 }
 
-/* True while there is time, and some peer has not been told or has not answered with its own ABORT. */
+/* True while there is time, and some peer has not been told, or might still answer with its own ABORT (which empties the
+   connection, see cdp__exec_drain). An answer comes at once or not at all: it is awaited for CDP__ANSWER_MS only. */
 CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
@@ -2574,8 +2601,9 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
         if (!peer->used && g->transport.linked && g->transport.linked(g->transport.self, p)) peer->used = peer->tell = true; /* it has just come */
         if (!peer->used) continue;
         while (peer->tell && cdp__exec_tell(g, p) > 0) {}
-        cdp__exec_drain(g, p);
-        more = more || peer->tell || !peer->heard;
+        if (g->abort_from < 0) cdp__exec_drain(g, p);
+        if (g->abort_from >= 0) cdp__exec_read_abort(g);
+        more = more || peer->tell || (!peer->heard && now < g->answer_ns) || g->abort_from >= 0;
     }
     if (!more) g->settle_ns = CDP__NEVER;
     return more;
@@ -2603,6 +2631,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
 
 /* When the group wants to be looked at again even if nothing arrives. */
 CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
+    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
     return g->running ? cdp__min(g->soonest_ns, g->long_ns) : g->soonest_ns;
 }

@@ -217,6 +217,7 @@ typedef struct cdp__link {
     uint32_t hello_sent, hello_got;
     uint8_t *rx;
     uint32_t rx_at, rx_used;
+    bool was_up;
     bool wanted;           /* the executor asked for bytes and got none: it will read them itself */
     cdp_status status;
     int32_t lost_errno;    /* 0: the stream ended */
@@ -250,6 +251,7 @@ typedef struct cdp__mesh {
     const cdp_os *os;
     cdp__loop loop;
     cdp__io listener;
+    cdp__timer accept_timer;
     cdp_addr at; /* where this rank listens */
     uint8_t job[CDP__JOB_BYTES];
     uint64_t start_ns;
@@ -270,6 +272,10 @@ typedef struct cdp__mesh {
     cdp_error note_error;    /* the note that this rank has left */
     uint8_t note[CDP__ABORT_MAX];
     bool watching;
+    bool claimed; /* this rank is known to be ours */
+    bool started; /* it has met all others */
+    bool leaving; /* only the cause is still to be told, to those who come now */
+    cdp_error cause;
     bool failing; /* this rank knows of a failure */
     cdp__asking asking;
     bool noting;
@@ -282,6 +288,7 @@ typedef struct cdp__mesh {
 
 CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     if (l->state == CDP__LINK_LOST) return;
+    l->was_up = l->state == CDP__LINK_UP;
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
@@ -357,6 +364,20 @@ CDP__PRIVATE void cdp__link_recv_welcome(cdp__link *l) {
     cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
 }
 
+/* Nothing was said over this link yet, so an ABORT frame can go out as it is. */
+CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
+    uint8_t frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
+    cdp__frame f;
+    cdp_iov v;
+    memset(&f, 0, sizeof f);
+    f.type = CDP__FRAME_ABORT;
+    f.bytes = cdp__error_encode(&l->mesh->cause, frame + CDP__FRAME_BYTES);
+    cdp__frame_encode(&f, frame);
+    v.data = frame;
+    v.bytes = CDP__FRAME_BYTES + f.bytes;
+    (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1); /* a fresh socket takes it whole, or is lost anyway */
+}
+
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
@@ -386,7 +407,10 @@ CDP__PRIVATE void cdp__link_event(cdp__io *io) {
         l->state = CDP__LINK_GREETING;
         cdp__link_fill_hello(l, CDP__HELLO);
     }
-    if (l->state == CDP__LINK_WELCOMING && cdp__link_send_hello(l)) l->state = CDP__LINK_UP;
+    if (l->state == CDP__LINK_WELCOMING && cdp__link_send_hello(l)) {
+        l->state = CDP__LINK_UP;
+        if (l->mesh->leaving) cdp__link_tell(l);
+    }
     if (l->state == CDP__LINK_GREETING && cdp__link_send_hello(l)) cdp__link_recv_welcome(l);
     if (!l->wanted) cdp__link_read_ahead(l);
 }
@@ -528,12 +552,23 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
 }
 
 /* Strangers may come in any number and stay: whoever has been silent longest makes room for the next, since a rank says
-   its HELLO at once. */
-CDP__PRIVATE void cdp__mesh_make_room(cdp__mesh *m) {
+   its HELLO at once. True when somebody had to go. */
+CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__visitor *oldest = m->visitors;
-    if (m->visitor_count < m->desc.world_size + 64) return;
+    if (!oldest || m->visitor_count < most) return false;
     while (oldest->next) oldest = oldest->next;
     cdp__visitor_close(oldest);
+    return true;
+}
+
+CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
+
+/* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it stays `ready`, so nobody polls
+   for it). True: try again now. */
+CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
+    if (cdp__mesh_make_room(m, 1)) return true;
+    cdp__loop_timer_set(&m->loop, &m->accept_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
+    return false;
 }
 
 CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
@@ -542,8 +577,12 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
         cdp_addr from;
         cdp__visitor *g;
         const int32_t fd = m->os->accept(m->os->user, io->fd, &from);
-        if (fd < 0) break; /* nobody there; or out of descriptors: the next event tries again */
-        cdp__mesh_make_room(m);
+        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
+            if (cdp__mesh_accept_later(m)) continue;
+            return;
+        }
+        if (fd < 0) break; /* nobody there */
+        cdp__mesh_make_room(m, m->desc.world_size + 64);
         g = (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
         if (!g) {
             m->os->close(m->os->user, fd);
@@ -727,20 +766,22 @@ CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
 
 /* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die, and the store with it, knows
    enough; others had better wait whether somebody tells them more. If nobody does, a rank 0 that went without a word
-   explains why a third one left, and a silent one why everybody waits. */
+   explains why a third one left, and a silent one why everybody waits. A rank 0 that took its leave explains nothing. */
 CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
+    const bool stranger = e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up; /* it could not have told us */
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
     if (!last) return 0;
     if (m->desc.external_store || m->desc.rank == 0) return -1;
-    if (silent && e->status == CDP_ERR_TIMEOUT) cdp__mesh_blame(e, 0);
-    if (silent || e->status != CDP_ERR_PEER_LOST) return -1;
-    if (m->watch_rq.status == CDP_ERR_STORE) {
-        cdp__text_add(&t, "; rank 0 is gone, too, and its store with it");
+    if (silent && e->status == CDP_ERR_TIMEOUT) {
+        cdp__mesh_blame(e, 0);
+    } else if (silent && stranger) {
+        cdp__text_add(&t, "; and rank 0 does not answer");
         e->peer = 0;
-    } else {
-        cdp__text_add(&t, "; rank 0 has left, too");
+    } else if (!silent && e->status == CDP_ERR_PEER_LOST) {
+        cdp__text_add(&t, "; rank 0 is gone, too, and its store with it");
+        if (m->watch_rq.status == CDP_ERR_STORE) e->peer = 0;
     }
     return -1;
 }
@@ -771,6 +812,7 @@ CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
 CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
     cdp__mesh *m = (cdp__mesh *)self;
     m->failing = true;
+    m->cause = *e;
     if (m->store && m->asking == CDP__ASK_NOTHING) cdp__mesh_ask_cause(m, e);
 }
 
@@ -790,11 +832,15 @@ CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
 
 CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
-/* The rank that serves the store has failed: the others still want to read why there. Until they have gone, or for
-   CDP__SETTLE_MS. */
+/* A failed rank does not leave at once. The one that serves the store waits until the others have read the cause there and
+   gone; while starting CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
-    const uint64_t until = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
-    while (cdp__store_server_clients(m->server) > (m->store ? 1u : 0u) + (m->watch ? 1u : 0u) && m->os->now_ns(m->os->user) < until)
+    const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
+    const uint64_t until = m->os->now_ns(m->os->user) + (m->server ? CDP__SETTLE_MS : CDP__TELL_MS) * CDP__MS;
+    const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
+    if (!m->server && !store_gone) return;
+    m->leaving = true;
+    while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
 }
 
@@ -803,12 +849,13 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
-    if (m->server && (m->failing || cdp__store_server_has(m->server, m->fail_key))) cdp__mesh_linger(m);
+    if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key))) cdp__mesh_linger(m);
     while (m->visitors) cdp__visitor_close(m->visitors);
     for (i = 0; m->links && i < m->desc.world_size; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
     }
+    cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
     if (m->noting && m->note_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->note_rq);
@@ -826,8 +873,36 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name), claim/<rank> (who has the
    rank), addr/<rank> (where it listens), done/<rank> (it has read everything), fail (the first cause of a failure),
-   wait/<rank> (whom it has been waiting for, when that takes long). While a rank is starting, its last will is a cause under "fail": so the death of a process that nobody has a
-   connection to yet ends the others' wait. */
+   wait/<rank> (whom it waits for, when that takes long). From its claim on until it has started, a rank's last will is a
+   cause under "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
+
+/* Ranks that have finished starting may be connected to this one already. What they have said is read, lest a reset
+   overtakes what they are told. */
+CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
+    uint32_t r;
+    m->cause = *e;
+    for (r = 0; r < m->desc.world_size; ++r) {
+        if (m->links[r].state != CDP__LINK_UP) continue;
+        cdp__link_tell(&m->links[r]);
+        cdp__link_read_ahead(&m->links[r]);
+    }
+}
+
+/* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are not the job's. */
+CDP__PRIVATE bool cdp__mesh_belongs(cdp__mesh *m) {
+    cdp_store_request rq;
+    char key[96];
+    if (m->claimed) return true;
+    cdp__mesh_key(m, key, "done", 0);
+    m->ask_key.data = key;
+    m->ask_key.bytes = strlen(key);
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_CHECK;
+    rq.key_count = 1;
+    rq.keys = &m->ask_key;
+    return cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK && !rq.number;
+}
+
 /* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
 CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
     cdp_error e = *cdp_last_error();
@@ -841,7 +916,7 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
         e.peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
-    if (m->store) {
+    if (m->store && cdp__mesh_belongs(m)) {
         m->ask_key.data = m->fail_key;
         m->ask_key.bytes = strlen(m->fail_key);
         m->ask_values[0].data = NULL;
@@ -856,6 +931,7 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
         told = cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK;
         if (told) cdp_store_request_free(m->store, &rq);
     }
+    cdp__mesh_tell_links(m, &e);
     if (!told && m->watch) cdp__tcp_store_abandon(m->watch); /* then the last will tells the others */
     *cdp__error_slot() = e;
     return e.status;
@@ -1023,6 +1099,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
                             other ? other + 1 : "?", at);
     }
     cdp_store_free(m->store, value);
+    m->claimed = st == CDP_OK;
     return st;
 }
 
@@ -1056,13 +1133,24 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
+CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     cdp_tcp_store_desc d;
-    uint8_t will[CDP__ABORT_MAX];
-    cdp_error e;
-    cdp_status st = CDP_OK;
+    memset(&d, 0, sizeof d);
+    d.host = m->desc.master_addr;
+    d.port = m->desc.master_port;
+    d.timeout_ms = m->desc.init_timeout_ms;
+    d.os = m->os;
+    d.logger = m->desc.logger;
+    d.loop = &m->loop;
+    return d;
+}
+
+/* Rank 0 serves the store unless somebody else does; everybody connects. */
+CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m) {
+    cdp_tcp_store_desc d;
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
+        cdp_status st;
         memset(&s, 0, sizeof s);
         s.host = m->desc.master_addr;
         s.port = m->desc.master_port;
@@ -1072,15 +1160,18 @@ CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
         st = cdp_store_server_create(&s, &m->server);
         if (st != CDP_OK) return st;
     }
-    memset(&d, 0, sizeof d);
-    d.host = m->desc.master_addr;
-    d.port = m->desc.master_port;
-    d.timeout_ms = m->desc.init_timeout_ms;
-    d.os = m->os;
-    d.logger = m->desc.logger;
-    d.loop = &m->loop;
-    st = cdp_tcp_store_create(&d, &m->store);
-    if (st != CDP_OK) return st;
+    d = cdp__mesh_store_desc(m);
+    return cdp_tcp_store_create(&d, &m->store);
+}
+
+/* From here on a failure of any rank is noticed while this one waits, and its own death by the others. Not before it has its
+   rank: a stray process that tries to join a running job must not end it. */
+CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
+    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    uint8_t will[CDP__ABORT_MAX];
+    cdp_error e;
+    cdp_status st;
+    (void)deadline_ns;
     cdp__error_clear(&e, CDP_ERR_PEER_LOST, "");
     e.peer = (int32_t)m->desc.rank;
     e.origin = 0;
@@ -1089,12 +1180,8 @@ CDP__PRIVATE cdp_status cdp__mesh_open_stores(cdp__mesh *m) {
     d.will_key = m->fail_key;
     d.will_value.data = will;
     d.will_value.bytes = cdp__error_encode(&e, will);
-    return cdp_tcp_store_create(&d, &m->watch);
-}
-
-/* From here on a failure of any rank is noticed while this one waits. */
-CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
-    (void)deadline_ns;
+    st = cdp_tcp_store_create(&d, &m->watch);
+    if (st != CDP_OK) return st;
     m->watch_key.data = m->fail_key;
     m->watch_key.bytes = strlen(m->fail_key);
     m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_WAIT, &m->watch_key, 1, NULL);
@@ -1109,16 +1196,17 @@ CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
 
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
-    cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_start_watch, cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_exchange, cdp__mesh_all_done};
+    cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_all_done};
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
-    st = cdp__mesh_open_stores(m);
+    st = cdp__mesh_open_store(m);
     for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
         cdp__mesh_time_left(m, deadline_ns);
         st = steps[i](m, deadline_ns);
     }
-    if (st == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
+    m->started = st == CDP_OK;
+    if (m->started) cdp__tcp_store_withdraw_will(m->watch);
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
 

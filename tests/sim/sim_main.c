@@ -1226,6 +1226,9 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
         if (o->error.peer == 0 && strstr(o->error.text, "no store answered")) continue; /* the job was over before it came */
         if (r->fault_kind == F_CONFIG && (o->error.peer == r->fault.b || o->error.origin == r->fault.b || o->error.origin == r->fault.a)) continue; /* the rank it took; or rank 0, says it */
         if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH || r->fault_kind == F_ISOLATE) && o->error.origin == r->fault.a) continue; /* it says so itself */
+        /* Rank 0 took its leave, and its store with it; those who needed it are gone, too, and were never connected to this one.
+           Nobody is left who knows the order: both are named. */
+        if (r->fault_kind == F_LEAVE && r->fault.a == 0 && strstr(o->error.text, "rank 0 is gone, too")) continue;
         if (r->fault_kind == F_NOMEM && r->fault.a == 0 && o->error.peer >= 0) continue; /* its store may fail somebody else for it */
         snprintf(text, size, "node %u blames rank %d: %s: %s (%s)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.where);
         return V_BLAME;
