@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 BUILD   ?= build
 CC      := gcc
-SEEDS   ?= 1..1500
+SEEDS   ?= 1..1000
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 
 CFLAGS  := -O2 -g -std=gnu11 -Wall -Wextra -Wshadow -Wpointer-arith -Wundef
@@ -18,6 +18,7 @@ UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c)
+FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/*.c)
 DEMO_SRC  := $(wildcard examples/03_train_text.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
@@ -26,10 +27,11 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
 ROUNDS   := $(ROUND_SRC:tests/sim/rounds.c=rounds)
+FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(SIM) $(ROUNDS)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(FUZZ) $(SIM) $(ROUNDS)
 
 .PHONY: help demo examples test sim bench sanitize clean
 .DEFAULT_GOAL := help
@@ -70,6 +72,9 @@ $(BUILD)/$(1)/%_no_threads: tests/unit/%.c
 $(BUILD)/$(1)/%: tests/procs/%.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
+$(BUILD)/$(1)/%: tests/fuzz/%.c
+	@mkdir -p $$(@D)
+	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/sim: tests/sim/sim_main.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
@@ -89,33 +94,31 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 
 # ---- what is run ----
 
-# $(1): folder below BUILD, $(2): factor of the time limits, $(3): seeds of the simulation, $(4): what to put before
-suites = \
-    $(foreach t,$(UNIT) $(NO_THREADS),'$(t)|$(2)00|$(4) $(BUILD)/$(1)/$(t)') \
-    $(foreach t,$(ROUNDS),'$(t)|$(2)00|$(4) $(BUILD)/$(1)/$(t)') \
-    $(if $(3),$(foreach t,$(SIM),'$(t)|$(2)00|$(4) $(BUILD)/$(1)/$(t) --seeds $(3) --jobs $(JOBS)')) \
-    $(foreach t,$(PROCS),'$(t)|$(2)00|$(4) $(BUILD)/$(1)/$(t)')
+# Suites as tests/run_all.sh takes them: 'name|seconds|command'. $(1): folder below BUILD, $(2): seconds for each,
+# $(3): seeds of the simulation, $(4): names of programs, $(5): what to put before each.
+suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))')
+
+RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
 test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
-	@BUILD='$(BUILD)' JOBS='$(JOBS)' bash tests/run_all.sh $(BUILD)/logs \
+	@$(RUN) $(BUILD)/logs \
 	    'sources|60|bash tests/check_sources.sh' \
-	    'compile|300|bash tests/compile/run.sh' \
-	    $(call suites,test,3,$(SEEDS),) \
-	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|300|bash tests/procs/test_cdprun.sh') \
-	    'examples|300|bash tests/run_examples.sh'
+	    'compile|600|bash tests/compile/run.sh' \
+	    $(call suites,test,600,$(SEEDS),$(PROGRAMS)) \
+	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
+	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
+	    'examples|600|bash tests/run_examples.sh'
 
 sim: $(SIM:%=$(BUILD)/test/%)
-	@bash tests/run_all.sh $(BUILD)/logs 'sim|36000|$(BUILD)/test/sim --seeds $(SEEDS) --jobs $(JOBS)'
+	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
 
-# Some kernels place a program where ThreadSanitizer cannot live; without randomised addresses it always works.
-STILL := $(shell setarch -R true 2>/dev/null && echo setarch -R)
-sanitize: export ASAN_OPTIONS := allocator_may_return_null=1:detect_stack_use_after_return=0
-sanitize: export TSAN_OPTIONS := halt_on_error=0:second_deadlock_stack=1
-sanitize: $(PROGRAMS:%=$(BUILD)/asan/%) $(patsubst %,$(BUILD)/tsan/%,$(UNIT) $(PROCS))
-	@echo 'AddressSanitizer, UndefinedBehaviorSanitizer:'
-	@BUILD='$(BUILD)' JOBS='$(JOBS)' bash tests/run_all.sh $(BUILD)/logs/asan $(call suites,asan,9,1..200,) | tee $(BUILD)/asan.txt; exit $${PIPESTATUS[0]}
-	@echo 'ThreadSanitizer (not of the simulation, which has one thread):'
-	@BUILD='$(BUILD)' JOBS='$(JOBS)' bash tests/run_all.sh $(BUILD)/logs/tsan $(patsubst %,'%|900|$(STILL) $(BUILD)/tsan/%',$(UNIT) $(PROCS)) | tee $(BUILD)/tsan.txt; exit $${PIPESTATUS[0]}
+# Some kernels place a program where ThreadSanitizer cannot live; without randomised addresses it always works. The
+# simulation and the round functions have one thread, so they are left out there.
+STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+THREADED := $(UNIT) $(PROCS)
+sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
+sanitize: $(PROGRAMS:%=$(BUILD)/asan/%) $(THREADED:%=$(BUILD)/tsan/%)
+	@$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(PROGRAMS))) $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL)))
 
 bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \

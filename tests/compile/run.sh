@@ -1,0 +1,272 @@
+#!/usr/bin/env bash
+# Compiles the headers in every way in which somebody may use them, with every warning an error, and looks into the
+# objects: a test that compiled nothing fails. JOBS: how many compilers at once. Ends with "N passed, N failed".
+#
+# Each test is a function below; `job` runs one in a process of its own.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD
+export LC_ALL=C
+
+STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror'
+C_ONLY='-Wstrict-prototypes'
+
+macro_of() { # cdp.h -> CDP_IMPL_INCLUDED, cdp_tcp.h -> CDP_TCP_IMPL_INCLUDED
+    case $1 in
+    cdp.h) echo CDP_IMPL_INCLUDED ;;
+    *) basename "$1" .h | tr '[:lower:]' '[:upper:]' | sed 's/$/_IMPL_INCLUDED/' ;;
+    esac
+}
+guard_of() { macro_of "$1" | sed 's/_IMPL_INCLUDED/_INCLUDED/'; }
+own_macro_of() { # what implements this header alone
+    case $1 in
+    cdp.h) echo CDP_CORE_IMPLEMENTATION ;;
+    *) basename "$1" .h | tr '[:lower:]' '[:upper:]' | sed 's/$/_IMPLEMENTATION/' ;;
+    esac
+}
+
+die() { echo "$*"; exit 1; }
+
+# Every header that $1 implements really was implemented.
+proof() {
+    for h in $1; do printf '#ifndef %s\n#error "%s was not implemented"\n#endif\n' "$(macro_of "$h")" "$h"; done
+}
+below() { # a header and what it brings along
+    case $1 in
+    cdp.h) echo cdp.h ;;
+    cdp_tcp.h) echo cdp_tcp.h cdp_store.h cdp.h ;;
+    *) echo "$1" cdp.h ;;
+    esac
+}
+
+# What an object exports: only cdp_ names, at least 20 of them, none with a double underscore.
+exports_only_api() {
+    local names bad
+    names=$(nm -g --defined-only "$1" | awk '{print $3}')
+    bad=$(grep -vE '^cdp_[a-z0-9]' <<< "$names" | grep -v '^main$')
+    [ -z "$bad" ] || die "exported without the prefix: $bad"
+    bad=$(grep '__' <<< "$names")
+    [ -z "$bad" ] || die "private names exported: $bad"
+    [ "$(grep -c '^cdp_' <<< "$names")" -ge 20 ] || die "only $(grep -c '^cdp_' <<< "$names") functions exported: was it implemented?"
+}
+exports_nothing() {
+    local names
+    names=$(nm -g --defined-only "$1" | awk '{print $3}' | grep -v '^main$')
+    [ -z "$names" ] || die "declarations alone export: $names"
+}
+
+# A user of the API in the common subset of C and C++.
+user_of() {
+    printf '#include "%s"\n' "$1"
+    cat <<'EOS'
+#include <string.h>
+int main(void) {
+    cdp_group_desc d;
+    cdp_group *g;
+    float x = 1;
+    memset(&d, 0, sizeof d);
+    d.world_size = 1;
+    if (cdp_group_create(&d, &g) != CDP_OK) return 1;
+    if (cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_AVG) != CDP_OK || x != 1) return 2;
+    cdp_group_destroy(g);
+    return cdp_size(NULL) != 0;
+}
+EOS
+}
+
+compile() { # compiler and flags, source, object
+    # shellcheck disable=SC2086
+    $1 $warnings -I"$root" -c "$2" -o "$3" || exit 1
+    [ -s "$3" ] || die 'no object'
+}
+set_language() { # compiler, standard
+    case $2 in
+    *++*) ext=cc warnings=$STRICT ;;
+    *) ext=c warnings="$STRICT $C_ONLY" ;;
+    esac
+}
+
+# ---- the tests; arguments: compiler, standard, optimisation, header, ... ----
+
+t_implementation() { # implementation, and a user, in one file; the program runs
+    set_language "$1" "$2"
+    { echo '#define CDP_IMPLEMENTATION'; user_of "$4"; proof "$(below "$4")"; } > "one.$ext"
+    compile "$1 -std=$2 -$3" "one.$ext" one.o
+    exports_only_api one.o
+    $1 one.o -o one -pthread -lm && ./one || die "the program returned $?"
+}
+t_declarations() { # included twice, without any define: nothing comes of it
+    set_language "$1" "$2"
+    printf '#include "%s"\n#include "%s"\n#ifndef %s\n#error "nothing was included"\n#endif\n#ifdef %s\n#error "this implements"\n#endif\nextern int something;\nint something_to_compile(void);\nint main(void) { return (int)sizeof(cdp_group_desc) == 0; }\n' \
+        "$4" "$4" "$(guard_of "$4")" "$(macro_of "$4")" > "decl.$ext"
+    compile "$1 -std=$2 -$3" "decl.$ext" decl.o
+    exports_nothing decl.o
+}
+t_later() { # first the declarations, then in the same file the implementation
+    set_language "$1" "$2"
+    { printf '#include "%s"\n#define CDP_IMPLEMENTATION\n' "$4"; user_of "$4"; proof "$(below "$4")"; } > "later.$ext"
+    compile "$1 -std=$2 -$3" "later.$ext" later.o
+    exports_only_api later.o
+}
+t_own_macro() { # each header answers to its own macro
+    set_language "$1" "$2"
+    { printf '#define %s\n' "$(own_macro_of "$4")"; user_of "$4"; printf '#ifndef %s\n#error "not implemented"\n#endif\n' "$(macro_of "$4")"; } > "own.$ext"
+    compile "$1 -std=$2 -$3" "own.$ext" own.o
+    exports_only_api own.o
+}
+t_two_files() { # implementation in the language of $1, user in that of $5
+    set_language "$1" "$2"
+    { printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$4"; proof "$(below "$4")"; } > "impl.$ext"
+    compile "$1 -std=$2 -$3" "impl.$ext" impl.o
+    exports_only_api impl.o
+    set_language "$5" "$6"
+    user_of "$4" > "user.$ext"
+    compile "$5 -std=$6 -$3" "user.$ext" user.o
+    exports_nothing user.o
+    nm -u user.o | grep -q cdp_group_create || die 'the user does not use it'
+    $5 impl.o user.o -o two -pthread -lm && ./two || die "the program returned $?"
+}
+t_static() { # two files of one program with a private copy each
+    set_language "$1" "$2"
+    { printf '#define CDP_STATIC\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "a.$ext"
+    sed 's/int main/int other(void);\nint other/' "a.$ext" > "b.$ext"
+    warnings="$warnings -Wno-unused-function"
+    compile "$1 -std=$2 -$3" "a.$ext" a.o
+    compile "$1 -std=$2 -$3" "b.$ext" b.o
+    exports_nothing a.o
+    $1 a.o b.o -o both -pthread -lm && ./both || die "the program returned $?"
+}
+t_option() { # $5: a CDP_NO_ macro
+    set_language "$1" "$2"
+    { printf '#define %s\n#define CDP_IMPLEMENTATION\n' "$5"; user_of "$4"; proof "$(below "$4")"; } > "option.$ext"
+    compile "$1 -std=$2 -$3" "option.$ext" option.o
+    exports_only_api option.o
+    local libs=-pthread used=
+    case $5 in
+    CDP_NO_STDIO) used=$(nm -u option.o | grep -E ' (v?f?printf|v?sn?printf|puts|fputs|fopen|fwrite|stderr|stdout|fflush)(@|$)') ;;
+    CDP_NO_THREADS) used=$(nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)') libs= ;;
+    CDP_NO_LOG_STRINGS) ;;
+    esac
+    [ -z "$used" ] || die "$5 still uses: $used"
+    # shellcheck disable=SC2086
+    $1 option.o -o option $libs -lm && ./option || die "the program returned $?"
+}
+t_no_asserts() {
+    set_language "$1" "$2"
+    { printf '#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "ndebug.$ext"
+    compile "$1 -std=$2 -$3 -DNDEBUG" "ndebug.$ext" ndebug.o
+    nm -u ndebug.o | grep -q assert && die 'assertions are still there'
+    { printf '#define CDP_ASSERT(x) ((void)0)\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "own_assert.$ext"
+    compile "$1 -std=$2 -$3" "own_assert.$ext" own_assert.o
+    nm -u own_assert.o | grep -q assert && die 'CDP_ASSERT is not used everywhere'
+    return 0
+}
+t_system_header_first() { # -std=c11 and a system header before ours: the documented #error, and its documented cure
+    { printf '#include <stdlib.h>\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; } > first.c
+    if $1 -std=c11 -I"$root" -c first.c -o first.o > first.txt 2>&1; then die 'it compiled'; fi
+    grep -q 'error:.*a system header was included before cdp.h' first.txt || { head -n 5 first.txt; die 'another error'; }
+    { printf '#define _DEFAULT_SOURCE 1\n'; cat first.c; } > cured.c
+    set_language "$1" c11
+    compile "$1 -std=c11 -$3" cured.c cured.o
+    exports_only_api cured.o
+}
+t_mixed_versions() { # a header of another version is refused
+    mkdir -p mixed && cp "$root"/cdp*.h mixed
+    sed -i 's/^#define CDP_VERSION_PATCH .*/#define CDP_VERSION_PATCH 99/' mixed/cdp.h
+    printf '#include "%s"\n' "$4" > mixed/m.c
+    if $1 -Imixed -c mixed/m.c -o mixed/m.o > mixed.txt 2>&1; then die 'it compiled'; fi
+    grep -q 'error:.*version' mixed.txt || { head -n 5 mixed.txt; die 'another error'; }
+}
+t_example() { # examples are free of warnings; `make examples` compiles them as their first comment says
+    (cd "$root" && gcc -O0 "$4" -o "$OLDPWD/example" -pthread -lm -Wall -Wextra -Werror) || exit 1
+    [ -x example ] || die 'no program'
+}
+t_sizes() {
+    printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$4" > size.c
+    local cpu text_data TIMEFORMAT='%U %S'
+    cpu=$( { time $1 -std=gnu11 -O2 -I"$root" -c size.c -o size.o; } 2>&1) || die "$cpu"
+    cpu=$(awk '{printf "%d", ($1 + $2) * 1000}' <<< "$cpu") # processor time: other tests run beside this one
+    text_data=$(size size.o | awk 'NR == 2 {print $1 + $2}')
+    echo "INFO $text_data bytes of text and data, compiled in $cpu ms"
+    [ "$text_data" -gt 10000 ] || die 'too small to be true'
+    [ "$text_data" -lt 300000 ] || die 'larger than 300000 bytes'
+    [ "$cpu" -lt "${COMPILE_MS:-30000}" ] || die "compiling takes longer than $COMPILE_MS ms"
+}
+
+# ---- runs one test, says how it went in one piece ----
+
+if [ "${1-}" = job ]; then
+    shift
+    dir=$(mktemp -d "$WORK/XXXXXX") || exit 1
+    cd "$dir" || exit 1
+    if text=$("$@" 2>&1); then
+        info=$(grep '^INFO' <<< "$text")
+        printf '%s\n' "ok $*${info:+ (${info#INFO })}"
+    else
+        printf '%s\n' "not ok $*"$'\n'"$(head -n 12 <<< "$text" | cut -c 1-300 | sed 's/^/    /')"
+    fi
+    cd / && rm -rf "$dir"
+    exit 0
+fi
+
+# ---- the matrix ----
+
+HEADERS=$(ls cdp*.h | grep -v '^cdp_nccl.h$')
+TOP=cdp.h
+for h in cdp_store.h cdp_tcp.h; do [ -f $h ] && TOP=$h; done
+jobs_list=$(mktemp) && WORK=$(mktemp -d) && export WORK || exit 1
+trap 'rm -rf "$WORK" "$jobs_list"' EXIT
+add() { echo "$*" >> "$jobs_list"; }
+
+c_compilers= cxx_compilers=
+for c in gcc clang; do
+    if command -v $c > /dev/null; then c_compilers="$c_compilers $c"; else echo "SKIP everything with $c: it is not installed"; fi
+done
+for c in g++ clang++; do
+    if command -v $c > /dev/null; then cxx_compilers="$cxx_compilers $c"; else echo "SKIP everything with $c: it is not installed"; fi
+done
+
+# Optimising takes long and finds other warnings: once or twice for each compiler is enough.
+for c in $c_compilers; do
+    for std in c11 gnu11 c17; do
+        for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
+        add t_implementation $c $std O0 $TOP
+    done
+    add t_implementation $c c11 O2 $TOP
+    for h in $HEADERS; do
+        add t_own_macro $c c11 O0 "$h"
+        add t_later $c gnu11 O0 "$h" # with -std=c11 that is the documented #error, below
+        add t_two_files $c c11 O0 "$h" $c c11
+        add t_static $c c11 O0 "$h"
+        for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS; do add t_option $c c11 O0 "$h" $option; done
+    done
+    add t_no_asserts $c gnu11 O0 $TOP
+    add t_system_header_first $c c11 O0 $TOP
+    [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
+done
+for c in $cxx_compilers; do
+    for std in c++11 c++17 c++20; do
+        for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
+        add t_implementation $c $std O0 $TOP
+    done
+    add t_implementation $c c++17 O2 $TOP
+    add t_later $c c++17 O0 $TOP
+    add t_static $c c++17 O0 $TOP
+    for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS; do add t_option $c c++11 O0 $TOP $option; done
+    for partner in $c_compilers; do
+        add t_two_files "$partner" c11 O0 $TOP $c c++17
+        add t_two_files $c c++17 O0 $TOP "$partner" c11
+    done
+done
+add t_sizes gcc gnu11 O2 $TOP
+add t_implementation gcc c11 Os $TOP
+for e in examples/*.c; do [ -f "$e" ] && add t_example gcc gnu17 O0 "$e"; done
+
+results=$(xargs -a "$jobs_list" -P "${JOBS:-$(nproc)}" -I{} bash -c "exec bash '$root/tests/compile/run.sh' job {}")
+echo "$results"
+passed=$(grep -c '^ok ' <<< "$results") failed=$(grep -c '^not ok ' <<< "$results")
+missing=$(( $(wc -l < "$jobs_list") - passed - failed ))
+[ $missing = 0 ] || echo "$missing tests did not report"
+failed=$((failed + missing))
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

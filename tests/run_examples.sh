@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Runs the examples, which `make examples` has compiled to BUILD as their first comments say, and the program that opens
+# the README, compiled by the line below it. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=${BUILD:-build}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+passed=0 failed=0
+good() { passed=$((passed + 1)); echo "ok $1"; }
+bad() { failed=$((failed + 1)); echo "not ok $1: $2"; tail -n 40 "$tmp/out" | sed 's/^/    /'; }
+
+# example NAME TEXT COUNT COMMAND...: ends well, and says TEXT (an extended regular expression) on COUNT lines
+example() {
+    local name=$1 text=$2 count=$3 said rc
+    shift 3
+    if [ ! -x "$build/cdprun" ] || [ ! -f "$1" ]; then echo "SKIP $name: $1 or cdprun does not exist"; return; fi
+    timeout 120 "$build/cdprun" -n 4 "$@" > "$tmp/out" 2>&1 < /dev/null
+    rc=$?
+    said=$(grep -acE "$text" "$tmp/out")
+    if [ $rc != 0 ]; then bad "$name" "exit code $rc"
+    elif [ "$said" -lt "$count" ]; then bad "$name" "'$text' on $said lines, expected $count"
+    else good "$name"; fi
+}
+
+example 01_hello 'rank [0-3] of 4 is here' 4 "$build/01_hello"
+example 02_allreduce 'expected 2\.5: right' 4 "$build/02_allreduce"
+# With --check the example trains again alone and compares; it ends with 0 only when all of its checks are good.
+example 03_train_text . 1 "$build/03_train_text" --steps 12 --layers 1 --width 16 --heads 2 --batch 8 --eval-bytes 512 --sample 20 --check cdp.h
+
+# The program that opens the README, as the README compiles and runs it.
+awk '/^```c$/ {on = 1; next} /^```/ {if (on) exit} on' README.md > "$tmp/fit.c" 2> "$tmp/out"
+line=$(grep -m 1 -oE '^gcc [^#]*fit\.c[^#]*' README.md)
+if [ ! -s "$tmp/fit.c" ] || [ -z "$line" ]; then
+    echo "SKIP readme: README.md has no such program"
+else
+    cp cdp*.h "$tmp" && if (cd "$tmp" && $line -Wall -Wextra -Werror) > "$tmp/out" 2>&1; then
+        example readme 'y = 1\.00[0-9] [+] (1\.99|2\.00)[0-9] x' 4 "$tmp/fit"
+    else
+        bad readme "'$line' does not compile it without warnings"
+    fi
+fi
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
