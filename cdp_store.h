@@ -1143,7 +1143,8 @@ struct cdp_store_server {
     cdp__guest *dirty;
     uint64_t buffer_bytes;
     uint32_t client_count;
-    bool full_told;
+    bool full_told, crowd_told;
+    bool crowded; /* out of descriptors: even when some are free again, wait for accept_timer */
     uint8_t *scratch;
     void *thread;
     bool stop; /* atomic */
@@ -1595,7 +1596,7 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
         cdp__guest_free(c);
         closed = true;
     }
-    if (closed && s->accept_timer.next) { /* there are descriptors again */
+    if (closed && s->accept_timer.next && !s->crowded) { /* there are descriptors again */
         cdp__loop_timer_clear(&s->accept_timer);
         s->listener.ready &= (uint16_t)~CDP_IO_READ;
     }
@@ -1640,7 +1641,18 @@ CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd) {
 
 CDP__PRIVATE void cdp__server_accept_again(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
+    s->crowded = false;
     s->listener.ready &= (uint16_t)~CDP_IO_READ;
+}
+
+/* Strangers who connect and say nothing must not keep out those who have business here, nor take the last descriptors of
+   this process: the older half of them goes, and nobody is let in for a moment. */
+CDP__PRIVATE void cdp__server_clear_crowd(cdp_store_server *s) {
+    uint32_t count = 0, i;
+    cdp__guest *c;
+    for (c = s->fresh.next; c != &s->fresh; c = c->next) ++count;
+    for (c = s->fresh.next, i = 0; i < (count + 1) / 2; c = c->next, ++i) cdp__guest_doom(c, "too many say nothing");
+    s->crowded = true;
 }
 
 CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
@@ -1655,7 +1667,9 @@ CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     if (fd >= 0 || fd == -EAGAIN) {
         io->ready &= (uint16_t)~CDP_IO_READ;
     } else { /* out of descriptors, most likely: left marked as ready, so that polling it does not spin */
-        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
+        if (!s->crowd_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
+        s->crowd_told = true;
+        cdp__server_clear_crowd(s);
         cdp__loop_timer_set(s->loop, &s->accept_timer, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS, cdp__server_accept_again, s);
     }
     io->broken = false; /* a listening socket has no connection that could break */
