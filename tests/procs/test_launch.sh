@@ -33,17 +33,33 @@ forever=("${small[@]}" --steps 1000000 --log-every 1)
 
 stamp() { while IFS= read -r line; do printf '%s %s\n' "${EPOCHREALTIME/[.,]/}" "$line"; done; }
 
-# Start four ranks that leave their process ids, and return when the training has begun. Sets job.
-start_job() {
-    rm -f pid.* out err
-    "$D/cdprun" -n 4 --grace 4 --timeout 60 sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> >(stamp > err) &
+# Start four ranks that leave their process ids. Sets job and stamper. (The stamper must be no child of cdprun, which ends
+# all that it has.)
+launch() { # GRACE
+    rm -f pid.* out err errors
+    mkfifo errors || exit 2
+    stamp < errors > err &
+    stamper=$!
+    "$D/cdprun" -n 4 --grace "$1" --timeout 60 sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> errors &
     job=$!
+}
+
+# The same, and return when the training has begun.
+start_job() {
+    launch 4
     for _ in {1..2000}; do
-        grep -q 'step' out 2> /dev/null && return 0
+        grep -q 'step  *[0-9]' out 2> /dev/null && return 0
         kill -0 $job 2> /dev/null || return 1
         sleep 0.01
     done
     return 1
+}
+
+# Sets code.
+end_job() {
+    wait $job
+    code=$?
+    wait $stamper
 }
 
 ended() { # NAME: every process of the last job is gone
@@ -66,9 +82,7 @@ for ((i = 0; i < ${KILLS:-10}; ++i)); do
     sleep "$(printf '0.%03d' $((RANDOM % 400)))"
     since=$(now_us)
     kill -KILL "$(cat pid.$k)"
-    wait $job
-    code=$?
-    for _ in {1..50}; do grep -q "first failure" err && break; sleep 0.01; done # the stamps come through a pipe
+    end_job
     [ $code = 137 ] || bad="$bad exit code $code, not 137;"
     for r in 0 1 2 3; do
         [ $r = $k ] && continue
@@ -88,17 +102,13 @@ echo "  the slowest survivor needed $worst ms"
 # ---- one rank is killed while the job starts: whoever says something names it, and the job ends ----
 for ((i = 0; i < 4; ++i)); do
     k=$i bad=
-    rm -f pid.* out err
     start=$(now_us)
-    "$D/cdprun" -n 4 --grace 1 --timeout 60 sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> >(stamp > err) &
-    job=$!
+    launch 1
     for _ in {1..500}; do [ -f pid.$k ] && break; sleep 0.005; done
     sleep "$(printf '0.%03d' $((RANDOM % 60)))"
     kill -KILL "$(cat pid.$k)"
-    wait $job
-    code=$?
+    end_job
     ms=$((($(now_us) - start) / 1000))
-    for _ in {1..50}; do grep -q "first failure" err && break; sleep 0.01; done
     [ $code = 137 ] || bad="$bad exit code $code, not 137;"
     [ $ms -le 5000 ] || bad="$bad it took $ms ms;"
     grep -q "first failure: rank $k, killed by SIGKILL" err || bad="$bad cdprun does not report it;"
@@ -109,8 +119,7 @@ done
 if start_job; then
     start=$(now_us)
     kill -TERM $job
-    wait $job
-    code=$?
+    end_job
     ms=$((($(now_us) - start) / 1000))
     if [ $code != 143 ] || [ $ms -gt 3000 ]; then fail "terminated" "exit code $code after $ms ms" err; elif ended terminated; then ok terminated; fi
 else
@@ -119,9 +128,10 @@ fi
 
 # ---- two jobs on one port: the second one says why it cannot start, the first one goes on ----
 port=$((10000 + RANDOM % 20000))
+rm -f first.out
 "$D/cdprun" -n 2 --master-port $port --timeout 60 "$D/train_text" "${small[@]}" --steps 1000 --log-every 1 text.txt > first.out 2> first.err &
 first=$!
-for _ in {1..1000}; do grep -q step first.out && break; sleep 0.01; done
+for _ in {1..1000}; do grep -q 'step  *[0-9]' first.out 2> /dev/null && break; sleep 0.01; done
 "$D/cdprun" -n 2 --master-port $port --grace 2 --timeout 20 "$D/train_text" "${small[@]}" --steps 30 text.txt > out 2> err
 code=$?
 if [ $code != 0 ] && grep -q "$port" err; then ok "a second job on the same port is told so"; else fail "a second job on the same port is told so" "exit code $code" err; fi

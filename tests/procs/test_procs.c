@@ -188,8 +188,8 @@ static bool finish(uint32_t limit_ms) {
     }
     for (uint32_t i = 0; i < proc_count; ++i) {
         process *p = &procs[i];
-        const bool report = p->used && strstr(p->out, "Sanitizer") != NULL; /* a sanitizer may complain and go on */
-        if (p->ended != p->expect || late || report) {
+        const bool complaint = p->used && strstr(p->out, "Sanitizer") != NULL; /* a sanitizer may complain and go on */
+        if (p->ended != p->expect || late || complaint) {
             ok = test_check(false, test__now.name, 0, "process %u ended with %d, not %d", i, p->ended, p->expect);
             if (p->used) printf("  ---- output of process %u ----\n%s", i, p->out);
         }
