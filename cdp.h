@@ -2106,6 +2106,12 @@ CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
     }
 }
 
+/* A rank that has reached its deadline looks for the cause no longer than 5% of it, and awaits answers for another 5%. */
+CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
+    if (!g->queue_used || g->error.status != CDP_ERR_TIMEOUT) return 0;
+    return g->queue[g->queue_at].rq.timeout_ms / 20;
+}
+
 /* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
    something with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
@@ -2122,7 +2128,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     }
     g->health = CDP__FAILED;
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
-    g->answer_ns = g->settle_ns - (CDP__TELL_MS - CDP__ANSWER_MS) * CDP__MS;
+    g->answer_ns = g->os->now_ns(g->os->user) + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
     if (g->transport.failed) g->transport.failed(g->transport.self, cause);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
@@ -2160,7 +2166,7 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
     cdp__exec_context(g, &t);
     cdp__text_add(&t, "%s", e->text);
     g->health = CDP__SETTLING;
-    g->settle_ns = g->os->now_ns(g->os->user) + CDP__SETTLE_MS * CDP__MS;
+    g->settle_ns = g->os->now_ns(g->os->user) + (e->status == CDP_ERR_TIMEOUT ? cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__SETTLE_MS) : CDP__SETTLE_MS) * CDP__MS;
 }
 
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_last_error()); }

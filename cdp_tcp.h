@@ -833,10 +833,10 @@ CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
 CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
 /* A failed rank does not leave at once. The one that serves the store waits until the others have read the cause there and
-   gone; while starting CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is told. */
+   gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
-    const uint64_t until = m->os->now_ns(m->os->user) + (m->server ? CDP__SETTLE_MS : CDP__TELL_MS) * CDP__MS;
+    const uint64_t until = m->os->now_ns(m->os->user) + (!m->server ? CDP__TELL_MS : m->started ? CDP__SETTLE_MS : 2 * CDP__SETTLE_MS) * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     if (!m->server && !store_gone) return;
     m->leaving = true;
