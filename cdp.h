@@ -2062,6 +2062,7 @@ struct cdp_group {
     /* failure */
     cdp__health health;
     cdp_error error;
+    uint32_t late_ms;   /* the timeout that has passed */
     uint64_t answer_ns; /* how long peers' own ABORTs are awaited */
     uint64_t settle_ns; /* deadline of SETTLING, then of passing the failure on */
     uint8_t abort_frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
@@ -2108,8 +2109,7 @@ CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
 
 /* A rank that has reached its deadline looks for the cause no longer than 5% of it, and awaits answers for another 5%. */
 CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
-    if (!g->queue_used || g->error.status != CDP_ERR_TIMEOUT) return 0;
-    return g->queue[g->queue_at].rq.timeout_ms / 20;
+    return g->error.status == CDP_ERR_TIMEOUT ? g->late_ms / 20 : 0;
 }
 
 /* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
@@ -2530,6 +2530,7 @@ CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__op *op = cdp__exec_head(g);
     uint32_t i;
     for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i) op = &g->queue[(g->queue_at + i) % g->queue_room];
+    g->late_ms = op->rq.timeout_ms;
     if (late)
         cdp__fail_peer(CDP_ERR_TIMEOUT, late->step.peer, 0, "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)", op->rq.timeout_ms,
                        (int)late->step.peer, late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved, (unsigned long long)late->bytes);

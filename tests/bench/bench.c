@@ -808,7 +808,8 @@ static bool any_of(uint32_t n, bool raw) {
 static int usage(FILE *f, int code) {
     fprintf(f, "bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list]\n"
                "  --quick      one short pass: less than half a minute\n"
-               "  --passes N   how often everything is measured (default 4); samples of all passes count\n"
+               "  --passes N   how often everything is measured (default 4); samples of all passes count;\n"
+               "               0: only count calls\n"
                "  --seconds S  how long each measurement runs in a pass (default 0.1)\n"
                "  --only TEXT  only measurements whose LIB/OP/RANKS/BYTES/ contains TEXT, say cdp/allreduce/2/4/\n"
                "  --list       the names of all measurements\n"
@@ -846,7 +847,7 @@ int main(int argc, char **argv) {
             if (sh->cases[i].op == INIT && selected(&sh->cases[i])) measure_start(&sh->cases[i], &sh->cases[i + 1], quick ? 3 : 8);
     }
     counting = true;
-    seconds_each = 0.02;
+    if (pass_count) seconds_each = 0.02;
     for (p = 2; p <= 4; p += 2)
         if (any_of(p, false)) run_world(p, rank_main, false);
     print_lines();

@@ -552,7 +552,7 @@ static void rank_every_call(cdp_group *g, void *arg) {
 }
 
 TEST(threads_every_call_blocking) {
-    every_call e = {TEST_SLACK > 1 ? 7000 : 70000};
+    every_call e = {TEST_SLOW ? 7000 : 70000};
     for (int s = 0; s < WORLD_SIZES; ++s) run_ranks(world_sizes[s], NULL, 0, rank_every_call, &e);
 }
 
@@ -780,7 +780,7 @@ static void rank_until_aborted(cdp_group *g, void *arg) {
 
 TEST(abort_at_random_moments) {
     uint64_t state = 41;
-    const int runs = TEST_SLACK > 1 ? 60 : 400;
+    const int runs = TEST_SLOW ? 60 : 400;
     for (int run = 0; run < runs; ++run) {
         cdp_group_desc like;
         abort_plan a;
