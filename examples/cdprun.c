@@ -73,6 +73,7 @@
 #define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
 #define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
 #define REPEAT_NS      (SECOND / 5)            /* two signals closer than this count as one                 */
+#define OVERTAKE_NS    (SECOND / 10)           /* how much later than its victims a killed rank may be seen */
 
 enum { EXIT_INTERNAL = 1, EXIT_USAGE = 2, EXIT_TIMEOUT = 124, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
@@ -972,6 +973,24 @@ static void rank_ended(job *j, rank *r, int status)
         for (int reads = 0; reads < 16 && stream_pump(r->out[k]); ++reads) {}   /* it left behind may write for ever */
 }
 
+/* The connections of a killed process end a moment before its parent can see that it has ended: survivors that report it
+   and exit may be seen first. (Not SIGABRT, which is how some programs end when they have lost a peer.) */
+static bool was_overtaken(const job *j, int local)
+{
+    const rank *r = &j->ranks[local], *first = &j->ranks[j->first];
+    if (j->phase != GRACE || j->cause != FAILURE || r->by_us) return false;
+    return blame(first) == 1 && blame(r) == 2 && WTERMSIG(r->status) != SIGABRT && r->end - first->end < OVERTAKE_NS;
+}
+
+static void on_overtaken(job *j, int local)
+{
+    char text[96];
+    j->first = local;
+    j->code = exit_code_of(j->ranks[local].status);
+    end_text(text, sizeof text, &j->ranks[local]);
+    say(j, "rank %d failed at the same time: %s, which counts as the first failure", global_rank(j, local), text);
+}
+
 static void reap(job *j)
 {
     int status, worst = -1;
@@ -986,6 +1005,7 @@ static void reap(job *j)
     if (worst < 0) return;
     read_started(j);                                  /* an exit by exec failure is not the program's own */
     if (j->phase == RUN && blame(&j->ranks[worst]) > 0) on_failure(j, worst);
+    else if (was_overtaken(j, worst)) on_overtaken(j, worst);
 }
 
 /* ---- >>report */
