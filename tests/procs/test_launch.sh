@@ -129,7 +129,7 @@ fi
 # ---- two jobs on one port: the second one says why it cannot start, the first one goes on ----
 port=$((10000 + RANDOM % 20000))
 rm -f first.out
-"$D/cdprun" -n 2 --master-port $port --timeout 60 "$D/train_text" "${small[@]}" --steps 1000 --log-every 1 text.txt > first.out 2> first.err &
+"$D/cdprun" -n 2 --master-port $port --timeout 60 "$D/train_text" "${small[@]}" --steps 400 --log-every 1 text.txt > first.out 2> first.err &
 first=$!
 for _ in {1..1000}; do grep -q 'step  *[0-9]' first.out 2> /dev/null && break; sleep 0.01; done
 "$D/cdprun" -n 2 --master-port $port --grace 2 --timeout 20 "$D/train_text" "${small[@]}" --steps 30 text.txt > out 2> err

@@ -604,7 +604,7 @@ static void *flight_waiter(void *arg) {
 static int flight_rank(uint32_t rank) {
     static int64_t data[FLIGHT][3000];
     if (join(rank) != CDP_OK) return EXIT_INIT;
-    for (uint32_t again = 0; again < 5; ++again) {
+    for (uint32_t again = 0; again < 3; ++again) {
         flight f;
         pthread_t waiter;
         for (uint32_t k = 0; k < FLIGHT; ++k) {
@@ -847,7 +847,7 @@ static int starter(uint32_t rank) {
 TEST(kill_while_starting) {
     const uint32_t init_ms = 600;
     uint32_t lost = 0, never = 0;
-    for (uint32_t i = 0; i < 20; ++i) {
+    for (uint32_t i = 0; i < 12; ++i) {
         const uint32_t k = i % 4;
         uint64_t since, delay_us;
         char name[16], host[32];
@@ -855,7 +855,7 @@ TEST(kill_while_starting) {
         how = (farewell)(i / 4 % FAREWELLS);
         settings.init_timeout_ms = init_ms;
         spawn_all(starter);
-        delay_us = i < 4 ? 0 : test_random(&dice) % (i < 16 ? 10000 : 50000);
+        delay_us = i < 4 ? 0 : test_random(&dice) % (i < 8 ? 10000 : 50000);
         usleep((useconds_t)delay_us);
         since = test_now_ns();
         kill_process(k, SIGKILL);
@@ -885,10 +885,10 @@ TEST(kill_while_starting) {
 TEST(stopped_rank) {
     const uint32_t limit_ms = 400 * TEST_SLACK;
     uint32_t right = 0, reports = 0;
-    for (uint32_t i = 0; i < 6 && test__now.failed_checks < 8; ++i) {
+    for (uint32_t i = 0; i < 4 && test__now.failed_checks < 8; ++i) {
         const uint32_t k = i % 4;
         job(4);
-        when = i < 4 ? BETWEEN : LARGE;
+        when = i < 2 ? BETWEEN : LARGE;
         how = (farewell)(i % FAREWELLS);
         settings.timeout_ms = limit_ms;
         spawn_all(mortal);
@@ -1104,7 +1104,7 @@ static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
     differs = d;
     odd_one = odd;
     job(n);
-    settings.timeout_ms = 2000 * TEST_SLACK;
+    settings.timeout_ms = 1200 * TEST_SLACK;
     spawn_all(differing_rank);
     finish(8000);
     for (uint32_t r = 0; r < size; ++r) {
@@ -1134,7 +1134,7 @@ TEST(mismatched_calls) {
    others may be further by then. */
 TEST(mismatched_roots) {
     static const difference root = {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "broadcast", "from rank "};
-    static const uint32_t worlds[] = {2, 2, 3, 3, 4, 5}, odds[] = {0, 1, 1, 2, 3, 0};
+    static const uint32_t worlds[] = {2, 2, 3, 4, 5}, odds[] = {0, 1, 2, 3, 0};
     for (size_t i = 0; i < sizeof odds / sizeof *odds; ++i) mismatch(&root, worlds[i], odds[i]);
 }
 
@@ -1441,13 +1441,13 @@ TEST(start_with_nobody_there) {
 }
 
 TEST(start_without_one_rank) {
-    for (uint32_t missing = 1; missing < 4; ++missing) {
+    for (uint32_t missing = 1; missing < 4; missing += 2) {
         job(4);
         settings.init_timeout_ms = 600 * TEST_SLACK;
         for (uint32_t r = 0; r < 4; ++r)
             if (r != missing) spawn(r, joiner);
         finish(5000);
-        check_all("a rank is missing", CDP_ERR_TIMEOUT, missing == 1 ? "rank 1" : missing == 2 ? "rank 2" : "rank 3", "", 600 * 1.1 + 300);
+        check_all("a rank is missing", CDP_ERR_TIMEOUT, missing == 1 ? "rank 1" : "rank 3", "", 600 * 1.1 + 300);
         for (uint32_t i = 0; i < 3; ++i) T_EQ(missing, shared->of[i].error.peer);
     }
 }
