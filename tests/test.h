@@ -108,6 +108,15 @@ TEST_API void test_sleep_ms(uint32_t ms) {
     while (nanosleep(&t, &t) != 0) {}
 }
 
+/* Something took at most `ms`: held to it strictly on a quiet machine, with some room where others want the processors. */
+#define T_WITHIN(ms, took_ns) test__within((uint64_t)(ms), (took_ns), __FILE__, __LINE__)
+TEST_API bool test__within(uint64_t ms, uint64_t took_ns, const char *file, int line) {
+    double load = 0;
+    uint64_t limit = ms * TEST_SLACK;
+    if (getloadavg(&load, 1) == 1 && load > (double)sysconf(_SC_NPROCESSORS_ONLN) + 0.5) limit += 400;
+    return test_check(took_ns < limit * 1000000u, file, line, "it took %.1f ms, the limit is %llu", (double)took_ns / 1e6, (unsigned long long)limit);
+}
+
 /* A repeatable stream of numbers (splitmix64). */
 TEST_API uint64_t test_random(uint64_t *state) {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
