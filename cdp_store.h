@@ -255,7 +255,7 @@ extern "C" {
 /* The parsers return the first character behind what they took, or NULL. */
 
 /* No leading zeros: "010" is 8 to some programs and 10 to others. */
-CDP__PRIVATE const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
+CDP__CALLED const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
     const char *start = p;
     uint64_t v = 0;
     for (; *p >= '0' && *p <= '9'; ++p) {
@@ -267,7 +267,7 @@ CDP__PRIVATE const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t
     return p;
 }
 
-CDP__PRIVATE const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
+CDP__CALLED const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     uint32_t i, v;
     for (i = 0; i < 4; ++i) {
         if (i && *p++ != '.') return NULL;
@@ -278,7 +278,7 @@ CDP__PRIVATE const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     return p;
 }
 
-CDP__PRIVATE int32_t cdp__addr_hex(char c) {
+CDP__CALLED int32_t cdp__addr_hex(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -286,7 +286,7 @@ CDP__PRIVATE int32_t cdp__addr_hex(char c) {
 }
 
 /* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many bytes in *bytes. */
-CDP__PRIVATE const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
+CDP__CALLED const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
     uint32_t v = 0, digits = 0;
     if (room >= 4) {
         const char *q = cdp__addr_ip4(p, ip);
@@ -306,7 +306,7 @@ CDP__PRIVATE const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_
     return p;
 }
 
-CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
+CDP__CALLED const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     uint8_t got[16];
     uint32_t n = 0, gap = 99, bytes; /* gap: where "::" stands, in bytes; 99: nowhere */
     if (p[0] == ':') {
@@ -337,7 +337,7 @@ CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
 
 /* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else, host names and interface
    names behind % included. Without a port in the text, out->port is 0. */
-CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
+CDP__CALLED bool cdp__addr_parse(const char *text, cdp_addr *out) {
     const bool bracket = *text == '[';
     uint32_t v = 0;
     const char *p;
@@ -361,10 +361,10 @@ CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
     return p && !*p;
 }
 
-CDP__PRIVATE uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
+CDP__CALLED uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
 
 /* The longest run of two or more zero groups, the first of equals (RFC 5952). */
-CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
+CDP__CALLED uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     uint32_t i, run = 0, best = 8;
     *length = 1;
     for (i = 0; i < 8; ++i) {
@@ -378,7 +378,7 @@ CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
 }
 
 /* "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
-CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+CDP__CALLED void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     uint32_t i, run, zeros;
     if (a->family == 4) {
@@ -506,14 +506,14 @@ typedef struct cdp__wire_in {
     uint64_t n, at, need;
 } cdp__wire_in;
 
-CDP__PRIVATE const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
+CDP__CALLED const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
     in->need = in->at + bytes; /* cannot overflow: bytes was checked against a limit */
     if (in->n < in->need) return NULL;
     in->at += bytes;
     return in->p + in->at - bytes;
 }
 
-CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
+CDP__CALLED cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
     const uint8_t *p = cdp__wire_take(in, 8);
     if (!p) return CDP__WIRE_MORE;
     out->bytes = cdp__get_u64(p);
@@ -522,7 +522,7 @@ CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, c
     return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
 }
 
-CDP__PRIVATE cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__CALLED cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
     uint32_t values = 0;
     for (; *fields; ++fields) {
         cdp__wire_result r = CDP__WIRE_ITEM;
@@ -540,14 +540,14 @@ CDP__PRIVATE cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fie
     return CDP__WIRE_ITEM;
 }
 
-CDP__PRIVATE const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
+CDP__CALLED const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
     for (; table->fields; ++table)
         if (table->op == op) return table;
     return NULL;
 }
 
 /* The start of a command: all of it, or of a list the count. */
-CDP__PRIVATE cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__CALLED cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
     const uint8_t *p = cdp__wire_take(in, 1);
     const cdp__wire_row *row = p ? cdp__wire_find(w->table, *p) : NULL;
     if (!p) return CDP__WIRE_MORE;
@@ -567,7 +567,7 @@ CDP__PRIVATE cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, 
 
 /* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and *bytes are used up. MORE: it
    is not complete; *bytes are needed for the next piece of it. BAD: nothing sensible can follow. */
-CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
+CDP__CALLED cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
     cdp__wire_in in;
     cdp__wire_result r;
     in.p = p;
@@ -587,12 +587,12 @@ CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limit
 }
 
 /* Writers: to p, where there must be room; they return what follows. */
-CDP__PRIVATE uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
+CDP__CALLED uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
     cdp__put_u64(p, v);
     return p + 8;
 }
 
-CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
+CDP__CALLED uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
     const size_t prefix_bytes = strlen(prefix);
     p = cdp__wire_put_number(p, prefix_bytes + s.bytes);
     memcpy(p, prefix, prefix_bytes);
@@ -603,7 +603,7 @@ CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_b
 /* ---- >>number (pure): decimal text ------------------------------------------------------------------------------ */
 
 /* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
-CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
+CDP__CALLED bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
     const uint64_t limit = (uint64_t)INT64_MAX;
     uint64_t v = 0, i = 0, start;
     bool negative = false;
@@ -620,7 +620,7 @@ CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) 
 }
 
 /* `dst` has room for 24 bytes; returns the length. */
-CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
+CDP__CALLED uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
     cdp__text_add(&t, "%lld", (long long)v);
     return t.used;
@@ -631,7 +631,7 @@ typedef struct cdp__key_text {
     char at[84];
 } cdp__key_text;
 
-CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
+CDP__CALLED const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     const uint8_t *p = (const uint8_t *)key.data;
     uint64_t i, n = cdp__min(key.bytes, 80);
     for (i = 0; i < n; ++i) t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
@@ -662,16 +662,16 @@ typedef struct cdp__kv {
     uint64_t bytes, max_bytes; /* of entries and values */
 } cdp__kv;
 
-CDP__PRIVATE void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
+CDP__CALLED void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
     memset(kv, 0, sizeof *kv);
     kv->os = os;
     kv->seed = cdp__hash(CDP__HASH_START, &seed, sizeof seed);
     kv->max_bytes = max_bytes;
 }
 
-CDP__PRIVATE const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
+CDP__CALLED const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
 
-CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
+CDP__CALLED void cdp__kv_close(cdp__kv *kv) {
     uint64_t i;
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
@@ -686,7 +686,7 @@ CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
     kv->bucket_count = 0;
 }
 
-CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
+CDP__CALLED cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
     const uint64_t h = cdp__hash(kv->seed, key.data, key.bytes);
     cdp__kv_entry *e = kv->bucket_count ? kv->buckets[h & (kv->bucket_count - 1)] : NULL;
     for (; e; e = e->next)
@@ -695,12 +695,12 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
 }
 
 /* The entry when it has a value, else NULL. */
-CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
+CDP__CALLED cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
 }
 
-CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
+CDP__CALLED bool cdp__kv_grow(cdp__kv *kv) {
     const uint64_t n = kv->bucket_count ? 2 * kv->bucket_count : 16;
     cdp__kv_entry **buckets;
     uint64_t i;
@@ -721,12 +721,12 @@ CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
     return true;
 }
 
-CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
+CDP__CALLED cdp_status cdp__kv_full(const cdp__kv *kv) {
     return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)", (unsigned long long)kv->max_bytes);
 }
 
 /* The entry of a key, made without a value when there is none. NULL when there is no room, with the last error set. */
-CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
+CDP__CALLED cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
     if (e) return e;
@@ -751,7 +751,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
 }
 
 /* Drop an entry that has neither a value nor anybody waiting. */
-CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
+CDP__CALLED void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->waiters) return;
     for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;) at = &(*at)->next;
@@ -763,7 +763,7 @@ CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
 }
 
 /* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing has changed. */
-CDP__PRIVATE cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
+CDP__CALLED cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
     const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes; /* appending little by little stays linear */
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
@@ -779,7 +779,7 @@ CDP__PRIVATE cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t 
 }
 
 /* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
-CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
+CDP__CALLED cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
     const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
     if (status != CDP_OK) {
         cdp__kv_release(kv, e); /* it may have been made just for this */
@@ -793,17 +793,17 @@ CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at
 }
 
 /* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was stored. */
-CDP__PRIVATE cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+CDP__CALLED cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, 0, value) : CDP_ERR_NOMEM;
 }
 
-CDP__PRIVATE cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+CDP__CALLED cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, (*out)->value_bytes, value) : CDP_ERR_NOMEM;
 }
 
-CDP__PRIVATE cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
+CDP__CALLED cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
     char text[24];
     cdp_bytes value;
     cdp__kv_entry *e = cdp__kv_get(kv, key);
@@ -820,7 +820,7 @@ CDP__PRIVATE cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, i
 }
 
 /* *answer points into the map, or is `expected`; valid until the next change. */
-CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
+CDP__CALLED cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     cdp_status status = CDP_OK;
     bool equal;
@@ -836,7 +836,7 @@ CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_byte
     return CDP_OK;
 }
 
-CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
+CDP__CALLED bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     if (!e) return false;
     cdp__free(kv->os, e->value);
@@ -851,7 +851,7 @@ CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
 
 /* ---- >>request: what all stores do with one ------------------------------------------------------------------------ */
 
-CDP__PRIVATE void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
+CDP__CALLED void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
     uint64_t i;
     for (i = 0; rq->results && i < count; ++i) {
         void *p;
@@ -862,12 +862,12 @@ CDP__PRIVATE void cdp__store_request_drop_results(const cdp_os *os, cdp_store_re
     rq->results = NULL;
 }
 
-CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+CDP__CALLED uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
     return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
 }
 
-CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
+CDP__CALLED bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     rq->results = NULL;
     if (n) rq->results = (cdp_bytes *)cdp__alloc_zero(os, n * sizeof *rq->results);
@@ -875,7 +875,7 @@ CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_re
 }
 
 /* Room for a result of `bytes` and the zero behind it. */
-CDP__PRIVATE uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
+CDP__CALLED uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
     uint8_t *p = (uint8_t *)cdp__alloc(os, bytes + 1);
     if (!p) return NULL;
     p[bytes] = 0;
@@ -884,19 +884,19 @@ CDP__PRIVATE uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_requ
     return p;
 }
 
-CDP__PRIVATE bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
+CDP__CALLED bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
     uint8_t *p = cdp__store_request_result(os, rq, i, value.bytes);
     if (p && value.bytes) memcpy(p, value.data, (size_t)value.bytes);
     return p != NULL;
 }
 
-CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
+CDP__CALLED uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
     if (op == CDP_STORE_NUM_KEYS) return 0;
     return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET || op == CDP_STORE_MULTI_SET ? UINT32_MAX : 1;
 }
 
 /* Values that a request brings. */
-CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
+CDP__CALLED uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: case CDP_STORE_APPEND: return 1;
     case CDP_STORE_COMPARE_SET: return 2;
@@ -906,7 +906,7 @@ CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
 }
 
 /* Whether a request makes sense, before anybody works on it. */
-CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT ? cdp__store_request_keys_needed(rq->op) : 0;
     if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT) return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
     if (needed != UINT32_MAX && rq->key_count != needed)
@@ -925,7 +925,7 @@ typedef struct cdp__hash_store {
     void *cond; /* NULL without threads */
 } cdp__hash_store;
 
-CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
@@ -943,7 +943,7 @@ CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_bytes answer;
     cdp_status status;
@@ -963,7 +963,7 @@ CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_requ
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_status status = CDP_OK;
     uint32_t i;
@@ -975,7 +975,7 @@ CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *r
 }
 
 /* With the lock held: do it now, or CDP_PENDING. */
-CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     cdp_status status;
     switch (rq->op) {
     case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
@@ -991,7 +991,7 @@ CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq)
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq);
@@ -1002,7 +1002,7 @@ CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp_lock_acquire(&h->lock);
@@ -1015,12 +1015,12 @@ CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64
     return rq->status;
 }
 
-CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
+CDP__CALLED void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
-CDP__PRIVATE void cdp__hash_destroy(void *self) {
+CDP__CALLED void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
@@ -1064,15 +1064,15 @@ typedef struct cdp__fifo {
     uint64_t at, used, room; /* data[at .. used) is what is left to do */
 } cdp__fifo;
 
-CDP__PRIVATE uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
+CDP__CALLED uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
 
-CDP__PRIVATE void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
+CDP__CALLED void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
     cdp__free(os, b->data);
     memset(b, 0, sizeof *b);
 }
 
 /* Make room for `more` bytes behind those that are there. Moves them. */
-CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
+CDP__CALLED bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
     const uint64_t left = cdp__fifo_left(b), room = cdp__max(64, cdp__max(left + more, 2 * left));
     uint8_t *p;
     if (b->room - b->used >= more) return true;
@@ -1150,19 +1150,19 @@ struct cdp_store_server {
     bool stop; /* atomic */
 };
 
-CDP__PRIVATE void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
+CDP__CALLED void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
     c->next = head;
     c->prev = head->prev;
     c->prev->next = c->next->prev = c;
 }
 
-CDP__PRIVATE void cdp__guest_unlink(cdp__guest *c) {
+CDP__CALLED void cdp__guest_unlink(cdp__guest *c) {
     c->next->prev = c->prev;
     c->prev->next = c->next;
     c->next = c->prev = NULL;
 }
 
-CDP__PRIVATE void cdp__guest_mark(cdp__guest *c) {
+CDP__CALLED void cdp__guest_mark(cdp__guest *c) {
     if (c->dirty) return;
     c->dirty = true;
     c->next_dirty = c->server->dirty;
@@ -1170,7 +1170,7 @@ CDP__PRIVATE void cdp__guest_mark(cdp__guest *c) {
 }
 
 /* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody looks at it any more. */
-CDP__PRIVATE void cdp__guest_doom(cdp__guest *c, const char *why) {
+CDP__CALLED void cdp__guest_doom(cdp__guest *c, const char *why) {
     if (c->doomed) return;
     c->doomed = true;
     cdp__guest_mark(c);
@@ -1178,7 +1178,7 @@ CDP__PRIVATE void cdp__guest_doom(cdp__guest *c, const char *why) {
 }
 
 /* Like cdp__fifo_reserve, within the server's budget. */
-CDP__PRIVATE bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
+CDP__CALLED bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
     cdp_store_server *s = c->server;
     const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
     if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes) return false;
@@ -1188,14 +1188,14 @@ CDP__PRIVATE bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more)
     return true;
 }
 
-CDP__PRIVATE void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
+CDP__CALLED void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
     cdp_store_server *s = c->server;
     s->buffer_bytes -= b->room;
     s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
     cdp__fifo_free(s->os, b);
 }
 
-CDP__PRIVATE void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
+CDP__CALLED void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
     if (c->doomed) return;
     if (cdp__fifo_left(&c->out) + bytes > c->server->desc.max_reply_bytes) {
         cdp__guest_doom(c, "it does not read its answers (max_reply_bytes)");
@@ -1208,22 +1208,22 @@ CDP__PRIVATE void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t byt
     }
 }
 
-CDP__PRIVATE void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
+CDP__CALLED void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
 
-CDP__PRIVATE void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
+CDP__CALLED void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
     uint8_t b[8];
     cdp__put_u64(b, v);
     cdp__guest_reply(c, b, 8);
 }
 
-CDP__PRIVATE void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
+CDP__CALLED void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
     cdp__guest_reply_number(c, bytes);
     cdp__guest_reply(c, data, bytes);
 }
 
 /* Waiting */
 
-CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
+CDP__CALLED void cdp__waiter_drop(cdp__waiter *w) {
     cdp__guest *c = w->conn;
     cdp_store_server *s = c->server;
     if (w->key_next) w->key_next->key_prev = w->key_prev;
@@ -1236,7 +1236,7 @@ CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
     cdp__free(s->os, w);
 }
 
-CDP__PRIVATE void cdp__guest_await(cdp__guest *c, cdp_bytes key) {
+CDP__CALLED void cdp__guest_await(cdp__guest *c, cdp_bytes key) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
     cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w) : NULL;
@@ -1256,7 +1256,7 @@ CDP__PRIVATE void cdp__guest_await(cdp__guest *c, cdp_bytes key) {
     ++c->awaited;
 }
 
-CDP__PRIVATE void cdp__guest_forget_waits(cdp__guest *c) {
+CDP__CALLED void cdp__guest_forget_waits(cdp__guest *c) {
     while (c->waiters) {
         cdp__kv_entry *e = c->waiters->entry;
         cdp__waiter_drop(c->waiters);
@@ -1265,13 +1265,13 @@ CDP__PRIVATE void cdp__guest_forget_waits(cdp__guest *c) {
     c->awaited = 0;
 }
 
-CDP__PRIVATE void cdp__guest_arrived(cdp__guest *c) {
+CDP__CALLED void cdp__guest_arrived(cdp__guest *c) {
     CDP_ASSERT(c->awaited);
     if (--c->awaited == 0) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
 /* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
-CDP__PRIVATE void cdp__server_wake(cdp__kv_entry *e) {
+CDP__CALLED void cdp__server_wake(cdp__kv_entry *e) {
     while (e && e->waiters) {
         cdp__guest *c = e->waiters->conn;
         cdp__waiter_drop(e->waiters);
@@ -1281,7 +1281,7 @@ CDP__PRIVATE void cdp__server_wake(cdp__kv_entry *e) {
 
 /* Commands: one function each, called with an item of the wire; see cdp__wire_item. */
 
-CDP__PRIVATE void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
+CDP__CALLED void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
         cdp__server_wake(e);
         return;
@@ -1290,7 +1290,7 @@ CDP__PRIVATE void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_en
     cdp__guest_doom(c, cdp_last_error()->text);
 }
 
-CDP__PRIVATE void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
     if (it->number != CDP__WIRE_MAGIC) {
         cdp__guest_doom(c, "it did not greet like a store client");
         return;
@@ -1301,7 +1301,7 @@ CDP__PRIVATE void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *i
     cdp__guest_link(&c->server->conns, c);
 }
 
-CDP__PRIVATE void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     if (it->key.data) {
         const cdp_status status = cdp__kv_set(&c->server->kv, it->key, it->value[0], &e);
@@ -1309,7 +1309,7 @@ CDP__PRIVATE void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     }
 }
 
-CDP__PRIVATE void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
     cdp__kv_entry *e = NULL;
     if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes) {
@@ -1320,7 +1320,7 @@ CDP__PRIVATE void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it)
     }
 }
 
-CDP__PRIVATE void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     cdp_bytes answer;
     const cdp_status status = cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
@@ -1329,12 +1329,12 @@ CDP__PRIVATE void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item
 }
 
 /* Also of a list. An absent key reads as empty, as PyTorch's server has it. */
-CDP__PRIVATE void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
     if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
 }
 
-CDP__PRIVATE void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, (int64_t)it->number, &sum, &e);
@@ -1342,7 +1342,7 @@ CDP__PRIVATE void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_stored(c, status, e);
 }
 
-CDP__PRIVATE void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     const uint64_t n = sizeof CDP__WIRE_OURS - 1;
     if (it->first) c->truth = true;
     if (it->key.data && !(it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, n) == 0))
@@ -1350,34 +1350,34 @@ CDP__PRIVATE void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) 
     if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
-CDP__PRIVATE void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
     if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
     if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key);
     if (it->last && !c->doomed) cdp__guest_arrived(c);
 }
 
-CDP__PRIVATE void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
     cdp__guest_forget_waits(c);
     cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
 }
 
-CDP__PRIVATE void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
     cdp__guest_reply_number(c, c->server->kv.present_count);
 }
 
-CDP__PRIVATE void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
 }
 
-CDP__PRIVATE void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
     uint8_t b[4];
     cdp__put_u32(b, (uint32_t)it->number);
     cdp__guest_reply(c, b, 4);
 }
 
-CDP__PRIVATE void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv *kv = &c->server->kv;
     uint64_t i;
     (void)it;
@@ -1390,7 +1390,7 @@ CDP__PRIVATE void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *
 }
 
 /* A counter in the map; who makes it reach the size releases everybody who waits for it. */
-CDP__PRIVATE void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, 1, &sum, &e);
@@ -1403,7 +1403,7 @@ CDP__PRIVATE void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it
 }
 
 /* An empty key withdraws it. */
-CDP__PRIVATE void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
+CDP__CALLED void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const uint64_t bytes = it->key.bytes + it->value[0].bytes;
     uint8_t *p;
@@ -1437,7 +1437,7 @@ static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item 
 /* Bytes in, bytes out */
 
 /* Do what the n bytes say; returns how many were used up. */
-CDP__PRIVATE uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__CALLED uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
@@ -1455,7 +1455,7 @@ CDP__PRIVATE uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64
     return used;
 }
 
-CDP__PRIVATE bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__CALLED bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
     if (!n) return true;
     if (!cdp__guest_reserve(c, &c->in, n)) {
         cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
@@ -1467,7 +1467,7 @@ CDP__PRIVATE bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
 }
 
 /* Parse what lies in c->in. */
-CDP__PRIVATE void cdp__guest_parse(cdp__guest *c) {
+CDP__CALLED void cdp__guest_parse(cdp__guest *c) {
     if (cdp__fifo_left(&c->in) < c->need) return;
     c->in.at += cdp__guest_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
     if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
@@ -1475,7 +1475,7 @@ CDP__PRIVATE void cdp__guest_parse(cdp__guest *c) {
 
 /* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
    share. Returns as cdp_os.recv. */
-CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
+CDP__CALLED int64_t cdp__guest_read_scratch(cdp__guest *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
     uint64_t used, n;
@@ -1494,7 +1494,7 @@ CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
 }
 
 /* A large item: straight to its place. The place grows with what arrives, not with what was announced. */
-CDP__PRIVATE int64_t cdp__guest_read_large(cdp__guest *c) {
+CDP__CALLED int64_t cdp__guest_read_large(cdp__guest *c) {
     const uint64_t left = cdp__fifo_left(&c->in);
     cdp_iov iov;
     int64_t r;
@@ -1511,7 +1511,7 @@ CDP__PRIVATE int64_t cdp__guest_read_large(cdp__guest *c) {
     return r;
 }
 
-CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
+CDP__CALLED void cdp__guest_read(cdp__guest *c) {
     uint64_t budget = CDP__SERVER_READ_BUDGET;
     if (c->in.data) cdp__guest_parse(c); /* left there while answers were waiting */
     while (!c->doomed && (c->io.ready & CDP_IO_READ)) {
@@ -1530,14 +1530,14 @@ CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
 }
 
 /* What was answered before the reason to hang up goes out, as far as the socket takes it at once. */
-CDP__PRIVATE void cdp__guest_last_words(cdp__guest *c) {
+CDP__CALLED void cdp__guest_last_words(cdp__guest *c) {
     cdp_iov iov;
     iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
     c->server->os->send(c->server->os->user, c->io.fd, &iov, 1);
 }
 
-CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
+CDP__CALLED void cdp__guest_flush(cdp__guest *c) {
     while (cdp__fifo_left(&c->out) && !c->doomed) {
         cdp_iov iov;
         int64_t r;
@@ -1553,7 +1553,7 @@ CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
 
 /* Connections come and go */
 
-CDP__PRIVATE void cdp__guest_execute_will(cdp__guest *c) {
+CDP__CALLED void cdp__guest_execute_will(cdp__guest *c) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = NULL;
     cdp_bytes nothing, answer;
@@ -1564,7 +1564,7 @@ CDP__PRIVATE void cdp__guest_execute_will(cdp__guest *c) {
     else cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s", cdp_last_error()->text);
 }
 
-CDP__PRIVATE void cdp__guest_free(cdp__guest *c) {
+CDP__CALLED void cdp__guest_free(cdp__guest *c) {
     cdp_store_server *s = c->server;
     cdp__guest_forget_waits(c);
     cdp__guest_release(c, &c->in);
@@ -1578,7 +1578,7 @@ CDP__PRIVATE void cdp__guest_free(cdp__guest *c) {
 }
 
 /* Everything that handlers put off. Every callback of the loop ends with it. */
-CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
+CDP__CALLED void cdp__server_settle(cdp_store_server *s) {
     bool closed = false;
     while (s->dirty) {
         cdp__guest *c = s->dirty;
@@ -1602,7 +1602,7 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     }
 }
 
-CDP__PRIVATE void cdp__guest_ready(cdp__io *io) {
+CDP__CALLED void cdp__guest_ready(cdp__io *io) {
     cdp__guest *c = (cdp__guest *)io->user;
     cdp_store_server *s = c->server;
     if (!c->doomed && (io->ready & CDP_IO_WRITE)) cdp__guest_flush(c);
@@ -1610,7 +1610,7 @@ CDP__PRIVATE void cdp__guest_ready(cdp__io *io) {
     cdp__server_settle(s);
 }
 
-CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
+CDP__CALLED void cdp__server_greet_due(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     const uint64_t limit = s->desc.handshake_timeout_ms * CDP__MS, now = s->os->now_ns(s->os->user);
     cdp__guest *c;
@@ -1619,7 +1619,7 @@ CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
     if (s->fresh.next != &s->fresh) cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd) {
+CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd) {
     const bool full = s->client_count >= s->desc.max_clients;
     cdp__guest *c = full ? NULL : (cdp__guest *)cdp__alloc_zero(s->os, sizeof *c);
     if (!c) {
@@ -1639,7 +1639,7 @@ CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd) {
         cdp__loop_timer_set(s->loop, &s->greet_timer, c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
 }
 
-CDP__PRIVATE void cdp__server_accept_again(cdp__timer *t) {
+CDP__CALLED void cdp__server_accept_again(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     s->crowded = false;
     s->listener.ready &= (uint16_t)~CDP_IO_READ;
@@ -1647,7 +1647,7 @@ CDP__PRIVATE void cdp__server_accept_again(cdp__timer *t) {
 
 /* Strangers who connect and say nothing must not keep out those who have business here, nor take the last descriptors of
    this process: the older half of them goes, and nobody is let in for a moment. */
-CDP__PRIVATE void cdp__server_clear_crowd(cdp_store_server *s) {
+CDP__CALLED void cdp__server_clear_crowd(cdp_store_server *s) {
     uint32_t count = 0, i;
     cdp__guest *c;
     for (c = s->fresh.next; c != &s->fresh; c = c->next) ++count;
@@ -1655,7 +1655,7 @@ CDP__PRIVATE void cdp__server_clear_crowd(cdp_store_server *s) {
     s->crowded = true;
 }
 
-CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
+CDP__CALLED void cdp__server_accept_some(cdp__io *io) {
     cdp_store_server *s = (cdp_store_server *)io->user;
     uint32_t i;
     cdp_addr from;
@@ -1676,7 +1676,7 @@ CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     cdp__server_settle(s);
 }
 
-CDP__PRIVATE void cdp__server_thread(void *arg) {
+CDP__CALLED void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
         if (cdp__loop_run(s->loop, NULL, CDP__NEVER) == CDP_OK) continue;
@@ -1687,7 +1687,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
 
 /* Say goodbye to who waits, at most what the socket takes at once, and close. Unread input is read first, since closing
    a socket that has some makes the system throw away what was sent last. */
-CDP__PRIVATE void cdp__server_dismiss(cdp__guest *c) {
+CDP__CALLED void cdp__server_dismiss(cdp__guest *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
     cdp_iov iov;
@@ -1719,7 +1719,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
 }
 
 /* For cdp_tcp.h: is there a value under a client's key? */
-CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+CDP__CALLED bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
     cdp__format(text, sizeof text, "/%s", key);
@@ -1729,7 +1729,7 @@ CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *k
 }
 
 /* For cdp_tcp.h: how many are connected. */
-CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
+CDP__CALLED uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) { return s->at.port; }
 
@@ -1738,7 +1738,7 @@ CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_
     return cdp__loop_run(s->loop, NULL, deadline_ns);
 }
 
-CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
+CDP__CALLED void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->os = d->os ? d->os : cdp_os_default();
     d->host = d->host ? d->host : "127.0.0.1";
     d->max_key_bytes = cdp__def(d->max_key_bytes, CDP_STORE_MAX_KEY_BYTES);
@@ -1750,7 +1750,7 @@ CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->handshake_timeout_ms = cdp__def(d->handshake_timeout_ms, 30000);
 }
 
-CDP__PRIVATE cdp_status cdp__server_cannot_listen(const cdp_addr *at, int32_t err) {
+CDP__CALLED cdp_status cdp__server_cannot_listen(const cdp_addr *at, int32_t err) {
     char text[64];
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
@@ -1762,7 +1762,7 @@ CDP__PRIVATE cdp_status cdp__server_cannot_listen(const cdp_addr *at, int32_t er
 
 /* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how many, 0 with the last
    error set. Blocks only for names. */
-CDP__PRIVATE uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
+CDP__CALLED uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
     int32_t n = 1;
     uint32_t i;
     if (d->addr.family) out[0] = d->addr;
@@ -1776,7 +1776,7 @@ CDP__PRIVATE uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_
     return (uint32_t)n;
 }
 
-CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
+CDP__CALLED cdp_status cdp__server_listen(cdp_store_server *s) {
     cdp_addr at[8];
     const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
     int32_t fd = -1;
@@ -1799,7 +1799,7 @@ CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
+CDP__CALLED cdp_status cdp__server_open(cdp_store_server *s) {
     const cdp_os *os = s->os;
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
@@ -1916,7 +1916,7 @@ typedef struct cdp__client {
 
 /* Completion */
 
-CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
+CDP__CALLED void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
     c->busy = false;
     c->rq = NULL;
@@ -1930,7 +1930,7 @@ CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
 }
 
 /* The last error says why: it is the end of this client, and of every request it has. */
-CDP__PRIVATE void cdp__client_break(cdp__client *c) {
+CDP__CALLED void cdp__client_break(cdp__client *c) {
     const cdp_status status = cdp_last_error()->status;
     if (c->state == CDP__CLIENT_BROKEN) return;
     c->error = *cdp_last_error();
@@ -1946,26 +1946,26 @@ CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     c->last = NULL;
 }
 
-CDP__PRIVATE void cdp__client_gone(cdp__client *c, int64_t result) {
+CDP__CALLED void cdp__client_gone(cdp__client *c, int64_t result) {
     if (result == CDP_IO_EOF) cdp__fail(CDP_ERR_STORE, "the store at %s is gone: it closed the connection (its process ended or was killed, or it refused a request)", c->name);
     else cdp__fail_peer(CDP_ERR_STORE, -1, (int32_t)(result ? -result : ECONNRESET), "the store at %s is gone", c->name);
     cdp__client_break(c);
 }
 
-CDP__PRIVATE void cdp__client_confused(cdp__client *c, const char *what) {
+CDP__CALLED void cdp__client_confused(cdp__client *c, const char *what) {
     cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
 
 /* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own never meet. */
 
-CDP__PRIVATE uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
+CDP__CALLED uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
     uint64_t i, total = 0;
     for (i = 0; i < n; ++i) total += 8 + extra + s[i].bytes;
     return total;
 }
 
-CDP__PRIVATE uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
+CDP__CALLED uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     if (!cdp__fifo_reserve(c->os, &c->out, bytes + CDP__CLIENT_SPARE)) {
         cdp__fail_nomem("a request to the store", bytes);
         return NULL;
@@ -1973,13 +1973,13 @@ CDP__PRIVATE uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     return c->out.data + c->out.used;
 }
 
-CDP__PRIVATE void cdp__client_end(cdp__client *c, const uint8_t *p) {
+CDP__CALLED void cdp__client_end(cdp__client *c, const uint8_t *p) {
     c->out.used = (uint64_t)(p - c->out.data);
     CDP_ASSERT(c->out.used <= c->out.room);
 }
 
 /* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. */
-CDP__PRIVATE bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
+CDP__CALLED bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
     const uint64_t bytes = 9 + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
     uint8_t *p = cdp__client_begin(c, bytes);
     uint32_t i;
@@ -1995,7 +1995,7 @@ CDP__PRIVATE bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_sto
 }
 
 /* An operation on one key, with `values` values. */
-CDP__PRIVATE bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
+CDP__CALLED bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
     uint8_t *p = cdp__client_begin(c, 1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1) + cdp__client_strings(rq->values, values, 0));
     uint32_t i;
     if (!p) return false;
@@ -2008,7 +2008,7 @@ CDP__PRIVATE bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_stor
 }
 
 /* A request, or of one that waits the wait. */
-CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
+CDP__CALLED bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: return cdp__client_put_key(c, CDP__OP_SET, rq, 1);
     case CDP_STORE_ADD: return cdp__client_put_key(c, CDP__OP_ADD, rq, 0);
@@ -2022,7 +2022,7 @@ CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     }
 }
 
-CDP__PRIVATE cdp__expect cdp__client_expects(cdp_store_op op) {
+CDP__CALLED cdp__expect cdp__client_expects(cdp_store_op op) {
     switch (op) {
     case CDP_STORE_SET: case CDP_STORE_APPEND: case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
@@ -2033,7 +2033,7 @@ CDP__PRIVATE cdp__expect cdp__client_expects(cdp_store_op op) {
 }
 
 /* What the server would only answer by hanging up is refused here. */
-CDP__PRIVATE cdp_status cdp__client_validate(const cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__client_validate(const cdp_store_request *rq) {
     const cdp_status status = cdp__store_request_validate(rq);
     const uint32_t values = status == CDP_OK ? cdp__store_request_values(rq) : 0;
     uint32_t i;
@@ -2054,7 +2054,7 @@ CDP__PRIVATE cdp_status cdp__client_validate(const cdp_store_request *rq) {
 /* Bytes out */
 
 /* True when everything is sent. */
-CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
+CDP__CALLED bool cdp__client_flush(cdp__client *c) {
     while (cdp__fifo_left(&c->out)) {
         cdp_iov iov;
         int64_t r;
@@ -2074,7 +2074,7 @@ CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
 
 /* Bytes in */
 
-CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
+CDP__CALLED int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
     cdp_iov iov;
     int64_t r;
     iov.data = dst;
@@ -2089,7 +2089,7 @@ CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes)
 }
 
 /* Up to `bytes` of the answer to dst (NULL: nowhere). 0: later; < 0: the client is broken. */
-CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
+CDP__CALLED int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
     uint64_t n;
     if (c->in_at == c->in_used) {
         int64_t r;
@@ -2106,7 +2106,7 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
 }
 
 /* The key is there: done, or on to reading it. */
-CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
+CDP__CALLED void cdp__client_stopped(cdp__client *c) {
     cdp_store_request *rq = c->rq;
     if (!rq || rq->op == CDP_STORE_WAIT) {
         cdp__client_done(c, CDP_OK);
@@ -2122,7 +2122,7 @@ CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
     if (!c->values) cdp__client_done(c, CDP_OK); /* a list of none has no answer */
 }
 
-CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
+CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
     if (c->expect == CDP__EXPECT_FLAG) {
         if (v > CDP__WIRE_NOT_READY) {
             cdp__client_confused(c, "neither yes nor no to a check");
@@ -2142,13 +2142,13 @@ CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
     }
 }
 
-CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
+CDP__CALLED void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
 }
 
 /* The length of a value has arrived. */
-CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
+CDP__CALLED void cdp__client_value(cdp__client *c, uint64_t bytes) {
     if (bytes > c->max_value_bytes) {
         cdp__client_confused(c, "a value is larger than max_value_bytes");
         return;
@@ -2166,7 +2166,7 @@ CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
 }
 
 /* A few bytes of the answer. False when there are none now. */
-CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
+CDP__CALLED bool cdp__client_step(cdp__client *c) {
     const uint32_t want = c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
     int64_t r;
     if (c->in_value) {
@@ -2194,16 +2194,16 @@ CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
 }
 
 /* Nobody expects an answer: see whether the server is still there. */
-CDP__PRIVATE void cdp__client_look(cdp__client *c) {
+CDP__CALLED void cdp__client_look(cdp__client *c) {
     if (c->in_at != c->in_used || cdp__client_recv(c, c->in, sizeof c->in) > 0) cdp__client_confused(c, "bytes that nobody asked for");
 }
 
-CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
+CDP__CALLED cdp_status cdp__client_no_memory(const cdp__client *c) {
     return cdp__fail(CDP_ERR_NOMEM, "out of memory for a request to the store at %s, or for its answer", c->name);
 }
 
 /* Put the next request on the wire. */
-CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
+CDP__CALLED void cdp__client_issue(cdp__client *c) {
     cdp_store_request *rq = c->first;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
@@ -2221,7 +2221,7 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
 }
 
 /* As far as it goes without waiting. */
-CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
+CDP__CALLED void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
         const bool sent = cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
@@ -2240,10 +2240,10 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
 
 /* Connecting */
 
-CDP__PRIVATE void cdp__client_attempt(cdp__client *c);
-CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno);
+CDP__CALLED void cdp__client_attempt(cdp__client *c);
+CDP__CALLED void cdp__client_again(cdp__client *c, int32_t sys_errno);
 
-CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
+CDP__CALLED void cdp__client_timer(cdp__timer *t) {
     cdp__client *c = (cdp__client *)t->user;
     if (c->state == CDP__CLIENT_PAUSE) cdp__client_attempt(c);
     else cdp__client_again(c, ETIMEDOUT);
@@ -2251,7 +2251,7 @@ CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so that a thousand clients
    that started together do not knock together. */
-CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno) {
+CDP__CALLED void cdp__client_again(cdp__client *c, int32_t sys_errno) {
     cdp__client_way *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
@@ -2273,7 +2273,7 @@ CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno) {
 }
 
 /* Whatever answers is no store. Waiting would not change that. */
-CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
+CDP__CALLED void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
     uint32_t i;
@@ -2285,7 +2285,7 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
 }
 
 /* The connection ended before it was ready. Once may be a server on its way up or down; for long it is something else. */
-CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
+CDP__CALLED void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->way.refused_ns) c->way.refused_ns = now;
     if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS) cdp__client_no_store(c);
@@ -2294,7 +2294,7 @@ CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
 
 /* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a store at all, CHECK
    whether it is one of ours. */
-CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
+CDP__CALLED void cdp__client_greet(cdp__client *c) {
     static const char ours[] = CDP__WIRE_OURS;
     cdp_bytes key;
     uint8_t *p;
@@ -2318,7 +2318,7 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     if (c->way.count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS, cdp__client_timer, c);
 }
 
-CDP__PRIVATE void cdp__client_put_will(cdp__client *c, bool withdraw) {
+CDP__CALLED void cdp__client_put_will(cdp__client *c, bool withdraw) {
     cdp_bytes nothing;
     uint8_t *p = cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
     nothing.data = NULL;
@@ -2330,7 +2330,7 @@ CDP__PRIVATE void cdp__client_put_will(cdp__client *c, bool withdraw) {
     c->will_sent = !withdraw;
 }
 
-CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
+CDP__CALLED void cdp__client_greeted(cdp__client *c) {
     c->ours = c->in[4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
     c->state = CDP__CLIENT_READY;
@@ -2342,7 +2342,7 @@ CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
 }
 
 /* Send the greeting, collect its answer. */
-CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
+CDP__CALLED void cdp__client_greeting(cdp__client *c) {
     uint8_t nonce[4];
     bool wrong;
     int64_t r = 1, sent = 1;
@@ -2368,7 +2368,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
     else if (r < 0 || sent < 0 || c->io.broken) cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
 }
 
-CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
+CDP__CALLED void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t r = c->os->connect_result(c->os->user, io->fd);
@@ -2379,7 +2379,7 @@ CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
     else if (c->state == CDP__CLIENT_READY) cdp__client_pump(c);
 }
 
-CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
+CDP__CALLED void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
     char text[64];
     cdp_addr literal;
     const bool colon = strchr(c->host, ':') && c->host[0] != '[';
@@ -2390,7 +2390,7 @@ CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
 }
 
 /* Names are asked for again at every round: at start-up a name may not be known yet. */
-CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
+CDP__CALLED bool cdp__client_resolve(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t n = 1;
     if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 8);
@@ -2401,7 +2401,7 @@ CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
 }
 
 /* Try the address that is next. */
-CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
+CDP__CALLED void cdp__client_attempt(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
@@ -2420,7 +2420,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_ATTEMPT_NS, cdp__client_timer, c);
 }
 
-CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
+CDP__CALLED cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_way *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns, tenths = tried_ns / (100 * CDP__MS);
     const bool hangs = 4 * (now - w->attempt_ns) > tried_ns; /* or it has just begun, and the one before tells more */
@@ -2439,7 +2439,7 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
                           (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+CDP__CALLED cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
     cdp__client_way *w = &c->way;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
@@ -2458,11 +2458,11 @@ CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms)
 
 /* The store interface */
 
-CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
+CDP__CALLED void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->cond_broadcast(c->os->user, c->cond);
 }
 
-CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
     rq->status = cdp__client_validate(rq);
@@ -2488,7 +2488,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
 }
 
 /* With the lock held. */
-CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
+CDP__CALLED void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
@@ -2508,7 +2508,7 @@ CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     if (c->last == rq) c->last = before;
 }
 
-CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
+CDP__CALLED void cdp__client_cancel(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_lock_acquire(&c->lock);
     cdp__client_forget(c, rq);
@@ -2518,7 +2518,7 @@ CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
 }
 
 /* With the lock held: let the loop run once, or sleep while another thread does that. */
-CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     cdp_status status;
     if (c->driven) {
         if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
@@ -2534,7 +2534,7 @@ CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status = CDP_OK;
     cdp_lock_acquire(&c->lock);
@@ -2554,13 +2554,13 @@ CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint
 }
 
 /* For cdp_tcp.h: this end of the connection, an address under which the server's machine can reach this one. */
-CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
+CDP__CALLED bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     cdp__client *c = (cdp__client *)s->self;
     return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
-CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
+CDP__CALLED void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->will_sent) return;
     cdp__client_put_will(c, true);
@@ -2568,12 +2568,12 @@ CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
 }
 
 /* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all the same. */
-CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
+CDP__CALLED void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
 
-CDP__PRIVATE void cdp__client_deaf(cdp__io *io) { (void)io; }
+CDP__CALLED void cdp__client_deaf(cdp__io *io) { (void)io; }
 
 /* Closing with unread input would make the system drop what was sent last. */
-CDP__PRIVATE void cdp__client_empty(cdp__client *c) {
+CDP__CALLED void cdp__client_empty(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
     uint32_t i;
@@ -2585,7 +2585,7 @@ CDP__PRIVATE void cdp__client_empty(cdp__client *c) {
 /* So would input that is still on its way. A last will that comes back to life is worse than a lost value: its withdrawal
    is followed by a PING, and everything up to its answer is read. Not for long: the server may have died. The
    loop goes on meanwhile, since the server may be on it. */
-CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
+CDP__CALLED void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     const uint64_t deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     uint8_t seen[4] = {0}, next = 0, *p;
@@ -2617,7 +2617,7 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     }
 }
 
-CDP__PRIVATE void cdp__client_destroy(void *self) {
+CDP__CALLED void cdp__client_destroy(void *self) {
     cdp__client *c = (cdp__client *)self;
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
@@ -2639,7 +2639,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
 }
 
 /* One block for key and value. */
-CDP__PRIVATE bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__CALLED bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
     const uint64_t key_bytes = strlen(d->will_key);
     uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
     if (!p) return false;
@@ -2653,7 +2653,7 @@ CDP__PRIVATE bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc
 }
 
 /* What needs memory or descriptors. */
-CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__CALLED cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
     const size_t host_bytes = strlen(d->host) + 1;
     cdp_addr none;
@@ -2668,7 +2668,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     return cdp__loop_open(&c->own_loop, os);
 }
 
-CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__CALLED void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->os = d->os ? d->os : cdp_os_default();
     c->logger = d->logger;
     c->loop = d->loop ? d->loop : &c->own_loop;
@@ -2717,7 +2717,7 @@ typedef struct cdp__prefix_request {
     cdp_store_request inner;
 } cdp__prefix_request;
 
-CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
+CDP__CALLED cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
     uint64_t bytes = sizeof(cdp__prefix_request) + rq->key_count * sizeof(cdp_bytes);
     cdp__prefix_request *p;
     cdp_bytes *keys;
@@ -2747,7 +2747,7 @@ CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, c
 
 /* Hand on what the inner request has come to. `status` is what the inner store said: while it says PENDING, another
    thread may be writing to the inner request. */
-CDP__PRIVATE cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
+CDP__CALLED cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     rq->status = status == CDP_OK ? p->inner.status : status;
     if (rq->status == CDP_PENDING) return rq->status;
@@ -2758,7 +2758,7 @@ CDP__PRIVATE cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_reque
     return rq->status;
 }
 
-CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
+CDP__CALLED cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p;
     cdp_status status;
@@ -2772,14 +2772,14 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     return cdp__prefix_update(s, rq, status);
 }
 
-CDP__PRIVATE cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return rq->status;
     return cdp__prefix_update(s, rq, s->inner->wait(s->inner->self, &p->inner, deadline_ns));
 }
 
-CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
+CDP__CALLED void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return;
@@ -2787,7 +2787,7 @@ CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status); /* perhaps just done */
 }
 
-CDP__PRIVATE void cdp__prefix_destroy(void *self) {
+CDP__CALLED void cdp__prefix_destroy(void *self) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__free(s->store.os, s);
 }
@@ -2816,13 +2816,13 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 /* ---- >>public: the blocking calls ----------------------------------------------------------------------------------- */
 
 /* Which store, for messages. */
-CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
+CDP__CALLED const char *cdp__store_name(const cdp_store *s) {
     while (s->destroy == cdp__prefix_destroy) s = ((const cdp__prefix_store *)s->self)->inner;
     if (s->destroy == cdp__client_destroy) return ((const cdp__client *)s->self)->name;
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__PRIVATE cdp_status cdp__store_timed_out(const cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
+CDP__CALLED cdp_status cdp__store_timed_out(const cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait", "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
     const bool waits = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
     cdp__key_text t;
@@ -2873,7 +2873,7 @@ typedef struct cdp__store_call {
     cdp_bytes key, value[2];
 } cdp__store_call;
 
-CDP__PRIVATE cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
+CDP__CALLED cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
     if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
     if (!value && bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
@@ -2888,10 +2888,10 @@ CDP__PRIVATE cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
+CDP__CALLED cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
 
 /* The first result becomes the caller's. */
-CDP__PRIVATE void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+CDP__CALLED void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
     memcpy(value, &c->rq.results[0].data, sizeof *value);
     if (bytes) *bytes = c->rq.results[0].bytes;
     cdp__free(s->os, c->rq.results);
@@ -2960,7 +2960,7 @@ CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
 }
 
 /* A request with a list of keys; the array is the store's memory, to be freed with cdp_store_free. */
-CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
+CDP__CALLED cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
@@ -3008,7 +3008,7 @@ CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, co
 }
 
 /* All results in one block, so that the caller frees one thing. */
-CDP__PRIVATE cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
+CDP__CALLED cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
     uint64_t total = 0;
     uint32_t i;
     uint8_t *p;

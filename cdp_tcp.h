@@ -148,7 +148,7 @@ typedef struct cdp__hello {
     uint8_t job[CDP__JOB_BYTES];
 } cdp__hello;
 
-CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
+CDP__CALLED void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
     memset(out, 0, CDP__HELLO_BYTES);
     memcpy(out, "cdp-link", 8);
     cdp__put_u32(out + 8, h->version);
@@ -161,7 +161,7 @@ CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_
 }
 
 /* False for bytes that are no hello of any version. */
-CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
+CDP__CALLED bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
     h->version = cdp__get_u32(in + 8);
     h->type = cdp__get_u32(in + 12);
     h->world_size = cdp__get_u32(in + 16);
@@ -173,14 +173,14 @@ CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hel
 }
 
 /* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
-CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
+CDP__CALLED cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
     if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0 || theirs->world_size != mine->world_size) return CDP__REFUSE_JOB;
     if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size) return CDP__REFUSE_RANK;
     return CDP__REFUSE_NOTHING;
 }
 
-CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
+CDP__CALLED const char *cdp__refusal_text(uint32_t r) {
     static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already"};
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -286,7 +286,7 @@ typedef struct cdp__mesh {
     uint64_t answered_ns;
 } cdp__mesh;
 
-CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
+CDP__CALLED void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     if (l->state == CDP__LINK_LOST) return;
     l->was_up = l->state == CDP__LINK_UP;
     cdp__loop_remove(&l->mesh->loop, &l->io);
@@ -298,7 +298,7 @@ CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
 }
 
 /* Why the link is lost, as this thread's last error. */
-CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
+CDP__CALLED cdp_status cdp__link_explain(const cdp__link *l) {
     char at[80];
     cdp__addr_text(&l->addr, at, sizeof at);
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
@@ -312,7 +312,7 @@ CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
 }
 
 /* Send what is left of the 64 bytes of a greeting. False while some is left, or when the link was lost over it. */
-CDP__PRIVATE bool cdp__link_send_hello(cdp__link *l) {
+CDP__CALLED bool cdp__link_send_hello(cdp__link *l) {
     while (l->hello_sent < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -326,7 +326,7 @@ CDP__PRIVATE bool cdp__link_send_hello(cdp__link *l) {
     return true;
 }
 
-CDP__PRIVATE void cdp__link_fill_hello(cdp__link *l, uint32_t type) {
+CDP__CALLED void cdp__link_fill_hello(cdp__link *l, uint32_t type) {
     cdp__hello h;
     memset(&h, 0, sizeof h);
     h.type = type;
@@ -340,7 +340,7 @@ CDP__PRIVATE void cdp__link_fill_hello(cdp__link *l, uint32_t type) {
 }
 
 /* The answer to our HELLO. The buffer that held the HELLO takes it. */
-CDP__PRIVATE void cdp__link_recv_welcome(cdp__link *l) {
+CDP__CALLED void cdp__link_recv_welcome(cdp__link *l) {
     cdp__hello h;
     while (l->hello_got < CDP__HELLO_BYTES) {
         cdp_iov v;
@@ -365,7 +365,7 @@ CDP__PRIVATE void cdp__link_recv_welcome(cdp__link *l) {
 }
 
 /* Nothing was said over this link yet, so an ABORT frame can go out as it is. */
-CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
+CDP__CALLED void cdp__link_tell(cdp__link *l) {
     uint8_t frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
     cdp__frame f;
     cdp_iov v;
@@ -379,7 +379,7 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
 }
 
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
-CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
+CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
     while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -395,7 +395,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     }
 }
 
-CDP__PRIVATE void cdp__link_event(cdp__io *io) {
+CDP__CALLED void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     if (l->state == CDP__LINK_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t err = l->mesh->os->connect_result(l->mesh->os->user, io->fd);
@@ -415,13 +415,13 @@ CDP__PRIVATE void cdp__link_event(cdp__io *io) {
     if (!l->wanted) cdp__link_read_ahead(l);
 }
 
-CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
+CDP__CALLED bool cdp__link_room(cdp__link *l) {
     if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
     if (!l->rx) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
     return l->rx != NULL;
 }
 
-CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
+CDP__CALLED void cdp__link_connect(cdp__link *l) {
     const int32_t fd = cdp__link_room(l) ? l->mesh->os->connect(l->mesh->os->user, &l->addr) : -ENOMEM;
     if (l->state == CDP__LINK_LOST) return;
     if (fd < 0) {
@@ -435,7 +435,7 @@ CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
 
 /* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
    gone. The probe says nothing and is closed as soon as it stands. */
-CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
+CDP__CALLED void cdp__link_probe_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     const int32_t err = io->ready & CDP_IO_WRITE ? l->mesh->os->connect_result(l->mesh->os->user, io->fd) : -EINPROGRESS;
     if (err == -EINPROGRESS || err == -ENOTCONN) return;
@@ -443,7 +443,7 @@ CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
     if (err) cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
 }
 
-CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
+CDP__CALLED void cdp__link_probe(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_AWAITED) return;
@@ -462,7 +462,7 @@ CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
 }
 
 /* First use: the higher rank connects, the lower awaits it; so two ranks never make two connections at once. */
-CDP__PRIVATE void cdp__link_need(cdp__link *l) {
+CDP__CALLED void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_NONE) return;
     if (m->desc.rank > l->peer) {
@@ -473,7 +473,7 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
     cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
+CDP__CALLED void cdp__visitor_close(cdp__visitor *g) {
     cdp__visitor **at = &g->mesh->visitors;
     while (*at != g) at = &(*at)->next;
     *at = g->next;
@@ -483,10 +483,10 @@ CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
     cdp__free(g->mesh->os, g);
 }
 
-CDP__PRIVATE void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
+CDP__CALLED void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
 
 /* The visitor is the rank it says it is: its connection becomes the link. */
-CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
+CDP__CALLED void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
     const int32_t fd = g->io.fd;
     cdp__mesh *m = g->mesh;
     if (!cdp__link_room(l)) return;
@@ -500,7 +500,7 @@ CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
     cdp__link_event(&l->io);
 }
 
-CDP__PRIVATE void cdp__visitor_judge(cdp__visitor *g) {
+CDP__CALLED void cdp__visitor_judge(cdp__visitor *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
     uint32_t refusal;
@@ -530,7 +530,7 @@ CDP__PRIVATE void cdp__visitor_judge(cdp__visitor *g) {
     cdp__visitor_close(g);
 }
 
-CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
+CDP__CALLED void cdp__visitor_event(cdp__io *io) {
     cdp__visitor *g = (cdp__visitor *)io->user;
     while (io->ready & CDP_IO_READ) {
         cdp_iov v;
@@ -553,7 +553,7 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
 
 /* Strangers may come in any number and stay: whoever has been silent longest makes room for the next, since a rank says
    its HELLO at once. True when somebody had to go. */
-CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
+CDP__CALLED bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__visitor *oldest = m->visitors;
     if (!oldest || m->visitor_count < most) return false;
     while (oldest->next) oldest = oldest->next;
@@ -561,17 +561,17 @@ CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     return true;
 }
 
-CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
+CDP__CALLED void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
 
 /* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it stays `ready`, so nobody polls
    for it). True: try again now. */
-CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
+CDP__CALLED bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
     cdp__loop_timer_set(&m->loop, &m->accept_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;
 }
 
-CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
+CDP__CALLED void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     for (;;) {
         cdp_addr from;
@@ -644,28 +644,28 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
 }
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
-CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
+CDP__CALLED cdp_status cdp__mesh_news(cdp__mesh *m) {
     if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
     m->watching = false;
     if (m->watch_rq.status != CDP_OK) return CDP_OK; /* the store is gone: rank 0 may have left, which is no failure */
     return cdp__fail(CDP_ERR_ABORTED, "another rank reported a failure");
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_status st = cdp__loop_run(&m->loop, lock, deadline_ns);
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
-CDP__PRIVATE void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
+CDP__CALLED void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
 
-CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
+CDP__CALLED void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
     else cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
 }
 
 /* A request in the background; true when it was taken. */
-CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
+CDP__CALLED bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
     rq->op = op;
     rq->keys = keys;
@@ -676,7 +676,7 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
 }
 
 /* The first cause of a job is the first that reaches the key "fail". */
-CDP__PRIVATE void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
+CDP__CALLED void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
     m->ask_key.data = m->fail_key;
     m->ask_key.bytes = strlen(m->fail_key);
     m->ask_values[0].data = NULL;
@@ -686,7 +686,7 @@ CDP__PRIVATE void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
     m->asking = cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values) ? CDP__ASK_CAUSE : CDP__ASK_DONE;
 }
 
-CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
+CDP__CALLED void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
     m->asked_rank = rank;
     cdp__mesh_key(m, m->ask_text, "wait", rank);
     m->ask_key.data = m->ask_text;
@@ -696,11 +696,11 @@ CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking wh
 
 /* A note is an encoded error without a status of its own: whom its writer waits for (-1: nobody any more), in which
    operation and round, and that call as text. */
-CDP__PRIVATE bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
+CDP__CALLED bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
     return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0 && (uint32_t)note->peer < m->desc.world_size;
 }
 
-CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
+CDP__CALLED void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     if (e->peer == (int32_t)rank) return;
     cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
@@ -710,7 +710,7 @@ CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
 /* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is behind decides. A rank that waits
    at the same place or further on has sent what the other still waits for: then the one that waits has stopped, or the link
    between the two is cut. Returns the rank to go on to, or -1 when *culprit is known. */
-CDP__PRIVATE int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
+CDP__CALLED int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
     *culprit = (int32_t)m->asked_rank;
     if (!note) return -1;
     if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round)) return note->peer;
@@ -719,7 +719,7 @@ CDP__PRIVATE int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *n
 }
 
 /* Both wait, in operations of the same number that are not the same: neither will ever send what the other waits for. */
-CDP__PRIVATE bool cdp__mesh_other_call(const cdp__mesh *m, cdp_error *e, const cdp_error *note) {
+CDP__CALLED bool cdp__mesh_other_call(const cdp__mesh *m, cdp_error *e, const cdp_error *note) {
     cdp__text t = {e->text, sizeof e->text, 0};
     if (m->from != m->desc.rank || note->op_seq != e->op_seq || m->note_error.op_seq != e->op_seq || strcmp(note->text, m->note_error.text) == 0) return false;
     e->status = CDP_ERR_MISMATCH;
@@ -730,7 +730,7 @@ CDP__PRIVATE bool cdp__mesh_other_call(const cdp__mesh *m, cdp_error *e, const c
 }
 
 /* An answer has come: the next question. */
-CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
+CDP__CALLED void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
     const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
     cdp_error note;
     const bool read = m->asking == CDP__ASK_NOTE && cdp__mesh_read_note(m, &m->ask_rq.results[0], &note);
@@ -755,7 +755,7 @@ CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
 }
 
 /* Compare_set has answered: ours, or an earlier one. */
-CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
+CDP__CALLED int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
     const cdp_bytes *v = m->ask_rq.results;
     cdp_error cause;
     if (v->bytes == m->ask_values[1].bytes && memcmp(v->data, m->ask_value, (size_t)v->bytes) == 0) return -1;
@@ -767,7 +767,7 @@ CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
 /* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die, and the store with it, knows
    enough; others had better wait whether somebody tells them more. If nobody does, a rank 0 that went without a word
    explains why a third one left, and a silent one why everybody waits. A rank 0 that took its leave explains nothing. */
-CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
+CDP__CALLED int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
     const bool stranger = e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up; /* it could not have told us */
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
@@ -786,7 +786,7 @@ CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool
     return -1;
 }
 
-CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
+CDP__CALLED int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
     if (m->asking == CDP__ASK_NOTHING) {
@@ -809,7 +809,7 @@ CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     return cdp__mesh_no_answer(m, e, last, true);
 }
 
-CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
+CDP__CALLED void cdp__mesh_failed(void *self, const cdp_error *e) {
     cdp__mesh *m = (cdp__mesh *)self;
     m->failing = true;
     m->cause = *e;
@@ -817,7 +817,7 @@ CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
 }
 
 /* Leave a note in the store for those who wait for this rank. */
-CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
+CDP__CALLED void cdp__mesh_blocked(void *self, const cdp_error *where) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return; /* a store that slow cannot help anyway */
     m->note_error = *where;
@@ -830,11 +830,11 @@ CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
     m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
 
-CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
+CDP__CALLED bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
 /* A failed rank does not leave at once. The one that serves the store waits until the others have read the cause there and
    gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is told. */
-CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
+CDP__CALLED void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
     const uint64_t until = m->os->now_ns(m->os->user) + (!m->server ? CDP__TELL_MS : m->started ? CDP__SETTLE_MS : 2 * CDP__SETTLE_MS) * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
@@ -845,7 +845,7 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
 }
 
 /* Accepts a mesh that was only half made. */
-CDP__PRIVATE void cdp__mesh_close(void *self) {
+CDP__CALLED void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
@@ -878,7 +878,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 
 /* Ranks that have finished starting may be connected to this one already. What they have said is read, lest a reset
    overtakes what they are told. */
-CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
+CDP__CALLED void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
     uint32_t r;
     m->cause = *e;
     for (r = 0; r < m->desc.world_size; ++r) {
@@ -889,7 +889,7 @@ CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
 }
 
 /* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are not the job's. */
-CDP__PRIVATE bool cdp__mesh_belongs(cdp__mesh *m) {
+CDP__CALLED bool cdp__mesh_belongs(cdp__mesh *m) {
     cdp_store_request rq;
     char key[96];
     if (m->claimed) return true;
@@ -904,7 +904,7 @@ CDP__PRIVATE bool cdp__mesh_belongs(cdp__mesh *m) {
 }
 
 /* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
-CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
+CDP__CALLED cdp_status cdp__mesh_fail(cdp__mesh *m) {
     cdp_error e = *cdp_last_error();
     const bool store = e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
     bool told = false;
@@ -938,7 +938,7 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
 }
 
 /* What lies under "fail" becomes this rank's error. */
-CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
+CDP__CALLED cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     cdp_error cause;
     void *value = NULL;
     uint64_t bytes = 0;
@@ -955,7 +955,7 @@ CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
 }
 
 /* Wait for keys (MULTI_GET also reads them), with an eye on "fail". */
-CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
     if (!cdp__mesh_start(m->store, rq, op, keys, count, NULL)) return cdp_last_error()->status;
     while (rq->status == CDP_PENDING) {
         const uint64_t now = m->os->now_ns(m->os->user);
@@ -971,7 +971,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp
 
 /* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The store gets little time to
    answer: if it does not, it is rank 0, which serves it, that is missing. */
-CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
+CDP__CALLED cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
     const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
     char names[128];
     cdp__text t = {names, sizeof names, 0};
@@ -998,7 +998,7 @@ CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
 
 /* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. Now
    and then the wait is broken off to say who is missing: in the log, and to those who wait for this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
     uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     cdp_store_request waiting;
     for (;; pause_ns = 10000 * CDP__MS) {
@@ -1015,7 +1015,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys
     }
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
     const uint32_t n = m->desc.world_size;
     char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
@@ -1032,7 +1032,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     char at[80];
     cdp_addr want;
     int32_t fd;
@@ -1049,7 +1049,7 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES)
 
 /* Rank 0 says what the job is; the others compare. */
-CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     uint8_t mine[CDP__CONFIG_BYTES];
     char key[96];
     void *value = NULL;
@@ -1082,7 +1082,7 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* Make sure that nobody else has this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96], at[80], mine[112];
     uint64_t random = 0, bytes = 0;
     void *value = NULL;
@@ -1104,7 +1104,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* Everybody's address: publish, wait, read. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_store_request rq;
     char key[96], at[80];
     cdp_status st;
@@ -1125,7 +1125,7 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* Rank 0 serves the store: it must not leave before everybody has read it. */
-CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
     cdp__mesh_key(m, key, "done", m->desc.rank);
@@ -1133,7 +1133,7 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
 
-CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
+CDP__CALLED cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     cdp_tcp_store_desc d;
     memset(&d, 0, sizeof d);
     d.host = m->desc.master_addr;
@@ -1146,7 +1146,7 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
 }
 
 /* Rank 0 serves the store unless somebody else does; everybody connects. */
-CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m) {
+CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m) {
     cdp_tcp_store_desc d;
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
@@ -1166,7 +1166,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m) {
 
 /* From here on a failure of any rank is noticed while this one waits, and its own death by the others. Not before it has its
    rank: a stray process that tries to join a running job must not end it. */
-CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     uint8_t will[CDP__ABORT_MAX];
     cdp_error e;
@@ -1189,12 +1189,12 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
 }
 
 /* All the steps of starting share one deadline: what is left of it is what the next call to the store gets. */
-CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__CALLED void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
     const uint64_t now = m->os->now_ns(m->os->user);
     m->store->timeout_ms = deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+CDP__CALLED cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
     cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_all_done};
     cdp_status st;
@@ -1210,7 +1210,7 @@ CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
+CDP__CALLED cdp_status cdp__mesh_open(cdp__mesh *m) {
     const uint32_t n = m->desc.world_size;
     cdp_status st = cdp__loop_open(&m->loop, m->os);
     uint32_t i;
@@ -1227,7 +1227,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
 
 /* ---- >>public ----------------------------------------------------------------------------------------------------------------- */
 
-CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
+CDP__CALLED cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     cdp_tcp_desc d = *desc;
     d.master_addr = cdp__def(d.master_addr, "127.0.0.1");
     d.job = cdp__def(d.job, "cdp");
@@ -1236,7 +1236,7 @@ CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     return d;
 }
 
-CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
+CDP__CALLED cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     cdp_group_desc g;
     memset(&g, 0, sizeof g);
     g.rank = d->rank;
@@ -1298,7 +1298,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
 }
 
 /* A whole decimal number in lo .. hi from the environment. */
-CDP__PRIVATE cdp_status cdp__env_number(const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
+CDP__CALLED cdp_status cdp__env_number(const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
     const char *text = getenv(name), *p = text;
     uint64_t v = 0;
     if (!text || !*text)
