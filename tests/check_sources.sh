@@ -43,7 +43,7 @@ code_of() {
 # "file:line: text" for every line of code that lies in a section marked (pure)
 pure_code() {
     for h in $HEADERS; do
-        paste -d '\1' "$h" <(code_of "$h") | awk -F '\1' -v file="$h" '
+        paste "$h" <(code_of "$h") | awk -F '\t' -v file="$h" '
             $1 ~ /^\/\* ---- >>/ { pure = $1 ~ /\(pure\)/ }
             pure { print file ":" FNR ": " $2 }'
     done
@@ -51,7 +51,7 @@ pure_code() {
 PURE=$(pure_code)
 { [ "$(wc -l <<< "$PURE")" -gt 300 ] || echo "only $(wc -l <<< "$PURE") lines in pure sections: are they still marked?"; } | rule 'pure sections are found'
 
-grep -E 'os->|cdp__os_|now_ns|clock|mutex|cdp_lock|cdp__lock|pthread|socket|sockaddr|alloc\(|\bfree\(|cdp__free|cdp__io|cdp__loop|errno\b' <<< "$PURE" |
+grep -E 'os->|cdp__os_|now_ns|clock|mutex|cdp_lock|cdp__lock|pthread|socket|sockaddr|alloc\(|\bfree\(|cdp__free|cdp__io|cdp__loop|(^|[^_])errno\b' <<< "$PURE" |
     rule 'pure sections know no clock, lock, socket, allocator or operating system'
 grep -E ': *(static|CDP__PRIVATE) ' <<< "$PURE" | grep -vE 'static const|\(' | rule 'pure sections have no variables of their own'
 
