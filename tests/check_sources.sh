@@ -53,7 +53,7 @@ PURE=$(pure_code)
 
 grep -E 'os->|cdp__os_|now_ns|clock|mutex|cdp_lock|cdp__lock|pthread|socket|sockaddr|alloc\(|\bfree\(|cdp__free|cdp__io|cdp__loop|(^|[^_])errno\b' <<< "$PURE" |
     rule 'pure sections know no clock, lock, socket, allocator or operating system'
-grep -E ': *(static|CDP__PRIVATE) ' <<< "$PURE" | grep -vE 'static const|\(' | rule 'pure sections have no variables of their own'
+grep -E ': *(static|CDP__[A-Z]+) ' <<< "$PURE" | grep -vE 'static const|\(' | rule 'pure sections have no variables of their own'
 
 for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.h' 'cdp_store.h cdp_tcp.h' 'cdp_store.h cdp_nccl.h' 'cdp.h cdp_store.h' 'cdp.h cdp_tcp.h' 'cdp.h cdp_nccl.h'; do
     read -r from to <<< "$pair"
@@ -137,7 +137,7 @@ for h in $HEADERS; do
 done | rule 'every public function, or its group, has a comment'
 
 for h in $HEADERS; do # a definition above its uses keeps the sections in layers
-    code_of "$h" | awk -v file="$h" '/^CDP__PRIVATE .*\);$/ { print file ":" FNR ": " $0 }'
+    code_of "$h" | awk -v file="$h" '/^CDP__[A-Z]+ .*\);$/ { print file ":" FNR ": " $0 }'
 done > "$tally/forward"
 awk 'END { if (NR > 12) print NR " forward declarations of private functions, at most 12 are allowed:" } { line[NR] = $0 } END { if (NR > 12) for (i = 1; i <= NR; ++i) print line[i] }' "$tally/forward" | rule 'sections call upwards'
 
