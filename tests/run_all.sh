@@ -11,14 +11,19 @@ set -u
 logs=$1
 shift
 mkdir -p "$logs" || exit 1
-passed=0 failed=0 broken=
+passed=0 failed=0 broken= running=
+# timeout makes each suite a process group of its own, which an interrupt of this script does not reach by itself
+trap '[ -z "$running" ] || kill -TERM "$running" 2> /dev/null; exit 130' INT TERM HUP
 
 for suite in "$@"; do
     IFS='|' read -r name seconds command <<< "$suite"
     log=$logs/$name.log
     start=${EPOCHREALTIME/./}
-    timeout -k 10 "$seconds" bash -c "$command" > "$log" 2>&1 < /dev/null
+    timeout -k 10 "$seconds" bash -c "$command" > "$log" 2>&1 < /dev/null &
+    running=$!
+    wait "$running"
     rc=$?
+    running=
     ms=$(( (${EPOCHREALTIME/./} - start) / 1000 ))
     last=$(grep -aE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
     p=0 f=0 note=
