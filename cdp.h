@@ -2196,15 +2196,7 @@ CDP__CALLED const cdp__move *cdp__exec_late(const cdp_group *g) {
 CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error *cause) {
     const int32_t me = (int32_t)g->desc.rank;
     const bool ours = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT && g->error.origin == me;
-    const cdp__move *late = cdp__exec_late(g);
-    if (cause->status == CDP_ERR_TIMEOUT && cause->peer == me && cause->origin != me) {
-        if (ours) return;
-        if (g->health == CDP__HEALTHY && late && late->step.peer != cause->origin) {
-            cdp__fail_peer(CDP_ERR_TIMEOUT, late->step.peer, 0, "rank %d has given up waiting for this rank, which waits for rank %d", (int)cause->origin, (int)late->step.peer);
-            cdp__group_fail_last(g);
-            return;
-        }
-    }
+    if (ours && cause->status == CDP_ERR_TIMEOUT && cause->peer == me && cause->origin != me) return;
     if (g->health != CDP__FAILED) cdp__group_adopt(g, cause);
     else if (ours && g->error.peer == (int32_t)p && cause->peer != me) cdp__group_quote(g, cause);
 }
