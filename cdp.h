@@ -3320,11 +3320,6 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
 
 /* ---- >>bucket (pure): which parameters travel together ---------------------------------------------------------------------- */
 
-typedef struct cdp__bucket_plan {
-    uint32_t bucket_count;
-    uint32_t *bucket_of; /* per parameter */
-} cdp__bucket_plan;
-
 /* PyTorch's rule over the parameters in reverse order: one open bucket per dtype; a bucket is closed by the parameter
    that brings it to its limit, so limits may be overshot; the first bucket of each dtype has its own, smaller limit, so
    that communication starts early. Buckets are then numbered in the order in which a backward pass that goes from the last
