@@ -832,13 +832,18 @@ CDP__CALLED void cdp__mesh_blocked(void *self, const cdp_error *where) {
 
 CDP__CALLED bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
-/* A failed rank does not leave at once. The one that serves the store waits until the others have read the cause there and
-   gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is told. */
+/* A failed rank does not leave at once, but when the store has its cause. The one that serves the store waits until the
+   others have read it there and gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a
+   store, whoever connects late is told. */
 CDP__CALLED void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
     const uint64_t until = m->os->now_ns(m->os->user) + (!m->server ? CDP__TELL_MS : m->started ? CDP__SETTLE_MS : 2 * CDP__SETTLE_MS) * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    if (!m->server && !store_gone) return;
+    if (!m->server && !store_gone) { /* whoever sees this rank leave asks the store why: the answer must be there before */
+        while (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
+            if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+        return;
+    }
     m->leaving = true;
     while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;

@@ -906,8 +906,9 @@ TEST(stopped_rank) {
             if (r == k) continue;
             ++reports;
             right += p->error.peer == (int32_t)k;
-            /* whoever hears of the failure through another rank may have called later than that one */
-            test_check(p->error.status == CDP_ERR_TIMEOUT && p->error.peer >= 0 && p->error.peer != (int32_t)r && strstr(p->error.text, "rank ") && ms > limit_ms * 0.8 && ms < limit_ms * 1.1 + 400 * TEST_SLACK,
+            /* whoever is told of the failure may have called later than the rank whose deadline it was */
+            test_check(p->error.status == CDP_ERR_TIMEOUT && p->error.peer >= 0 && p->error.peer != (int32_t)r && strstr(p->error.text, "rank ") &&
+                           (ms > limit_ms * 0.8 || strstr(p->error.text, "told by")) && ms < limit_ms * 1.1 + 400 * TEST_SLACK,
                        test__now.name, 0, "rank %u was stopped: rank %u reports %s, blames %d, after %.0f ms: %s", k, r, cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
         }
     }
@@ -1061,10 +1062,6 @@ static int cycle_rank(uint32_t rank) {
 }
 
 TEST(abort_cycles) {
-    if (TEST_SLOW) { /* seen to outlast its time under AddressSanitizer; the cause is not known yet */
-        printf("SKIP abort_cycles under a sanitizer: it does not end in time there, which is not explained yet\n");
-        return;
-    }
     job(3);
     shared->of[0].number[7] = test_random(&dice);
     spawn_all(cycle_rank);
@@ -1608,7 +1605,7 @@ static int intruder(uint32_t rank) {
     settings.init_timeout_ms = 1000 * LONGER;
     if (join(rank) == CDP_OK) leave();
     tell(&me->phase, 9);
-    if (victim == rank) for (;;) pause(); /* killed later, with whatever it has left behind */
+    if (victim == rank) for (;;) pause(); /* killed, with whatever it has left behind */
     return 0;
 }
 
@@ -1626,6 +1623,7 @@ TEST(start_into_a_running_job) {
         await_phase(2, NOBODY, 5000);
         tell(&shared->go, 1);
         test_sleep_ms(100);
+        if (i == 2) victim = i % 3;
         late = spawn(i % 3, i == 3 ? intruder_world_4 : intruder);
         if (i == 2) { /* and it is killed at any moment of its start */
             usleep((useconds_t)(test_random(&dice) % 3000));
