@@ -90,8 +90,7 @@
         variable is involved, and SIGPIPE is never raised.
 
     LIMITS
-        ranks 65535 | elements and bytes 64 bits | operations in flight: memory | dtypes f32 f64 i32 i64 u8 |
-        reductions sum avg min max | error text 511 bytes
+        ranks 65535 | elements and bytes 64 bits | operations in flight: memory | error text 511 bytes
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
@@ -166,18 +165,34 @@ typedef enum cdp_dtype {
     CDP_DTYPE_I32,
     CDP_DTYPE_I64,
     CDP_DTYPE_U8,
+    CDP_DTYPE_F16,  /* IEEE half: 1 sign, 5 exponent, 10 fraction bits */
+    CDP_DTYPE_BF16, /* the upper half of an f32 */
+    CDP_DTYPE_I8,
+    CDP_DTYPE_I16,
+    CDP_DTYPE_U16,
+    CDP_DTYPE_U32,
+    CDP_DTYPE_U64,
+    CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
     CDP_DTYPE_COUNT
 } cdp_dtype;
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C division, towards zero).
-   Integer sums wrap around. MIN and MAX of floats keep the left operand when the comparison is false, so a NaN may or
-   may not survive, but every rank gets the same bits. */
+   Integer sums and products wrap around. MIN and MAX of floats keep the left operand when the comparison is false, so a
+   NaN may or may not survive, but every rank gets the same bits. F16 and BF16 are combined as f32 and rounded to nearest
+   even after every combination. BAND, BOR, BXOR: integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied
+   by its cdp_request.factor first. BOOL: SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. What does not
+   exist is CDP_ERR_UNSUPPORTED at the call. */
 typedef enum cdp_reduce {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
     CDP_REDUCE_AVG,
     CDP_REDUCE_MIN,
     CDP_REDUCE_MAX,
+    CDP_REDUCE_PRODUCT,
+    CDP_REDUCE_BAND,
+    CDP_REDUCE_BOR,
+    CDP_REDUCE_BXOR,
+    CDP_REDUCE_PREMUL_SUM,
     CDP_REDUCE_COUNT
 } cdp_reduce;
 
@@ -1553,24 +1568,17 @@ CDP__CALLED uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
 /* ---- >>dtype (pure) ------------------------------------------------------------------------------------------------ */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
-    switch (dtype) {
-    case CDP_DTYPE_DEFAULT:
-    case CDP_DTYPE_F32:
-    case CDP_DTYPE_I32: return 4;
-    case CDP_DTYPE_F64:
-    case CDP_DTYPE_I64: return 8;
-    case CDP_DTYPE_U8: return 1;
-    default: return 0;
-    }
+    static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1};
+    return (uint32_t)dtype < CDP_DTYPE_COUNT ? sizes[dtype] : 0;
 }
 
 CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
-    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8"};
+    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8", "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool"};
     return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
 }
 
 CDP_API const char *cdp_reduce_name(cdp_reduce op) {
-    static const char *const names[CDP_REDUCE_COUNT] = {"sum", "sum", "avg", "min", "max"};
+    static const char *const names[CDP_REDUCE_COUNT] = {"sum", "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul sum"};
     return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
 }
 
@@ -1579,74 +1587,206 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
     return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
 }
 
+CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) { return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16; }
+CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) { return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t); }
+
+CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce op) {
+    if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR) return !cdp__dtype_is_float(t);
+    if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
+    return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
+}
+
 /* ---- >>reduce-kernels (pure) ----------------------------------------------------------------------------------------- */
 
 /* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of operands is part of the
-   result (NaN, signed zero) and must be the same everywhere. Blocks of constant length, because gcc -O2 vectorises a loop only
-   when it needs neither a remainder nor an overlap check. */
-#define CDP__BLOCK 64u
+   result (NaN, signed zero) and must be the same everywhere. Kernels work on blocks of constant length, because gcc -O2
+   vectorises a loop only when it needs neither a remainder nor an overlap check; what is no whole block is padded. */
+#define CDP__BLOCK 256u
+typedef void (*cdp__kernel)(void *acc, const void *x); /* CDP__BLOCK elements; `x` of divide and scale is one number */
+
 #define CDP__ADD(l, r) ((l) + (r))
+#define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
 /* Of two NaNs an addition keeps either, as the compiler likes; here every sum that is none is the same NaN. */
 #define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
 #define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
+#define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
+#define CDP__MUL_F64(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : (double)NAN)
 #define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
 #define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
-
-#define CDP__KERNEL(name, T, EXPR)                                                                          \
-    CDP__PRIVATE void name(void *acc_, const void *x_, uint64_t n) {                                        \
-        T *CDP__RESTRICT acc = (T *)acc_;                                                                   \
-        const T *CDP__RESTRICT x = (const T *)x_;                                                           \
-        const uint64_t whole = n - n % CDP__BLOCK;                                                          \
-        uint64_t i, j;                                                                                      \
-        for (i = 0; i < whole; i += CDP__BLOCK)                                                             \
-            for (j = 0; j < CDP__BLOCK; ++j) acc[i + j] = (T)EXPR(acc[i + j], x[i + j]);                    \
-        for (; i < n; ++i) acc[i] = (T)EXPR(acc[i], x[i]);                                                  \
-    }
 #define CDP__SWAP_LOW(a, x) CDP__LOW(x, a)
 #define CDP__SWAP_HIGH(a, x) CDP__HIGH(x, a)
-/* ADD_T is the type sums are formed in: unsigned for integers, where overflow is to wrap. DIV_T is the type of the
-   divisor: it must hold the number of ranks, which a byte does not. */
-#define CDP__KERNELS(suffix, T, ADD_T, DIV_T, ADD)                \
-    CDP__KERNEL(cdp__add_##suffix, ADD_T, ADD)                    \
-    CDP__KERNEL(cdp__low_##suffix, T, CDP__LOW)                   \
-    CDP__KERNEL(cdp__high_##suffix, T, CDP__HIGH)                 \
-    CDP__KERNEL(cdp__low_swap_##suffix, T, CDP__SWAP_LOW)         \
-    CDP__KERNEL(cdp__high_swap_##suffix, T, CDP__SWAP_HIGH)       \
-    CDP__PRIVATE void cdp__divide_##suffix(void *data, uint64_t n, uint32_t by) { \
-        T *x = (T *)data;                                         \
-        const uint64_t whole = n - n % CDP__BLOCK;                \
-        uint64_t i, j;                                            \
-        for (i = 0; i < whole; i += CDP__BLOCK)                   \
-            for (j = 0; j < CDP__BLOCK; ++j) x[i + j] = (T)(x[i + j] / (DIV_T)by); \
-        for (; i < n; ++i) x[i] = (T)(x[i] / (DIV_T)by);          \
+#define CDP__AND(l, r) ((l) & (r))
+#define CDP__OR(l, r) ((l) | (r))
+#define CDP__XOR(l, r) ((l) ^ (r))
+
+#define CDP__KERNEL(name, T, EXPR)                                               \
+    CDP__PRIVATE void name(void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_) { \
+        T *acc = (T *)acc_;                                                      \
+        const T *x = (const T *)x_;                                              \
+        uint32_t i;                                                              \
+        for (i = 0; i < CDP__BLOCK; ++i) acc[i] = (T)EXPR(acc[i], x[i]);         \
     }
+/* BY_T holds the number of ranks, which a byte does not. */
+#define CDP__KERNEL_BY(name, T, BY_T, OP)                                        \
+    CDP__PRIVATE void name(void *acc_, const void *x) {                          \
+        T *acc = (T *)acc_;                                                      \
+        BY_T by;                                                                 \
+        uint32_t i;                                                              \
+        memcpy(&by, x, sizeof by);                                               \
+        for (i = 0; i < CDP__BLOCK; ++i) acc[i] = (T)(acc[i] OP by);             \
+    }
+#define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
+    CDP__KERNEL(cdp__add_##s, T, ADD)                  \
+    CDP__KERNEL(cdp__mul_##s, T, MUL)                  \
+    CDP__KERNEL(cdp__low_##s, T, CDP__LOW)             \
+    CDP__KERNEL(cdp__high_##s, T, CDP__HIGH)           \
+    CDP__KERNEL(cdp__low_swap_##s, T, CDP__SWAP_LOW)   \
+    CDP__KERNEL(cdp__high_swap_##s, T, CDP__SWAP_HIGH) \
+    CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
+    CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
+/* Sums and products of unsigned numbers wrap, and have the bits of those of signed ones. */
+#define CDP__KERNELS_INT(bits, BY_T)                             \
+    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)       \
+    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)       \
+    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)       \
+    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)      \
+    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)     \
+    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)    \
+    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /)  \
+    CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
 
-CDP__KERNELS(f32, float, float, float, CDP__ADD_F32)
-CDP__KERNELS(f64, double, double, double, CDP__ADD_F64)
-CDP__KERNELS(i32, int32_t, uint32_t, int32_t, CDP__ADD)
-CDP__KERNELS(i64, int64_t, uint64_t, int64_t, CDP__ADD)
-CDP__KERNELS(u8, uint8_t, uint8_t, uint32_t, CDP__ADD)
+CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
+CDP__KERNELS_FLOAT(f64, double, CDP__ADD_F64, CDP__MUL_F64)
+CDP__KERNELS_INT(8, int32_t)
+CDP__KERNELS_INT(16, int32_t)
+CDP__KERNELS_INT(32, int32_t)
+CDP__KERNELS_INT(64, int64_t)
+CDP__KERNEL(cdp__and_8, uint8_t, CDP__AND)
+CDP__KERNEL(cdp__or_8, uint8_t, CDP__OR)
+CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 
-typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t n);
-
-/* The kernel for a reduction; `swap`: x is the left operand. NULL for what does not exist. */
-CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype dtype, cdp_reduce op, bool swap) {
-#define CDP__ROW(s) {{cdp__add_##s, cdp__low_##s, cdp__high_##s}, {cdp__add_##s, cdp__low_swap_##s, cdp__high_swap_##s}}
-    static const cdp__kernel table[CDP_DTYPE_COUNT][2][3] = {CDP__ROW(f32), CDP__ROW(f32), CDP__ROW(f64), CDP__ROW(i32), CDP__ROW(i64), CDP__ROW(u8)};
-#undef CDP__ROW
-    const uint32_t column = op == CDP_REDUCE_MIN ? 1 : op == CDP_REDUCE_MAX ? 2 : 0; /* an average is a sum first */
-    if ((uint32_t)dtype >= CDP_DTYPE_COUNT || (uint32_t)op >= CDP_REDUCE_COUNT) return NULL;
-    return table[dtype][swap ? 1 : 0][column];
+/* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves as f32. */
+CDP__CALLED cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce op, bool swap) {
+#define CDP__ROW_FLOAT(s) {cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s}
+#define CDP__ROW_INT(s, bits) {cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits, cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL}
+    static const cdp__kernel table[CDP_DTYPE_COUNT - 1][8] = {
+        CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),  CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f32),
+        CDP__ROW_INT(i, 8),  CDP__ROW_INT(i, 16), CDP__ROW_INT(u, 16), CDP__ROW_INT(u, 32), CDP__ROW_INT(u, 64), {cdp__or_8, cdp__and_8, cdp__and_8, cdp__or_8, cdp__and_8, cdp__or_8, NULL, NULL}};
+#undef CDP__ROW_FLOAT
+#undef CDP__ROW_INT
+    switch (op) {
+    case CDP_REDUCE_PRODUCT: return table[t - 1][1];
+    case CDP_REDUCE_MIN: return table[t - 1][swap ? 4 : 2];
+    case CDP_REDUCE_MAX: return table[t - 1][swap ? 5 : 3];
+    case CDP_REDUCE_AVG: return table[t - 1][6];        /* the division; before it, an average is a sum */
+    case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7]; /* likewise */
+    case CDP_REDUCE_BAND: return cdp__and_8;
+    case CDP_REDUCE_BOR: return cdp__or_8;
+    case CDP_REDUCE_BXOR: return cdp__xor_8;
+    default: return table[t - 1][0];
+    }
 }
 
-CDP__CALLED void cdp__divide(cdp_dtype dtype, void *data, uint64_t n, uint32_t by) {
-    switch (dtype) {
-    case CDP_DTYPE_F64: cdp__divide_f64(data, n, by); break;
-    case CDP_DTYPE_I32: cdp__divide_i32(data, n, by); break;
-    case CDP_DTYPE_I64: cdp__divide_i64(data, n, by); break;
-    case CDP_DTYPE_U8: cdp__divide_u8(data, n, by); break;
-    default: cdp__divide_f32(data, n, by); break;
+/* Halves to f32 and back, CDP__BLOCK at a time. All cases are computed and one is chosen by a mask, so that the loops
+   vectorise; none computes with tiny f32 numbers, which some programs let the processor treat as zero. */
+#define CDP__PICK(cond, yes, no) (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond) - 1u)))
+CDP__CALLED void cdp__widen_block(cdp_dtype t, const uint16_t *CDP__RESTRICT in, float *CDP__RESTRICT out) {
+    uint32_t i;
+    if (t == CDP_DTYPE_BF16) {
+        for (i = 0; i < CDP__BLOCK; ++i) {
+            const uint32_t bits = (uint32_t)in[i] << 16;
+            memcpy(&out[i], &bits, 4);
+        }
+        return;
     }
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16, mag = in[i] & 0x7fffu;
+        const float tiny = (float)(int32_t)mag * 5.9604644775390625e-8f; /* 2^-24: exact below 2^-14, where halves have no exponent */
+        uint32_t bits, tiny_bits;
+        memcpy(&tiny_bits, &tiny, 4);
+        bits = (mag << 13) + CDP__PICK(mag >= 0x7c00u, 224u << 23, 112u << 23);
+        bits = CDP__PICK(mag < 0x400u, tiny_bits, bits) | sign;
+        memcpy(&out[i], &bits, 4);
+    }
+}
+
+CDP__CALLED void cdp__narrow_block(cdp_dtype t, const float *CDP__RESTRICT in, uint16_t *CDP__RESTRICT out) {
+    uint32_t i;
+    if (t == CDP_DTYPE_BF16) {
+        for (i = 0; i < CDP__BLOCK; ++i) {
+            uint32_t bits;
+            memcpy(&bits, &in[i], 4);
+            out[i] = (uint16_t)CDP__PICK((bits & 0x7fffffffu) > 0x7f800000u, 0x7fc0u, (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        }
+        return;
+    }
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        uint32_t bits, mag, tiny_bits, half;
+        float tiny;
+        memcpy(&bits, &in[i], 4);
+        mag = bits & 0x7fffffffu;
+        memcpy(&tiny, &mag, 4);
+        tiny += 0.5f; /* rounds to a multiple of 2^-24, the step of the smallest halves */
+        memcpy(&tiny_bits, &tiny, 4);
+        half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
+        half = CDP__PICK(mag < 0x38800000u, tiny_bits - 0x3f000000u, half);
+        half = CDP__PICK(mag >= 0x477ff000u, 0x7c00u, half); /* from 65520 on the nearest is infinity */
+        half = CDP__PICK(mag > 0x7f800000u, 0x7e00u, half);
+        out[i] = (uint16_t)(half | (bits >> 16 & 0x8000u));
+    }
+}
+
+/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). */
+CDP__CALLED void cdp__kernel_run(cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
+    const uint64_t size = cdp_dtype_size(t);
+    union {
+        double aligned;
+        uint8_t bytes[CDP__BLOCK * 8];
+    } pad[2];
+    float wide[2][CDP__BLOCK];
+    uint64_t at, part;
+    for (at = 0; at < n; at += part) {
+        uint8_t *a = (uint8_t *)acc + at * size;
+        const uint8_t *b = (const uint8_t *)x + (scalar ? 0 : at * size);
+        uint8_t *to = a;
+        part = cdp__min(n - at, CDP__BLOCK);
+        if (part < CDP__BLOCK) {
+            memset(pad, 0, sizeof pad);
+            memcpy(pad[0].bytes, a, (size_t)(part * size));
+            if (!scalar) memcpy(pad[1].bytes, b, (size_t)(part * size));
+            a = pad[0].bytes;
+            if (!scalar) b = pad[1].bytes;
+        }
+        if (cdp__dtype_is_half(t)) {
+            cdp__widen_block(t, (const uint16_t *)(const void *)a, wide[0]);
+            if (!scalar) cdp__widen_block(t, (const uint16_t *)(const void *)b, wide[1]);
+            k(wide[0], scalar ? (const void *)b : (const void *)wide[1]);
+            cdp__narrow_block(t, wide[0], (uint16_t *)(void *)a);
+        } else {
+            k(a, b);
+        }
+        if (a != to) memcpy(to, a, (size_t)(part * size));
+    }
+}
+
+/* acc = acc OP x for n elements; `swap`: acc = x OP acc. */
+CDP__CALLED void cdp__reduce(cdp_dtype t, cdp_reduce op, bool swap, void *acc, const void *x, uint64_t n) {
+    const bool bits = op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR;
+    if (op == CDP_REDUCE_AVG || op == CDP_REDUCE_PREMUL_SUM) op = CDP_REDUCE_SUM;
+    cdp__kernel_run(bits ? CDP_DTYPE_U8 : t, cdp__kernel_of(t, op, swap), acc, x, bits ? n * cdp_dtype_size(t) : n, false);
+}
+
+CDP__CALLED void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
+    const float f = (float)by;
+    const double d = (double)by;
+    const uint64_t u = by;
+    const void *x = t == CDP_DTYPE_F64 ? (const void *)&d : cdp__dtype_is_float(t) ? (const void *)&f : cdp_dtype_size(t) == 8 ? (const void *)&u : (const void *)&by;
+    cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_AVG, false), data, x, n, true);
+}
+
+CDP__CALLED void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
+    const float f = (float)by;
+    cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data, t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
 /* ---- >>algo (pure): collectives as rounds of steps -------------------------------------------------------------------- */
@@ -2358,7 +2498,7 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     m->moved += (uint64_t)r;
     if (m->step.kind == CDP__RECV_REDUCE) {
         const uint64_t staged = g->stage_used + (uint64_t)r, whole = staged / g->elem, done = (m->moved - staged) / g->elem;
-        cdp__kernel_of((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (m->step.flags & CDP__SRC_FIRST) != 0)(dst + done * g->elem, g->stage, whole);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (m->step.flags & CDP__SRC_FIRST) != 0, dst + done * g->elem, g->stage, whole);
         g->stage_used = staged - whole * g->elem; /* a torn element waits for its rest */
         memmove(g->stage, g->stage + whole * g->elem, (size_t)g->stage_used);
     }
@@ -2431,7 +2571,7 @@ CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
         dst = cdp__exec_buffer(g, s->dst, s->dst_off);
         if (s->kind == CDP__COPY) memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
         else if (s->kind == CDP__REDUCE)
-            cdp__kernel_of((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (s->flags & CDP__SRC_FIRST) != 0)(dst, cdp__exec_buffer(g, s->src, s->src_off), s->len);
+            cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (s->flags & CDP__SRC_FIRST) != 0, dst, cdp__exec_buffer(g, s->src, s->src_off), s->len);
         else if (s->kind == CDP__DIVIDE) cdp__divide((cdp_dtype)g->call.dtype, dst, s->len, g->desc.world_size);
     }
 }
@@ -3156,6 +3296,8 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) 
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
     if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)rq->dtype);
     if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", name, (int)rq->op);
+    if (rq->kind == CDP_COLL_ALLREDUCE && !cdp__reduce_exists(rq->dtype, rq->op))
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
     if (rq->kind == CDP_COLL_BROADCAST && rq->root >= n) return cdp__fail(CDP_ERR_INVALID, "broadcast: root %u is not below world_size %u", rq->root, n);
     if (!cdp__mul_fits(rq->count, cdp_dtype_size(rq->dtype), &bytes) || !cdp__mul_fits(bytes, rq->kind == CDP_COLL_ALLGATHER ? n : 1, &out_bytes))
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
