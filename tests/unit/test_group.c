@@ -203,7 +203,7 @@ TEST(mistakes_in_calls) {
     REFUSED(CDP_ERR_INVALID, "root 2 is not below world_size 2", cdp_broadcast(g, x, 1, CDP_DTYPE_F32, 2));
     REFUSED(CDP_ERR_INVALID, "dtype 99 does not exist", cdp_broadcast(g, x, 1, (cdp_dtype)99, 0));
     REFUSED(CDP_ERR_INVALID, "dtype -1 does not exist", cdp_allgather(g, x, y, 1, (cdp_dtype)-1));
-    REFUSED(CDP_ERR_INVALID, "reduction 5 does not exist", cdp_allreduce(g, x, y, 1, CDP_DTYPE_F32, (cdp_reduce)5));
+    REFUSED(CDP_ERR_INVALID, "reduction 55 does not exist", cdp_allreduce(g, x, y, 1, CDP_DTYPE_F32, (cdp_reduce)55));
     REFUSED(CDP_ERR_INVALID, "more than 2^64 bytes", cdp_allreduce(g, x, y, UINT64_MAX / 4, CDP_DTYPE_F64, CDP_REDUCE_SUM));
     REFUSED(CDP_ERR_INVALID, "more than 2^64 bytes", cdp_allgather(g, x, y, UINT64_MAX / 8, CDP_DTYPE_F64));
     REFUSED(CDP_ERR_INVALID, "group", cdp_barrier(NULL));
