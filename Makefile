@@ -117,6 +117,7 @@ sim: $(SIM:%=$(BUILD)/test/%)
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 THREADED := $(UNIT) $(PROCS)
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
+sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(PROGRAMS:%=$(BUILD)/asan/%) $(THREADED:%=$(BUILD)/tsan/%)
 	@$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(PROGRAMS))) $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL)))
 

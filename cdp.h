@@ -51,8 +51,11 @@
         I want to...                                       call
         connect processes                                  cdp_init_from_env of cdp_tcp.h
         connect threads of one program                     cdp_hub_create, then cdp_group_create with .hub on each thread
-        combine arrays of all ranks                        cdp_allreduce, cdp_allreduce_async + cdp_work_wait
-        copy from one rank to all, collect from all        cdp_broadcast, cdp_allgather
+        combine arrays of all ranks                        cdp_allreduce, cdp_reduce_to, cdp_reduce_scatter
+        copy from one rank to all, collect from all        cdp_broadcast, cdp_scatter, cdp_gather, cdp_allgather
+        send every rank something else                     cdp_alltoall
+        go on computing meanwhile                          the same with _async, then cdp_work_wait
+        send parts of different lengths                    cdp_start with in_counts, out_counts
         wait for everybody                                 cdp_barrier
         train                                              cdp_ddp_create; per step cdp_ddp_backward_begin, cdp_ddp_ready
                                                            for each parameter, cdp_ddp_backward_end
@@ -202,6 +205,11 @@ typedef enum cdp_coll_kind {
     CDP_COLL_BROADCAST,
     CDP_COLL_ALLGATHER,
     CDP_COLL_BARRIER,
+    CDP_COLL_REDUCE,
+    CDP_COLL_GATHER,
+    CDP_COLL_SCATTER,
+    CDP_COLL_REDUCE_SCATTER,
+    CDP_COLL_ALLTOALL,
     CDP_COLL_COUNT
 } cdp_coll_kind;
 
@@ -496,7 +504,12 @@ CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives ---------------------------------------------------------------------------------------------- */
 
-/* One collective operation as data: what cdp_start() takes, and what the functions below are short for. */
+/* One collective operation as data: what cdp_start() takes, and what the functions below are short for.
+
+   Uneven parts: where `out` (ALLGATHER, GATHER), `in` (SCATTER, REDUCE_SCATTER) or both (ALLTOALL) have one part per rank,
+   out_counts and in_counts say how many elements each part has; parts lie one after the other. They are read during the
+   call, and `count` is ignored. Both are the same on all ranks, but those of ALLTOALL: what rank i sends to j (its
+   in_counts[j]) is what j receives from i (its out_counts[i]). */
 typedef struct cdp_request {
     cdp_coll_kind kind;
     const void *in;      /* NULL or equal to `out`: in place */
@@ -504,8 +517,10 @@ typedef struct cdp_request {
     uint64_t count;      /* elements: see each function */
     cdp_dtype dtype;     /* (default: f32) */
     cdp_reduce op;       /* (default: SUM) */
-    uint32_t root;       /* BROADCAST */
+    uint32_t root;       /* BROADCAST, REDUCE, GATHER, SCATTER */
     uint32_t timeout_ms; /* (default: the group's) */
+    const uint64_t *in_counts, *out_counts; /* world_size numbers, NULL: all parts have `count` elements */
+    double factor;       /* PREMUL_SUM: what this rank's input is multiplied by */
 } cdp_request;
 
 /* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its group is destroyed. */
@@ -518,6 +533,9 @@ typedef struct cdp_work {
    may be in flight; they run in the order of the calls. Any thread, but all ranks must see one order.
    Errors (at the call, nothing started): INVALID, UNSUPPORTED, NOMEM; or the group's first failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_start(cdp_group *group, const cdp_request *request, cdp_work *out);
+
+/* Start `n` operations in their order as one call: all, or none when one of them is wrong. *out is done when all are. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(cdp_group *group, const cdp_request *requests, uint32_t n, cdp_work *out);
 
 /* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's first failure: TIMEOUT,
    PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any thread; the answer stays the same. */
@@ -537,6 +555,25 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_async(cdp_group *group, void *da
    the own part already lies there. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else needs. In place (`in` NULL):
+   `out` is the input on every rank, and only root's is changed. Large ones need scratch of that size on the other ranks. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root, cdp_work *work);
+/* Every rank brings `count` elements; root's `out` has world_size * count, rank r's part at r * count. In place: root's
+   own part already lies there, and the others' input is `out`. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
+/* Root's `in` has world_size * count elements, of which rank r gets `count` from r * count on. In place: root's `out` has
+   all parts, and its own stays where it is. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
+/* `in` has world_size * count elements; rank r gets the reduction of everybody's part r. In place: `out` has all parts; the
+   result replaces the own one, the others may hold anything afterwards. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
+/* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it. Not in place. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
+CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
@@ -737,18 +774,18 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
             cdp__text_char(t, *f);
             continue;
         }
-        bool wide = false;
-        for (++f; *f == 'l' || *f == 'z'; ++f) wide = true;
+        uint64_t bytes = sizeof(int);
+        for (++f; *f == 'l' || *f == 'z'; ++f) bytes = *f == 'z' ? sizeof(size_t) : bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
         if (*f == 's') {
             const char *s = va_arg(ap, const char *);
             for (s = s ? s : "(null)"; *s; ++s) cdp__text_char(t, *s);
         } else if (*f == 'c') {
             cdp__text_char(t, (char)va_arg(ap, int));
         } else if (*f == 'd') {
-            const int64_t v = wide ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
+            const int64_t v = bytes == 8 ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
             cdp__text_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
         } else if (*f == 'u' || *f == 'x') {
-            const uint64_t v = wide ? (uint64_t)va_arg(ap, unsigned long long) : (uint64_t)va_arg(ap, unsigned);
+            const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long) : (uint64_t)va_arg(ap, unsigned);
             cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
         } else {
             cdp__text_char(t, '%');
@@ -1583,10 +1620,12 @@ CDP_API const char *cdp_reduce_name(cdp_reduce op) {
 }
 
 CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
-    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast", "allgather", "barrier"};
+    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast", "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall"};
     return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
 }
 
+CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
+CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) { return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER; }
 CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) { return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16; }
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) { return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t); }
 
@@ -1793,12 +1832,12 @@ CDP__CALLED void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round. The contract:
    1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together; when all are done, the local steps (COPY,
-      REDUCE, DIVIDE) run in their order; then comes the next round.
+      REDUCE, DIVIDE, SCALE) run in their order; then comes the next round.
    2. What is sent in round k is received in round k, with equal length, at most one message per ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
    4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the next run.
    Nothing here depends on buffering: a send may complete only when its receive is posted. */
-typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE } cdp__step_kind;
+typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE, CDP__SCALE } cdp__step_kind;
 typedef enum cdp__buffer { CDP__IN = 1, CDP__OUT, CDP__TMP } cdp__buffer;
 
 #define CDP__SRC_FIRST 1u /* step flag: the source is the left operand */
@@ -1815,6 +1854,7 @@ typedef struct cdp__shape {
     uint32_t rank, size, root;
     uint64_t count; /* elements, as in cdp_request */
     bool in_place;
+    const uint64_t *in_offs, *out_offs; /* where part i begins, size + 1 numbers; NULL: at i * count */
 } cdp__shape;
 
 #define CDP__ROUND_MAX 4u
@@ -1840,6 +1880,21 @@ CDP__CALLED cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     return p;
 }
 
+/* What rank i brings or gets where each rank has a part of its own. */
+CDP__CALLED cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
+    cdp__span p;
+    p.off = offs ? offs[i] : i * s->count;
+    p.len = offs ? offs[i + 1] - offs[i] : s->count;
+    return p;
+}
+
+CDP__CALLED cdp__span cdp__first(uint64_t len) {
+    cdp__span p;
+    p.off = 0;
+    p.len = len;
+    return p;
+}
+
 CDP__CALLED cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, uint8_t dst, uint64_t src_off, uint64_t dst_off, uint64_t len) {
     cdp__step t;
     t.kind = kind;
@@ -1861,11 +1916,16 @@ CDP__CALLED cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* Round 0 of the algorithms that work in OUT: bring the own input there. */
+/* What round 0 of most algorithms does: bring the own input to where it is worked on, scaled where the reduction wants it. */
+CDP__CALLED uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst, uint64_t dst_off, cdp__step out[]) {
+    uint32_t n = 0;
+    if (src != dst || from.off != dst_off) out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
+    if (s->op == CDP_REDUCE_PREMUL_SUM) out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
+    return n;
+}
+
 CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
-    if (s->in_place) return 0;
-    out[0] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, 0, dst_off, s->count);
-    return 1;
+    return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
 }
 
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
@@ -1887,24 +1947,26 @@ CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
    Sender and receiver of a round agree because rank r receives in round k the part that rank r-1 sends in it. */
 CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) { return 1 + 2 * (s->size - 1); }
 
+/* Rounds 1 .. n-1 in buffer `work`; afterwards rank r has the finished part r+1. */
+CDP__CALLED uint32_t cdp__ring_reduce(const cdp__shape *s, uint32_t k, uint8_t work, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, send = (r + n - (k - 1)) % n;
+    const cdp__span p = cdp__part(s, (send + n - 1) % n);
+    out[0] = cdp__step_send((r + 1) % n, work, cdp__part(s, send));
+    out[1] = cdp__step_recv((r + n - 1) % n, work, p);
+    out[1].kind = CDP__RECV_REDUCE;
+    out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
+    if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
+    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len); /* just completed: divide it once, here */
+    return 3;
+}
+
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, next = (r + 1) % n, prev = (r + n - 1) % n;
-    const bool reduce = k < n;                        /* rounds 1 .. n-1 reduce, n .. 2n-2 pass on */
-    const uint32_t kk = reduce ? k - 1 : k - n;
-    const uint32_t send = (r + n - kk + (reduce ? 0 : 1)) % n, recv = (send + n - 1) % n;
-    uint32_t m = 2;
+    const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n; /* in rounds n .. 2n-2 */
     if (k == 0) return cdp__copy_in(s, 0, out);
-    out[0] = cdp__step_send(next, CDP__OUT, cdp__part(s, send));
-    out[1] = cdp__step_recv(prev, CDP__OUT, cdp__part(s, recv));
-    if (reduce) {
-        out[1].kind = CDP__RECV_REDUCE;
-        out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
-    }
-    if (k == n - 1 && s->op == CDP_REDUCE_AVG) { /* this rank has just completed part `recv`: divide it once, here */
-        const cdp__span p = cdp__part(s, recv);
-        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, p.off, p.len);
-    }
-    return m;
+    if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
+    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
+    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (send + n - 1) % n));
+    return 2;
 }
 
 /* Recursive doubling (Thakur, Rabenseifner, Gropp 2005): log2 n rounds of the whole vector, for small messages. Ranks
@@ -1990,13 +2052,98 @@ CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) { return s->size; 
 
 CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
-    cdp__span send, recv;
-    if (k == 0) return cdp__copy_in(s, r * s->count, out);
-    send.len = recv.len = s->count;
-    send.off = (r + n - (k - 1)) % n * s->count;
-    recv.off = (r + n - k) % n * s->count;
-    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, send);
-    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, recv);
+    const cdp__span own = cdp__block_of(s, s->out_offs, r);
+    if (k == 0) return s->in_place ? 0 : cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out);
+    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - (k - 1)) % n));
+    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - k) % n));
+    return 2;
+}
+
+/* Binomial tree towards the root: in round k+1 every second of the ranks that are left (counted from the root) hands its sum
+   to the one before it. The root works in OUT, the others in TMP: their OUT is not touched. */
+CDP__PRIVATE uint8_t cdp__reduce_buffer(const cdp__shape *s) { return s->rank == s->root ? CDP__OUT : CDP__TMP; }
+CDP__PRIVATE uint64_t cdp__reduce_tmp(const cdp__shape *s) { return s->rank == s->root ? 0 : s->count; }
+CDP__PRIVATE uint32_t cdp__reduce_tree_rounds(const cdp__shape *s) { return 1 + cdp__log2_up(s->size); }
+
+CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, v = (s->rank + n - s->root) % n, far = k ? 1u << (k - 1) : 0;
+    const uint8_t work = cdp__reduce_buffer(s);
+    uint32_t m = 0;
+    if (k == 0) return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (v % (2 * far) == far) {
+        out[m++] = cdp__step_send((s->rank + n - far) % n, work, cdp__first(s->count));
+    } else if (v % (2 * far) == 0 && far < n - v) {
+        out[m] = cdp__step_recv((s->rank + far) % n, work, cdp__first(s->count));
+        out[m++].kind = CDP__RECV_REDUCE;
+    }
+    if (v == 0 && 2ull * far >= n && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, 0, s->count);
+    return m;
+}
+
+/* The reducing half of the ring, then every rank hands its finished part to the root. */
+CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
+    const uint8_t work = cdp__reduce_buffer(s);
+    if (k == 0) return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k < n) return cdp__ring_reduce(s, k, work, out);
+    if (s->rank == s->root) out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
+    else if (s->rank == from) out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
+    else return 0;
+    return 1;
+}
+
+/* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the root. */
+CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
+    const uint32_t other = (s->root + k) % s->size;
+    const uint64_t *offs = gather ? s->out_offs : s->in_offs;
+    const cdp__span own = cdp__block_of(s, offs, s->rank);
+    const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
+    if (k == 0) {
+        if (!root || s->in_place) return 0;
+        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out) : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
+    }
+    if (root) out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other)) : cdp__step_send(other, parts, cdp__block_of(s, offs, other));
+    else if (s->rank == other) out[0] = gather ? cdp__step_send(s->root, CDP__IN, cdp__first(own.len)) : cdp__step_recv(s->root, CDP__OUT, cdp__first(own.len));
+    else return 0;
+    return 1;
+}
+
+/* Pairwise exchange: in round k everybody talks to the ranks k before and k behind. Reduce-scatter adds what comes to its own
+   part, in the order r, r-1, r-2, ...; only PREMUL_SUM needs scratch, for the scaled input. */
+CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
+    if (s->kind != CDP_COLL_REDUCE_SCATTER || s->op != CDP_REDUCE_PREMUL_SUM || s->in_place) return 0;
+    return s->in_offs ? s->in_offs[s->size] : s->size * s->count;
+}
+
+CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank;
+    const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
+    const uint8_t src = s->in_place ? CDP__OUT : scaled ? CDP__TMP : CDP__IN;
+    const cdp__span own = cdp__block_of(s, s->in_offs, r), all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+    const cdp__span result = s->in_place ? own : cdp__first(own.len);
+    uint32_t m = 0;
+    if (k == 0) {
+        if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
+        if (!s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
+    } else {
+        out[m++] = cdp__step_send((r + k) % n, src, cdp__block_of(s, s->in_offs, (r + k) % n));
+        out[m] = cdp__step_recv((r + n - k) % n, CDP__OUT, result);
+        out[m++].kind = CDP__RECV_REDUCE;
+    }
+    if (k == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
+    return m;
+}
+
+CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, to = (s->rank + k) % n, from = (s->rank + n - k) % n;
+    const cdp__span there = cdp__block_of(s, s->in_offs, to), here = cdp__block_of(s, s->out_offs, from);
+    if (k == 0) {
+        out[0] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
+        return 1;
+    }
+    out[0] = cdp__step_send(to, CDP__IN, there);
+    out[1] = cdp__step_recv(from, CDP__OUT, here);
     return 2;
 }
 
@@ -2012,7 +2159,7 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are --------------------------------------- */
 
-enum { CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__ALGO_COUNT };
+enum { CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE, CDP__PAIRWISE, CDP__ALGO_COUNT };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
     static const cdp__algo table[CDP__ALGO_COUNT] = {
@@ -2021,6 +2168,12 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"binomial tree", CDP_COLL_BROADCAST, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
         {"ring", CDP_COLL_ALLGATHER, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
         {"dissemination", CDP_COLL_BARRIER, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
+        {"binomial tree", CDP_COLL_REDUCE, cdp__reduce_tree_rounds, cdp__reduce_tree_round, cdp__reduce_tmp},
+        {"ring", CDP_COLL_REDUCE, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
+        {"linear", CDP_COLL_GATHER, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+        {"linear", CDP_COLL_SCATTER, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+        {"pairwise", CDP_COLL_REDUCE_SCATTER, cdp__gather_rounds, cdp__scatter_reduce_round, cdp__pairwise_tmp},
+        {"pairwise", CDP_COLL_ALLTOALL, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     };
     return i < CDP__ALGO_COUNT ? &table[i] : NULL;
 }
@@ -2030,6 +2183,11 @@ CDP__PRIVATE uint32_t cdp__select(cdp_coll_kind kind, uint64_t bytes, uint64_t s
     case CDP_COLL_ALLREDUCE: return bytes <= small_bytes ? CDP__DOUBLING : CDP__RING;
     case CDP_COLL_BROADCAST: return CDP__TREE;
     case CDP_COLL_ALLGATHER: return CDP__GATHER;
+    case CDP_COLL_REDUCE: return bytes <= small_bytes ? CDP__REDUCE_TREE : CDP__REDUCE_RING;
+    case CDP_COLL_GATHER: return CDP__LINEAR_GATHER;
+    case CDP_COLL_SCATTER: return CDP__LINEAR_SCATTER;
+    case CDP_COLL_REDUCE_SCATTER: return CDP__PAIRWISE_REDUCE;
+    case CDP_COLL_ALLTOALL: return CDP__PAIRWISE;
     default: return CDP__DISSEMINATION;
     }
 }
@@ -2045,6 +2203,7 @@ typedef struct cdp__frame {
     uint32_t bytes; /* payload that follows */
     uint32_t round, root;
     uint64_t seq, count;
+    uint64_t parts; /* uneven parts: a hash of their lengths, or 1 where those differ by rank; else 0 */
 } cdp__frame;
 
 #define CDP__FRAME_BYTES 48u
@@ -2064,6 +2223,7 @@ CDP__PRIVATE void cdp__frame_encode(const cdp__frame *f, uint8_t out[CDP__FRAME_
     cdp__put_u64(out + 24, f->count);
     cdp__put_u32(out + 32, f->root);
     out[36] = f->algo;
+    cdp__put_u64(out + 40, f->parts);
 }
 
 CDP__PRIVATE bool cdp__frame_decode(const uint8_t in[CDP__FRAME_BYTES], cdp__frame *f) {
@@ -2077,12 +2237,13 @@ CDP__PRIVATE bool cdp__frame_decode(const uint8_t in[CDP__FRAME_BYTES], cdp__fra
     f->count = cdp__get_u64(in + 24);
     f->root = cdp__get_u32(in + 32);
     f->algo = in[36];
+    f->parts = cdp__get_u64(in + 40);
     return cdp__get_u32(in) == CDP__FRAME_MAGIC && (f->type == CDP__FRAME_DATA || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX));
 }
 
 /* Two frames speak of the same call: everything but the position inside it. */
 CDP__PRIVATE bool cdp__frame_same_call(const cdp__frame *a, const cdp__frame *b) {
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo && a->root == b->root && a->seq == b->seq && a->count == b->count;
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
 
 CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
@@ -2090,11 +2251,11 @@ CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) 
     cdp__text_add(&t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
     if (f->kind == CDP_COLL_BARRIER) return;
     cdp__text_add(&t, " of %llu x %s", (unsigned long long)f->count, cdp_dtype_name((cdp_dtype)f->dtype));
-    if (f->kind == CDP_COLL_ALLREDUCE) {
-        const cdp__algo *a = cdp__algo_at(f->algo);
-        cdp__text_add(&t, " %s, %s", cdp_reduce_name((cdp_reduce)f->op), a ? a->name : "?");
-    }
-    if (f->kind == CDP_COLL_BROADCAST) cdp__text_add(&t, " from rank %u", f->root);
+    if (f->parts) cdp__text_add(&t, f->parts == 1 ? " in uneven parts" : " in uneven parts (%llx)", (unsigned long long)f->parts);
+    if (cdp__kind_reduces((cdp_coll_kind)f->kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce)f->op));
+    if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
+    if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
+    if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo) ? cdp__algo_at(f->algo)->name : "?");
 }
 
 /* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the first cause. */
@@ -2158,7 +2319,9 @@ typedef enum cdp__progress {
 } cdp__progress;
 
 typedef struct cdp__op {
-    cdp_request rq; /* defaults filled in */
+    cdp_request rq; /* defaults filled in; in_counts and out_counts say only whether there are any */
+    uint64_t *offs; /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
+    uint64_t parts;
     uint64_t seq, deadline_ns, start_ns;
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
     void *user;
@@ -2231,7 +2394,7 @@ struct cdp_group {
 #define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
 
-CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return g->queue_used ? &g->queue[g->queue_at] : NULL; }
+CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return &g->queue[g->queue_at]; } /* when there is one */
 
 CDP__CALLED void *cdp__exec_buffer(cdp_group *g, uint8_t which, uint64_t off) {
     const cdp_request *rq = &cdp__exec_head(g)->rq;
@@ -2372,7 +2535,7 @@ CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame 
     cdp__frame_text(ours, here, sizeof here);
     cdp__frame_text(theirs, there, sizeof there);
     if (cdp__frame_same_call(&g->call, theirs))
-        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent %u bytes for round %u, which does not fit; it runs with other settings (small_bytes, piece_bytes) or another version", p,
+        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with other counts, other settings (small_bytes, piece_bytes) or another version", p,
                        theirs->bytes, theirs->round + 1);
     else
         cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->desc.rank, here, p, there);
@@ -2573,6 +2736,7 @@ CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
         else if (s->kind == CDP__REDUCE)
             cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (s->flags & CDP__SRC_FIRST) != 0, dst, cdp__exec_buffer(g, s->src, s->src_off), s->len);
         else if (s->kind == CDP__DIVIDE) cdp__divide((cdp_dtype)g->call.dtype, dst, s->len, g->desc.world_size);
+        else if (s->kind == CDP__SCALE) cdp__scale((cdp_dtype)g->call.dtype, dst, s->len, cdp__exec_head(g)->rq.factor);
     }
 }
 
@@ -2605,6 +2769,8 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->root = rq->root;
     s->count = rq->count;
     s->in_place = !rq->in || rq->in == rq->out;
+    s->in_offs = rq->in_counts ? op->offs : NULL;
+    s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
     memset(&g->call, 0, sizeof g->call);
     g->call.type = CDP__FRAME_DATA;
     g->call.kind = (uint8_t)rq->kind;
@@ -2612,7 +2778,8 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->call.op = (uint8_t)rq->op;
     g->call.algo = (uint8_t)cdp__select(rq->kind, rq->count * g->elem, g->desc.small_bytes);
     g->call.seq = op->seq;
-    g->call.count = rq->count;
+    g->call.count = op->parts ? 0 : rq->count;
+    g->call.parts = op->parts;
     g->call.root = rq->root;
     g->past[op->seq % CDP__PAST] = g->call;
     g->algo = cdp__algo_at(g->call.algo);
@@ -3145,6 +3312,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
     const cdp_os *os;
+    uint32_t i;
     if (!g) return;
     os = g->os;
     if (g->thread) {
@@ -3161,6 +3329,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (g->cond) os->cond_destroy(os->user, g->cond);
     if (g->park) os->cond_destroy(os->user, g->park);
     cdp__lock_close(&g->lock);
+    for (i = 0; g->queue && i < g->queue_room; ++i) cdp__free(os, g->queue[i].offs);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
     cdp__free(os, g->tmp);
@@ -3174,7 +3343,7 @@ CDP__PRIVATE cdp_status cdp__group_open(cdp_group *g) {
     const bool threads = os->thread_start && os->mutex_create; /* callers may be threads even without a progress thread */
     g->queue_room = 64;
     g->peers = (cdp__peer *)cdp__alloc_zero(os, g->desc.world_size * sizeof *g->peers);
-    g->queue = (cdp__op *)cdp__alloc(os, g->queue_room * sizeof *g->queue);
+    g->queue = (cdp__op *)cdp__alloc_zero(os, g->queue_room * sizeof *g->queue);
     g->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
     g->cond = threads ? os->cond_create(os->user) : NULL;
     g->park = threads ? os->cond_create(os->user) : NULL;
@@ -3285,41 +3454,110 @@ CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, u
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* The caller's mistakes, each in one sentence. Fills in the defaults. */
-CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) {
-    const char *name = cdp_coll_name(rq->kind);
+/* Elements of `in` and `out` on this rank; false when that is more than 64 bits can say. */
+CDP__PRIVATE bool cdp__request_lengths(const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
     const uint32_t n = g->desc.world_size;
-    uint64_t bytes, out_bytes;
-    if ((uint32_t)rq->kind <= CDP_COLL_NONE || (uint32_t)rq->kind >= CDP_COLL_COUNT) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)rq->kind);
+    const bool root = g->desc.rank == rq->root, in_place = !rq->in || rq->in == rq->out;
+    uint64_t in_all = 0, out_all = 0;
+    uint32_t i;
+    bool fits = (rq->in_counts || cdp__mul_fits(rq->count, n, &in_all)) && (rq->out_counts || cdp__mul_fits(rq->count, n, &out_all));
+    for (i = 0; i < n && rq->in_counts; ++i) fits = fits && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
+    for (i = 0; i < n && rq->out_counts; ++i) fits = fits && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
+    *in = *out = rq->count;
+    switch (rq->kind) {
+    case CDP_COLL_BARRIER: *in = *out = 0; return true;
+    case CDP_COLL_BROADCAST: *in = 0; return true;
+    case CDP_COLL_REDUCE:
+        if (!root && !in_place) *out = 0;
+        return true;
+    case CDP_COLL_ALLGATHER: *out = out_all; return fits;
+    case CDP_COLL_GATHER: *out = root ? out_all : in_place ? rq->count : 0; return fits;
+    case CDP_COLL_SCATTER:
+        *in = root ? in_all : 0;
+        if (root && in_place) *out = in_all;
+        return fits;
+    case CDP_COLL_REDUCE_SCATTER:
+        *in = in_all;
+        if (in_place) *out = in_all;
+        return fits;
+    case CDP_COLL_ALLTOALL:
+        *in = in_all;
+        *out = out_all;
+        return fits;
+    default: return true;
+    }
+}
+
+/* Fills in the defaults; what an operation does not use is made equal on all ranks. */
+CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
+    const cdp_coll_kind k = rq->kind;
+    const bool parts_in = k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
+    const bool parts_out = k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
-    if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)rq->dtype);
-    if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", name, (int)rq->op);
-    if (rq->kind == CDP_COLL_ALLREDUCE && !cdp__reduce_exists(rq->dtype, rq->op))
+    if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
+    if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
+    if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
+    if (!cdp__kind_has_root(k)) rq->root = 0;
+    if (!parts_in) rq->in_counts = NULL;
+    if (!parts_out) rq->out_counts = NULL;
+    if (k == CDP_COLL_ALLTOALL && !rq->in_counts != !rq->out_counts) return cdp__fail(CDP_ERR_INVALID, "alltoall: give both in_counts and out_counts, or neither");
+    if (rq->in_counts) rq->count = rq->in_counts[g->desc.rank];
+    if (rq->out_counts) rq->count = rq->out_counts[g->desc.rank];
+    return CDP_OK;
+}
+
+/* The caller's mistakes, each in one sentence. */
+CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) {
+    const char *name = cdp_coll_name(rq->kind);
+    const uint64_t size = cdp_dtype_size(rq->dtype ? rq->dtype : CDP_DTYPE_F32);
+    uint64_t in, out;
+    const cdp_status st = cdp__request_defaults(g, rq);
+    if (st != CDP_OK) return st;
+    if (cdp__kind_reduces(rq->kind) && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
-    if (rq->kind == CDP_COLL_BROADCAST && rq->root >= n) return cdp__fail(CDP_ERR_INVALID, "broadcast: root %u is not below world_size %u", rq->root, n);
-    if (!cdp__mul_fits(rq->count, cdp_dtype_size(rq->dtype), &bytes) || !cdp__mul_fits(bytes, rq->kind == CDP_COLL_ALLGATHER ? n : 1, &out_bytes))
+    if (rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
+    if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in) || !cdp__mul_fits(out, size, &out))
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
-    if (!bytes) return CDP_OK;
-    if (!rq->out) return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name, (unsigned long long)rq->count);
-    if (((uintptr_t)rq->out | (uintptr_t)rq->in) % cdp_dtype_size(rq->dtype))
+    if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
+        return cdp__fail(CDP_ERR_INVALID, "alltoall: it does not work in place; use separate memory for input and result");
+    if (out && !rq->out) return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name, (unsigned long long)rq->count);
+    if ((out && (uintptr_t)rq->out % size) || (in && (uintptr_t)rq->in % size))
         return cdp__fail(CDP_ERR_INVALID, "%s: a buffer is not aligned to its dtype %s", name, cdp_dtype_name(rq->dtype));
-    if (rq->in && rq->in != rq->out && cdp__overlap(rq->in, rq->out, bytes, out_bytes))
+    if (in && out && rq->in && rq->in != rq->out && cdp__overlap(rq->in, rq->out, in, out))
         return cdp__fail(CDP_ERR_INVALID, "%s: input and result overlap; use separate memory, or pass NULL as the input to work in place", name);
     return CDP_OK;
 }
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     const uint32_t room = g->queue_room * 2;
-    cdp__op *q = (cdp__op *)cdp__alloc(g->os, room * sizeof *q);
+    cdp__op *q = (cdp__op *)cdp__alloc_zero(g->os, room * sizeof *q);
     uint32_t i;
     if (!q) return false;
-    for (i = 0; i < g->queue_used; ++i) q[i] = g->queue[(g->queue_at + i) % g->queue_room];
+    for (i = 0; i < g->queue_used; ++i) q[i] = g->queue[(g->queue_at + i) % g->queue_room]; /* it is full: every place is copied */
     cdp__free(g->os, g->queue);
     g->queue = q;
     g->queue_room = room;
     g->queue_at = 0;
+    return true;
+}
+
+/* The caller's counts are read now: where each part begins, and a hash of it all for the other ranks to compare. */
+CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
+    const uint32_t n = g->desc.world_size;
+    const cdp_request *rq = &op->rq;
+    uint32_t i;
+    op->parts = 0;
+    if (!rq->in_counts && !rq->out_counts) return true;
+    if (!op->offs) op->offs = (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
+    if (!op->offs) return false;
+    for (i = 0; i < n; ++i) {
+        if (rq->in_counts) op->offs[i + 1] = op->offs[i] + rq->in_counts[i];
+        if (rq->out_counts) op->offs[n + 2 + i] = op->offs[n + 1 + i] + rq->out_counts[i];
+    }
+    op->parts = rq->kind == CDP_COLL_ALLTOALL ? 1 : cdp__hash(CDP__HASH_START, op->offs + (rq->in_counts ? 0 : n + 1), (n + 1) * sizeof *op->offs) | 2;
     return true;
 }
 
@@ -3330,8 +3568,10 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, v
     uint32_t i;
     if (st != CDP_OK) return st;
     if (g->queue_used == g->queue_room && !cdp__queue_grow(g)) return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
-    op = &g->queue[(g->queue_at + g->queue_used++) % g->queue_room];
+    op = &g->queue[(g->queue_at + g->queue_used) % g->queue_room];
     op->rq = *rq;
+    if (!cdp__op_parts(g, op)) return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
+    ++g->queue_used;
     op->seq = ++g->issued;
     op->deadline_ns = cdp__deadline(g->os, rq->timeout_ms);
     op->start_ns = 0;
@@ -3372,6 +3612,21 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
 
 CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work *out) {
     const cdp_status st = cdp__start(g, request, NULL, NULL, out);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!g || !requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs a group, requests and a place for the work");
+    out->group = NULL;
+    out->seq = 0;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_request rq = requests[i];
+        st = cdp__request_check(g, &rq);
+    }
+    for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__start(g, &requests[i], NULL, NULL, out);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }
@@ -3452,6 +3707,24 @@ CDP_API cdp_status cdp_allgather_async(cdp_group *g, const void *in, void *out, 
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
     return cdp_start(g, &rq, work);
 }
+
+#define CDP__COLLECTIVE(name, kind, PARAMS, ASYNC_PARAMS, ...)                                                     \
+    CDP_API cdp_status name PARAMS { return cdp__run(g, cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__)); } \
+    CDP_API cdp_status name##_async ASYNC_PARAMS {                                                                  \
+        const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__);                           \
+        return cdp_start(g, &rq, work);                                                                             \
+    }
+CDP__COLLECTIVE(cdp_reduce_to, CDP_COLL_REDUCE, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root),
+                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root, cdp_work *work), op, root)
+CDP__COLLECTIVE(cdp_gather, CDP_COLL_GATHER, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
+                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work), CDP_REDUCE_DEFAULT, root)
+CDP__COLLECTIVE(cdp_scatter, CDP_COLL_SCATTER, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
+                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work), CDP_REDUCE_DEFAULT, root)
+CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op),
+                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work), op, 0)
+CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype),
+                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work), CDP_REDUCE_DEFAULT, 0)
+#undef CDP__COLLECTIVE
 
 CDP_API cdp_status cdp_barrier(cdp_group *g) { return cdp__run(g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0)); }
 

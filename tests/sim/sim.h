@@ -497,9 +497,10 @@ struct sim__block { /* in front of each allocation; 64 bytes, so that alignment 
 
 SIM_API void sim__block_check(sim_world *w, const sim_node *node, const sim__block *b) {
     const uint8_t *tail = (const uint8_t *)(b + 1) + b->bytes;
+    const uint32_t tail_bytes = SIM__TAIL;
     uint32_t i;
     if (b->magic != SIM__MAGIC) sim__fail(w, "node %u: memory in front of an allocation was overwritten, or it was freed twice", node->id);
-    for (i = 0; i < SIM__TAIL; ++i)
+    for (i = 0; i < tail_bytes; ++i)
         if (tail[i] != 0xb7) sim__fail(w, "node %u: memory behind allocation %llu (%llu bytes) was overwritten", node->id,
                                        (unsigned long long)b->number, (unsigned long long)b->bytes);
 }

@@ -758,7 +758,7 @@ static void store_barrier(store_client *c, const char *name) {
 /* The values of all ranks, one by one or all at once. */
 static void store_read_all(store_client *c, bool at_once) {
     const uint32_t n = c->r->nodes;
-    char names[SIM_MAX_NODES][16];
+    char names[SIM_MAX_NODES][24];
     const char *keys[SIM_MAX_NODES];
     cdp_bytes values[SIM_MAX_NODES];
     uint8_t want[3000];

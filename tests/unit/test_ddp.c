@@ -11,7 +11,7 @@
 typedef struct model {
     uint32_t count;
     cdp_param params[PARAMS_MAX];
-    char names[PARAMS_MAX][16];
+    char names[PARAMS_MAX][24];
     void *expected[PARAMS_MAX]; /* what this rank's gradient should be */
 } model;
 
