@@ -2289,7 +2289,84 @@ CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error
     return true;
 }
 
-/* ---- >>exec: runs round functions over a transport ----------------------------------------------------------------------- */
+/* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------------------------------------- */
+
+/* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes of header (which group, how
+   many bytes, how far the reader of the opposite stream has come), then the bytes. A reader puts aside what belongs to a
+   stream that nobody reads yet, so it never keeps others waiting; a writer is never further ahead of its reader than
+   CDP__WINDOW, so what is put aside is bounded. A reader says how far it has come only when it sends something anyway, or
+   is asked by a writer that has come to the end of the window: what is sent to a rank that has done its part and left would
+   reset the connection and take with it what that rank sent last. Whatever order ranks use their groups in, no group waits for another. */
+#define CDP__CHUNK_BYTES 16u
+#define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that a reduction reads what the socket just wrote */
+#define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
+#define CDP__CHUNK_ASK 0xfffffffeu   /* the sender may not go on before it hears how far the reader has come */
+#define CDP__WINDOW (4u << 20)
+#define CDP__ORPHANS 256u            /* streams of groups that are not made here yet, at most */
+#define CDP__GONE 64u                /* groups that were destroyed lately: what still comes for them is dropped */
+#define CDP__WORLD_CHANNEL 1u        /* the group that was made with the transport */
+
+typedef struct cdp__stream {
+    uint64_t channel;
+    uint32_t peer;           /* rank in the world */
+    bool left;               /* the peer has left that group */
+    bool asking, asked;      /* we, the peer: may not go on */
+    uint64_t sent, acked;    /* by us; of that, read by the peer */
+    uint64_t taken;          /* read here */
+    uint8_t *early;          /* a ring of bytes that came before somebody read them */
+    uint64_t early_at, early_used, early_room;
+} cdp__stream;
+
+typedef struct cdp__orphan {
+    cdp__stream stream;
+    struct cdp__orphan *next;
+} cdp__orphan;
+
+typedef struct cdp__trunk { /* one link */
+    uint8_t tx_head[CDP__CHUNK_BYTES], rx_head[CDP__CHUNK_BYTES];
+    uint32_t tx_head_left, rx_head_got;
+    uint64_t tx_left, rx_left;          /* of the chunk that is half sent, half received */
+    cdp__stream *tx_stream, *rx_stream; /* whose it is. NULL: zeros fill up the chunk of a group that is gone; dropped */
+    uint8_t (*notes)[CDP__CHUNK_BYTES]; /* headers without bytes that are still to be sent */
+    uint32_t note_count, note_room;
+    bool broken;                        /* what came over it was no chunk */
+} cdp__trunk;
+
+/* How many groups of these ranks have been made here: their numbers must agree without a word being said. */
+typedef struct cdp__made {
+    uint64_t ranks; /* a hash of them */
+    uint64_t count;
+    struct cdp__made *next;
+} cdp__made;
+
+typedef struct cdp__mux {
+    const cdp_os *os;
+    cdp_lock lock; /* guards everything below and all groups */
+    cdp_transport transport;
+    uint32_t world_size, rank;
+    cdp__trunk *trunks;
+    bool chores; /* some trunk has something to send that belongs to no stream */
+    cdp__orphan *orphans;
+    uint32_t orphan_count;
+    uint64_t gone[CDP__GONE];
+    uint32_t gone_at;
+    cdp__made *made;
+    cdp_group *groups; /* all */
+    cdp_group *active; /* those with something to do */
+    uint8_t *stage;    /* received bytes on their way into a reduction */
+
+    /* who drives: at most one thread sleeps in transport.wait */
+    void *thread;
+    void *cond;        /* callers that wait beside the one that drives */
+    void *park;        /* the progress thread, standing by */
+    uint32_t knocking; /* threads that want the lock (atomic) */
+    bool sleeping;     /* somebody is in transport.wait */
+    bool stop;         /* the progress thread is to end */
+    uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
+    uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
+    int32_t spin_luck; /* whether looking before sleeping has paid off lately */
+} cdp__mux;
+/* ---- >>exec: runs round functions over streams ----------------------------------------------------------------------------- */
 
 #define CDP__PAST 8u /* calls that are remembered, for the text of a mismatch that shows only later */
 
@@ -2300,14 +2377,16 @@ typedef struct cdp__move {
     bool done;
 } cdp__move;
 
-/* What one link carries for this group, between two frames or inside one. */
+/* What a group knows of one of its ranks, between two frames or inside one. */
 typedef struct cdp__peer {
+    cdp__stream stream;
     uint8_t tx_head[CDP__FRAME_BYTES], rx_head[CDP__FRAME_BYTES];
     uint32_t tx_head_left, rx_head_got;
     uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
     bool used;                 /* something went over this link: it may be told of a failure */
     bool tell;                 /* ABORT is still to be sent */
     uint32_t told;             /* bytes of the ABORT frame already sent */
+    bool waits_for_us;         /* it has said so when its deadline passed */
     bool heard;                /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
 } cdp__peer;
 
@@ -2334,10 +2413,15 @@ typedef enum cdp__health {
 } cdp__health;
 
 struct cdp_group {
-    cdp_group_desc desc; /* defaults filled in */
+    cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
     const cdp_os *os;
-    cdp_lock lock;       /* guards everything below */
-    cdp_transport transport;
+    cdp__mux *mux;
+    uint64_t channel;    /* its number, equal on all its ranks */
+    uint32_t *world;     /* the rank in the world of each of its ranks; NULL: the same */
+    cdp_group *next;     /* in mux->groups */
+    cdp_group *next_active;
+    bool active;         /* in mux->active */
+    cdp_group *parent;   /* of a lane: they fail together */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
@@ -2361,8 +2445,8 @@ struct cdp_group {
     uint64_t elem; /* bytes of one element */
     void *tmp;
     uint64_t tmp_bytes;
-    uint8_t *stage; /* received bytes on their way into a reduction */
-    uint64_t stage_used;
+    uint8_t torn[8]; /* the beginning of an element whose rest is still to come */
+    uint64_t torn_bytes;
 
     /* failure */
     cdp__health health;
@@ -2373,26 +2457,287 @@ struct cdp_group {
     uint8_t abort_frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
     uint32_t abort_bytes;
     int32_t abort_from; /* the peer whose ABORT frame is being read, -1: none */
+    int32_t told_by;    /* rank in the world whose word `error` is, -1: nobody's */
     uint8_t abort_in[CDP__ABORT_MAX];
     uint32_t abort_in_bytes;
-
-    /* who drives: at most one thread sleeps in transport.wait */
-    void *thread;
-    void *cond;        /* callers that wait beside the one that drives */
-    void *park;        /* the progress thread, standing by */
-    uint32_t knocking; /* threads that want the lock (atomic) */
-    bool sleeping;     /* somebody is in transport.wait */
-    bool stop;         /* the progress thread is to end */
-    uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
-    uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
-    int32_t spin_luck; /* whether looking before sleeping has paid off lately */
 };
 
-#define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that the reduction reads what the socket just wrote */
 #define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
 #define CDP__TELL_MS 50u                /* how long a failed group tries to pass its cause on */
 #define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
+
+/* A group speaks of its own ranks, errors and links of ranks in the world. */
+CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) { return g->world ? g->world[p] : p; }
+
+CDP__CALLED void cdp__chunk_encode(uint8_t out[CDP__CHUNK_BYTES], uint64_t channel, uint32_t bytes, uint64_t taken) {
+    cdp__put_u64(out, channel);
+    cdp__put_u32(out + 8, bytes);
+    cdp__put_u32(out + 12, (uint32_t)taken);
+}
+
+/* A header without bytes, sent as soon as no chunk is in the way. Out of memory: the peer waits a little longer. */
+CDP__CALLED void cdp__trunk_note(cdp__mux *m, uint32_t peer, uint64_t channel, uint32_t bytes, uint64_t taken) {
+    cdp__trunk *w = &m->trunks[peer];
+    if (w->note_count == w->note_room) {
+        const uint32_t room = w->note_room ? 2 * w->note_room : 4;
+        uint8_t(*notes)[CDP__CHUNK_BYTES] = (uint8_t(*)[CDP__CHUNK_BYTES])cdp__alloc(m->os, room * sizeof *notes);
+        if (!notes) return;
+        if (w->notes) memcpy(notes, w->notes, w->note_count * sizeof *notes);
+        cdp__free(m->os, w->notes);
+        w->notes = notes;
+        w->note_room = room;
+    }
+    cdp__chunk_encode(w->notes[w->note_count++], channel, bytes, taken);
+    m->chores = true;
+}
+
+/* Send what belongs to no stream: notes, and zeros for a chunk whose group is gone. True when the trunk is free. */
+CDP__CALLED bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
+    static const uint8_t zeros[512] = {0};
+    cdp__trunk *w = &m->trunks[peer];
+    while (!w->tx_stream) {
+        cdp_iov v[2];
+        int64_t r;
+        if (!w->tx_head_left && !w->tx_left) {
+            if (!w->note_count) return true;
+            memcpy(w->tx_head, w->notes[0], CDP__CHUNK_BYTES);
+            memmove(w->notes, w->notes + 1, --w->note_count * sizeof *w->notes);
+            w->tx_head_left = CDP__CHUNK_BYTES;
+        }
+        v[0].data = w->tx_head + (CDP__CHUNK_BYTES - w->tx_head_left);
+        v[0].bytes = w->tx_head_left;
+        v[1].data = (void *)(uintptr_t)zeros;
+        v[1].bytes = cdp__min(w->tx_left, sizeof zeros);
+        r = m->transport.send(m->transport.self, peer, v, w->tx_left ? 2 : 1);
+        if (r <= 0) return false;
+        w->tx_left -= (uint64_t)r - cdp__min((uint64_t)r, w->tx_head_left);
+        w->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, w->tx_head_left);
+    }
+    return false;
+}
+
+CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
+    cdp__orphan *o;
+    uint32_t i;
+    for (o = m->orphans; o; o = o->next)
+        if (o->stream.channel == channel && o->stream.peer == peer) return &o->stream;
+    for (i = 0; i < CDP__GONE; ++i)
+        if (m->gone[i] == channel) return NULL;
+    if (!make || m->orphan_count == CDP__ORPHANS || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o))) return NULL;
+    o->stream.channel = channel;
+    o->stream.peer = peer;
+    o->next = m->orphans;
+    m->orphans = o;
+    ++m->orphan_count;
+    return &o->stream;
+}
+
+/* Whose chunk it is; NULL: of a group that is gone, or of more unknown ones than are put up with. */
+CDP__CALLED cdp__stream *cdp__mux_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
+    cdp_group *g;
+    uint32_t p;
+    for (g = m->groups; g; g = g->next) {
+        if (g->channel != channel) continue;
+        if (!g->world) return &g->peers[peer].stream;
+        for (p = 0; p < g->desc.world_size; ++p)
+            if (g->world[p] == peer) return &g->peers[p].stream;
+    }
+    return cdp__orphan_stream(m, channel, peer, make);
+}
+
+/* A writer that has asked how far its reader is hears it as soon as half the window is free. */
+CDP__CALLED void cdp__stream_answer(cdp__mux *m, cdp__stream *s) {
+    if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
+    s->asked = false;
+    cdp__trunk_note(m, s->peer, s->channel, 0, s->taken);
+    (void)cdp__trunk_flush(m, s->peer);
+}
+
+/* A complete header has come. False: it is none. */
+CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
+    cdp__trunk *w = &m->trunks[peer];
+    const uint64_t channel = cdp__get_u64(w->rx_head);
+    const uint32_t bytes = cdp__get_u32(w->rx_head + 8), taken = cdp__get_u32(w->rx_head + 12);
+    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes != 0);
+    w->rx_head_got = 0;
+    w->rx_stream = s;
+    w->rx_left = bytes >= CDP__CHUNK_ASK ? 0 : bytes;
+    if (!s && bytes && bytes != CDP__CHUNK_LEAVE) cdp__trunk_note(m, peer, channel, CDP__CHUNK_LEAVE, 0); /* it does not know yet */
+    if (!s) return w->rx_left <= CDP__WINDOW;
+    if ((uint32_t)(taken - (uint32_t)s->acked) > s->sent - s->acked) return false;
+    if (taken != (uint32_t)s->acked) s->asking = false;
+    s->acked += (uint32_t)(taken - (uint32_t)s->acked);
+    if (bytes == CDP__CHUNK_LEAVE) s->left = true;
+    if (bytes == CDP__CHUNK_ASK) s->asked = true;
+    cdp__stream_answer(m, s);
+    return s->early_used + w->rx_left <= CDP__WINDOW;
+}
+
+/* Make room for `more` bytes behind those that wait already. */
+CDP__CALLED bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
+    uint64_t room = cdp__max(s->early_room, 1024);
+    uint8_t *p;
+    if (s->early_used + more <= s->early_room) return true;
+    while (room < s->early_used + more) room *= 2;
+    p = (uint8_t *)cdp__alloc(os, room);
+    if (!p) return false;
+    if (s->early_used) {
+        const uint64_t first = cdp__min(s->early_used, s->early_room - s->early_at);
+        memcpy(p, s->early + s->early_at, (size_t)first);
+        memcpy(p + first, s->early, (size_t)(s->early_used - first));
+    }
+    cdp__free(os, s->early);
+    s->early = p;
+    s->early_room = room;
+    s->early_at = 0;
+    return true;
+}
+
+/* Put aside what is there of the chunk that is being received, or drop it. 1: moved, 0: later, < 0: failed. */
+CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
+    cdp__trunk *w = &m->trunks[peer];
+    cdp__stream *s = w->rx_stream;
+    cdp_iov v;
+    int64_t r;
+    uint64_t at;
+    if (!s) {
+        v.data = m->stage;
+        v.bytes = cdp__min(w->rx_left, CDP__STAGE_BYTES);
+    } else {
+        if (!cdp__stream_room(m->os, s, w->rx_left)) return cdp__fail_nomem("data that came early", w->rx_left);
+        at = (s->early_at + s->early_used) % s->early_room;
+        v.data = s->early + at;
+        v.bytes = cdp__min(w->rx_left, (at < s->early_at ? s->early_at : s->early_room) - at);
+    }
+    r = m->transport.recv(m->transport.self, peer, &v, 1);
+    if (r <= 0) return r;
+    w->rx_left -= (uint64_t)r;
+    if (s) s->early_used += (uint64_t)r;
+    return 1;
+}
+
+/* Read headers, and put aside what others will want. 1: the next bytes of the link belong to `want`; 0: nothing now. */
+CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stream *want) {
+    cdp__trunk *w = &m->trunks[peer];
+    for (;;) {
+        cdp_iov v;
+        int64_t r;
+        if (w->rx_left && w->rx_stream == want && want && !want->early_used) return 1;
+        if (w->rx_left) {
+            r = cdp__trunk_put_aside(m, peer);
+            if (r <= 0) return r;
+            continue;
+        }
+        if (w->broken) return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0, "rank %u sent something that is no chunk; the connection is damaged or speaks another version", peer);
+        v.data = w->rx_head + w->rx_head_got;
+        v.bytes = CDP__CHUNK_BYTES - w->rx_head_got;
+        r = m->transport.recv(m->transport.self, peer, &v, 1);
+        if (r <= 0) return r;
+        w->rx_head_got += (uint32_t)r;
+        if (w->rx_head_got == CDP__CHUNK_BYTES) w->broken = !cdp__trunk_head(m, peer);
+    }
+}
+
+/* Bytes of `iov` that belong to the first `bytes`. */
+CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t bytes, cdp_iov *out) {
+    uint32_t i;
+    for (i = 0; i < n && bytes; ++i) {
+        out[i].data = iov[i].data;
+        out[i].bytes = cdp__min(iov[i].bytes, bytes);
+        bytes -= out[i].bytes;
+    }
+    return i;
+}
+
+/* As transport.send and .recv, for one group and one of its ranks. At most 4 pieces. */
+CDP__PRIVATE int64_t cdp__stream_send(cdp__mux *m, cdp__stream *s, const cdp_iov *iov, uint32_t n) {
+    cdp__trunk *w = &m->trunks[s->peer];
+    cdp_iov v[5];
+    int64_t r;
+    uint32_t i;
+    if (w->tx_stream != s) {
+        uint64_t bytes = 0, room;
+        if (w->tx_stream || !cdp__trunk_flush(m, s->peer)) {
+            r = cdp__trunk_pump(m, s->peer, s); /* another chunk is in the way; see at least whether the link still stands */
+            return r < 0 ? r : 0;
+        }
+        for (i = 0; i < n; ++i) bytes += iov[i].bytes;
+        if (s->sent - s->acked + bytes > CDP__WINDOW && (r = cdp__trunk_pump(m, s->peer, s)) < 0) return r;
+        room = CDP__WINDOW - (s->sent - s->acked);
+        if (s->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
+        if (!room) {
+            if (!s->asking) cdp__trunk_note(m, s->peer, s->channel, CDP__CHUNK_ASK, s->taken);
+            s->asking = true;
+            (void)cdp__trunk_flush(m, s->peer);
+            return 0;
+        }
+        w->tx_left = cdp__min(bytes, room);
+        cdp__chunk_encode(w->tx_head, s->channel, (uint32_t)w->tx_left, s->taken);
+        w->tx_head_left = CDP__CHUNK_BYTES;
+        w->tx_stream = s;
+        s->sent += w->tx_left;
+    }
+    do { /* a part of the header alone would look like nothing */
+        const uint32_t head = w->tx_head_left;
+        v[0].data = w->tx_head + (CDP__CHUNK_BYTES - head);
+        v[0].bytes = head;
+        i = head ? 1 : 0;
+        i += cdp__iov_clip(iov, n, w->tx_left, v + i);
+        r = m->transport.send(m->transport.self, s->peer, v, i);
+        if (r <= 0) return r;
+        w->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
+        r -= head - w->tx_head_left;
+    } while (r == 0);
+    w->tx_left -= (uint64_t)r;
+    if (!w->tx_left) w->tx_stream = NULL;
+    return r;
+}
+
+CDP__PRIVATE int64_t cdp__stream_recv(cdp__mux *m, cdp__stream *s, const cdp_iov *iov, uint32_t n) {
+    cdp_iov v[4];
+    int64_t r = 0;
+    uint32_t i;
+    if (s->early_used) {
+        for (i = 0; i < n; ++i) {
+            uint64_t left = iov[i].bytes;
+            uint8_t *to = (uint8_t *)iov[i].data;
+            while (left && s->early_used) {
+                const uint64_t bytes = cdp__min(cdp__min(left, s->early_used), s->early_room - s->early_at);
+                memcpy(to, s->early + s->early_at, (size_t)bytes);
+                s->early_at = (s->early_at + bytes) % s->early_room;
+                s->early_used -= bytes;
+                to += bytes;
+                left -= bytes;
+                r += (int64_t)bytes;
+            }
+        }
+    } else {
+        r = cdp__trunk_pump(m, s->peer, s);
+        if (r == 0 && s->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
+        if (r <= 0) return r;
+        i = cdp__iov_clip(iov, n, m->trunks[s->peer].rx_left, v);
+        r = m->transport.recv(m->transport.self, s->peer, v, i);
+        if (r <= 0) return r;
+        m->trunks[s->peer].rx_left -= (uint64_t)r;
+    }
+    s->taken += (uint64_t)r;
+    if (s->asked) cdp__stream_answer(m, s);
+    return r;
+}
+
+/* Send what waits for a free trunk. */
+CDP__CALLED void cdp__mux_chores(cdp__mux *m) {
+    uint32_t i;
+    m->chores = false;
+    for (i = 0; i < m->world_size; ++i) {
+        const cdp__trunk *w = &m->trunks[i];
+        if ((w->note_count || (!w->tx_stream && (w->tx_head_left || w->tx_left))) && !cdp__trunk_flush(m, i)) m->chores = true;
+    }
+}
+
+CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) { return cdp__stream_send(g->mux, &g->peers[p].stream, iov, n); }
+CDP__PRIVATE int64_t cdp__peer_recv(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) { return cdp__stream_recv(g->mux, &g->peers[p].stream, iov, n); }
 
 CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return &g->queue[g->queue_at]; } /* when there is one */
 
@@ -2402,9 +2747,25 @@ CDP__CALLED void *cdp__exec_buffer(cdp_group *g, uint8_t which, uint64_t off) {
     return base ? base + off * g->elem : NULL;
 }
 
+CDP__PRIVATE void cdp__group_activate(cdp_group *g) {
+    if (g->active) return;
+    g->active = true;
+    g->next_active = g->mux->active;
+    g->mux->active = g;
+}
+
+CDP__CALLED bool cdp__group_linked(const cdp_group *g, uint32_t p) {
+    const cdp_transport *t = &g->mux->transport;
+    return t->linked && t->linked(t->self, cdp__world_rank(g, p));
+}
+
+/* A lane belongs to another group: both fail together. */
+CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) { return g->parent ? g->parent : g; }
+
 /* "rank 3/8: allreduce #17 of 4194304 x f32 sum, ring (round 5/14): " */
 CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
-    cdp__text_add(t, "rank %u/%u: ", g->desc.rank, g->desc.world_size);
+    cdp__text_add(t, "rank %u/%u: ", g->mux->rank, g->mux->world_size);
+    if (g->world && !g->parent) cdp__text_add(t, "group of %u: ", g->desc.world_size);
     if (g->running) {
         char call[128];
         cdp__frame_text(&g->call, call, sizeof call);
@@ -2428,13 +2789,14 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     cdp__frame_encode(&f, g->abort_frame);
     g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
     for (i = 0; i < g->desc.world_size; ++i) {
-        if (g->transport.linked && g->transport.linked(g->transport.self, i)) g->peers[i].used = true;
+        if (cdp__group_linked(g, i)) g->peers[i].used = true;
         g->peers[i].tell = g->peers[i].used;
     }
     g->health = CDP__FAILED;
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
     g->answer_ns = g->os->now_ns(g->os->user) + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
-    if (g->transport.failed) g->transport.failed(g->transport.self, cause);
+    if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failed) g->mux->transport.failed(g->mux->transport.self, cause);
+    cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
@@ -2444,45 +2806,65 @@ CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     char origin[24];
     cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
     g->error = *cause;
-    g->error.rank = (int32_t)g->desc.rank;
+    g->error.rank = (int32_t)g->mux->rank;
     if (cause->origin == g->error.rank) return; /* its own words may come back to a rank before it has spoken */
-    cdp__text_add(&t, "rank %u/%u: told by ", g->desc.rank, g->desc.world_size);
+    cdp__text_add(&t, "rank %u/%u: told by ", g->mux->rank, g->mux->world_size);
     if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
     cdp__text_add(&t, "%s", cause->text);
 }
 
-CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
-    cdp__group_quote(g, cause);
+/* What g knows now is true of all that fail together with it. */
+CDP__PRIVATE void cdp__group_spread(cdp_group *g, const cdp_error *cause) {
+    const cdp_group *top = cdp__group_top(g);
+    cdp_group *x;
     cdp__group_publish(g, cause);
+    for (x = g->mux->groups; x; x = x->next) {
+        if (cdp__group_top(x) != top || x->health == CDP__FAILED) continue;
+        x->error = g->error;
+        cdp__group_publish(x, cause);
+    }
 }
 
-/* The first failure wins. `e` has status, peer, errno and the bare text of what happened. */
+CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
+    cdp__group_quote(g, cause);
+    cdp__group_spread(g, cause);
+}
+
+/* The first failure wins. `e` has status, peer, errno and the bare text of what happened. What a lane meets is settled by
+   the group that it belongs to. */
 CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
+    cdp_group *top = cdp__group_top(g);
+    cdp_error *mine = &top->error;
     cdp__text t;
     if (g->health != CDP__HEALTHY) return;
-    g->error = *e;
-    g->error.rank = g->error.origin = (int32_t)g->desc.rank;
-    g->error.kind = g->running ? (cdp_coll_kind)g->call.kind : CDP_COLL_NONE;
-    g->error.round = g->running ? g->round : 0;
-    g->error.op_seq = g->running ? g->call.seq : 0;
-    t.at = g->error.text;
-    t.size = sizeof g->error.text;
+    g->health = CDP__SETTLING;
+    if (top != g && top->health != CDP__HEALTHY) return;
+    *mine = *e;
+    mine->rank = mine->origin = (int32_t)g->mux->rank;
+    mine->kind = g->running ? (cdp_coll_kind)g->call.kind : CDP_COLL_NONE;
+    mine->round = g->running ? g->round : 0;
+    mine->op_seq = g->running ? g->call.seq : 0;
+    t.at = mine->text;
+    t.size = sizeof mine->text;
     t.used = 0;
     cdp__exec_context(g, &t);
     cdp__text_add(&t, "%s", e->text);
-    g->health = CDP__SETTLING;
-    g->settle_ns = g->os->now_ns(g->os->user) + (e->status == CDP_ERR_TIMEOUT ? cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__SETTLE_MS) : CDP__SETTLE_MS) * CDP__MS;
+    top->late_ms = g->late_ms;
+    top->health = CDP__SETTLING;
+    top->settle_ns = g->os->now_ns(g->os->user) + (e->status == CDP_ERR_TIMEOUT ? cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(top)), CDP__SETTLE_MS) : CDP__SETTLE_MS) * CDP__MS;
+    cdp__group_activate(top);
 }
 
 CDP__CALLED void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_last_error()); }
 
 /* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of somebody else. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
-    const int answer = g->transport.first_cause ? g->transport.first_cause(g->transport.self, &g->error, now >= g->settle_ns) : -1;
+    const cdp_transport *t = &g->mux->transport;
+    const int answer = g->channel == CDP__WORLD_CHANNEL && t->first_cause ? t->first_cause(t->self, &g->error, now >= g->settle_ns) : -1;
     const cdp_error cause = g->error;
     if (answer == 0 && now < g->settle_ns) return;
     if (answer > 0) cdp__group_adopt(g, &cause);
-    else cdp__group_publish(g, &cause);
+    else cdp__group_spread(g, &cause);
 }
 
 /* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
@@ -2494,14 +2876,61 @@ CDP__CALLED const cdp__move *cdp__exec_late(const cdp_group *g) {
     return late;
 }
 
+/* A failed group has learned a deeper cause: who was told the old one, and still listens, hears the new one. */
+CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
+    cdp__frame f;
+    uint32_t i;
+    for (i = 0; i < g->desc.world_size; ++i)
+        if (g->peers[i].tell && g->peers[i].told) return; /* half said: it is too late */
+    memset(&f, 0, sizeof f);
+    f.type = CDP__FRAME_ABORT;
+    f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
+    cdp__frame_encode(&f, g->abort_frame);
+    g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
+    for (i = 0; i < g->desc.world_size; ++i) {
+        g->peers[i].tell = g->peers[i].used;
+        g->peers[i].told = 0;
+    }
+}
+
+/* Has this rank of the world said that it waits for us, or for somebody who does? */
+CDP__CALLED bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size; ++p)
+        if ((int32_t)cdp__world_rank(g, p) == rank) return g->peers[p].waits_for_us;
+    return false;
+}
+
+/* Whom this rank was told to blame says that it waits for this rank: then it is whom this rank waits for itself. */
+CDP__CALLED void cdp__group_pass_on(cdp_group *g) {
+    const cdp__move *late = cdp__exec_late(g);
+    cdp__text t = {g->error.text, sizeof g->error.text, strlen(g->error.text)};
+    if (!late) return;
+    g->error.peer = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
+    cdp__text_add(&t, "; that rank waits for this one, which waits for rank %d", (int)g->error.peer);
+}
+
 /* What to make of p's ABORT. It is the cause, with one exception: ranks that wait for each other in a chain reach their
-   deadlines together. Then each knows only its neighbour, and the one nearer to the end of the chain knows better. */
+   deadlines together. Then each knows only its neighbour, and the one nearer to the end of the chain knows better: what a
+   rank says of its own deadline may be followed by what it has heard from there. */
 CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error *cause) {
-    const int32_t me = (int32_t)g->desc.rank;
-    const bool ours = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT && g->error.origin == me;
-    if (ours && cause->status == CDP_ERR_TIMEOUT && cause->peer == me && cause->origin != me) return;
-    if (g->health != CDP__FAILED) cdp__group_adopt(g, cause);
-    else if (ours && g->error.peer == (int32_t)p && cause->peer != me) cdp__group_quote(g, cause);
+    const int32_t me = (int32_t)g->mux->rank, from = (int32_t)cdp__world_rank(g, p);
+    const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT, ours = late && g->error.origin == me;
+    const bool source = g->told_by == from || g->error.origin == from; /* of what this rank believes */
+    if (ours && cause->status == CDP_ERR_TIMEOUT && cause->origin != me && (cause->peer == me || cdp__group_waits_for_us(g, cause->peer))) {
+        if (cause->origin == from) g->peers[p].waits_for_us = true;
+        return;
+    }
+    if (g->health != CDP__FAILED) {
+        cdp__group_adopt(g, cause);
+        g->told_by = from;
+    } else if (cause->peer != me && ((ours && g->error.peer == from) || (late && source && cause->origin != g->error.origin))) {
+        cdp__group_quote(g, cause);
+        cdp__group_correct(g, cause);
+        g->told_by = from;
+    }
+    if (late && g->told_by >= 0 && g->told_by != from && g->error.peer == from && cause->origin == from && cause->peer == me) cdp__group_pass_on(g);
+    if (cause->status == CDP_ERR_TIMEOUT && (g->told_by == from || g->error.origin == from)) g->peers[p].heard = false;
 }
 
 /* Peer p announced an ABORT frame: read its payload as it comes. */
@@ -2514,7 +2943,7 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
         int64_t r;
         v.data = g->abort_in + g->abort_in_bytes;
         v.bytes = peer->rx_left;
-        r = g->transport.recv(g->transport.self, p, &v, 1);
+        r = cdp__peer_recv(g, p, &v, 1);
         if (r == 0) return;
         if (r < 0) break;
         g->abort_in_bytes += (uint32_t)r;
@@ -2522,7 +2951,7 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
     }
     g->abort_from = -1;
     if (peer->rx_left || !cdp__error_decode(g->abort_in, g->abort_in_bytes, &cause)) {
-        cdp__fail_peer(CDP_ERR_PEER_LOST, p, 0, "rank %u failed and left without saying why", p);
+        cdp__fail_peer(CDP_ERR_PEER_LOST, cdp__world_rank(g, p), 0, "rank %u failed and left without saying why", cdp__world_rank(g, p));
         cdp__group_fail_last(g);
         return;
     }
@@ -2531,14 +2960,15 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
 
 CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
     const cdp__frame *past = &g->past[theirs->seq % CDP__PAST], *ours = past->seq == theirs->seq ? past : &g->call;
+    const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp__frame_text(ours, here, sizeof here);
     cdp__frame_text(theirs, there, sizeof there);
     if (cdp__frame_same_call(&g->call, theirs))
-        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with other counts, other settings (small_bytes, piece_bytes) or another version", p,
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with other counts, other settings (small_bytes, piece_bytes) or another version", other,
                        theirs->bytes, theirs->round + 1);
     else
-        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->desc.rank, here, p, there);
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here, other, there);
     cdp__group_fail_last(g);
 }
 
@@ -2550,14 +2980,14 @@ CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
         int64_t r;
         v.data = peer->rx_head + peer->rx_head_got;
         v.bytes = CDP__FRAME_BYTES - peer->rx_head_got;
-        r = g->transport.recv(g->transport.self, p, &v, 1);
+        r = cdp__peer_recv(g, p, &v, 1);
         if (r <= 0) return r == 0 ? 0 : -1;
         peer->rx_head_got += (uint32_t)r;
     }
     peer->rx_head_got = 0;
     peer->used = true;
     if (!cdp__frame_decode(peer->rx_head, f)) {
-        cdp__fail_peer(CDP_ERR_MISMATCH, p, 0, "rank %u sent something that is no frame; the connection is damaged or speaks another version", p);
+        cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, p), 0, "rank %u sent something that is no frame; the connection is damaged or speaks another version", cdp__world_rank(g, p));
         return -1;
     }
     peer->rx_left = f->bytes;
@@ -2579,9 +3009,9 @@ CDP__PRIVATE void cdp__exec_drain(cdp_group *g, uint32_t p) {
         cdp__frame f;
         if (peer->rx_left) {
             cdp_iov v;
-            v.data = g->stage;
+            v.data = g->mux->stage;
             v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES);
-            r = g->transport.recv(g->transport.self, p, &v, 1);
+            r = cdp__peer_recv(g, p, &v, 1);
             if (r > 0) peer->rx_left -= (uint64_t)r;
         } else {
             r = cdp__exec_recv_head(g, p, &f);
@@ -2631,7 +3061,7 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     v[0].bytes = peer->tx_head_left;
     v[1].data = (void *)(uintptr_t)(src ? src + m->moved : NULL);
     v[1].bytes = peer->tx_left;
-    r = peer->tx_head_left ? g->transport.send(g->transport.self, p, v, peer->tx_left ? 2 : 1) : g->transport.send(g->transport.self, p, v + 1, 1);
+    r = peer->tx_head_left ? cdp__peer_send(g, p, v, peer->tx_left ? 2 : 1) : cdp__peer_send(g, p, v + 1, 1);
     if (r <= 0) return r;
     peer->used = true;
     head = cdp__min((uint64_t)r, peer->tx_head_left);
@@ -2652,18 +3082,20 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
         v.data = dst + m->moved;
         v.bytes = peer->rx_left;
     } else {
-        v.data = g->stage + g->stage_used;
-        v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->stage_used);
+        v.data = g->mux->stage + g->torn_bytes;
+        v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes);
     }
-    r = g->transport.recv(g->transport.self, (uint32_t)m->step.peer, &v, 1);
+    r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
     if (r <= 0) return r;
     peer->rx_left -= (uint64_t)r;
     m->moved += (uint64_t)r;
     if (m->step.kind == CDP__RECV_REDUCE) {
-        const uint64_t staged = g->stage_used + (uint64_t)r, whole = staged / g->elem, done = (m->moved - staged) / g->elem;
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (m->step.flags & CDP__SRC_FIRST) != 0, dst + done * g->elem, g->stage, whole);
-        g->stage_used = staged - whole * g->elem; /* a torn element waits for its rest */
-        memmove(g->stage, g->stage + whole * g->elem, (size_t)g->stage_used);
+        uint8_t *stage = g->mux->stage;
+        const uint64_t staged = g->torn_bytes + (uint64_t)r, whole = staged / g->elem, done = (m->moved - staged) / g->elem;
+        memcpy(stage, g->torn, (size_t)g->torn_bytes);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (m->step.flags & CDP__SRC_FIRST) != 0, dst + done * g->elem, stage, whole);
+        g->torn_bytes = staged - whole * g->elem; /* a torn element waits for its rest */
+        memcpy(g->torn, stage + whole * g->elem, (size_t)g->torn_bytes);
     }
     return r;
 }
@@ -2722,7 +3154,7 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
         m->done = false;
         ++g->move_count;
     }
-    g->stage_used = 0;
+    g->torn_bytes = 0;
 }
 
 CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
@@ -2794,15 +3226,16 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
 
 /* Leave word for whom this rank waits, when that is news. */
 CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
+    const cdp_transport *t = &g->mux->transport;
     cdp_error where;
-    if (!g->transport.blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
+    if (g->channel != CDP__WORLD_CHANNEL || !t->blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
     cdp__error_clear(&where, CDP_PENDING, "");
     where.rank = (int32_t)g->desc.rank;
     where.peer = g->blocked_peer = peer;
     where.round = g->blocked_round = g->round;
     where.op_seq = g->call.seq;
     cdp__frame_text(&g->call, where.text, sizeof where.text);
-    g->transport.blocked(g->transport.self, &where);
+    t->blocked(t->self, &where);
 }
 
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
@@ -2816,7 +3249,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     g->soonest_ns = CDP__NEVER;
     for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
     if (op.done) op.done(op.user, op.start_ns, g->os->now_ns(g->os->user));
-    if (g->callers > 1) g->os->cond_broadcast(g->os->user, g->cond); /* it may be what another caller waits for */
+    if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
 }
 
 /* Every message of the round is done: its local steps, then the next round or the end. */
@@ -2833,8 +3266,8 @@ CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
     for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i) op = &g->queue[(g->queue_at + i) % g->queue_room];
     g->late_ms = op->rq.timeout_ms;
     if (late)
-        cdp__fail_peer(CDP_ERR_TIMEOUT, late->step.peer, 0, "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)", op->rq.timeout_ms,
-                       (int)late->step.peer, late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved, (unsigned long long)late->bytes);
+        cdp__fail_peer(CDP_ERR_TIMEOUT, cdp__world_rank(g, (uint32_t)late->step.peer), 0, "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)", op->rq.timeout_ms,
+                       cdp__world_rank(g, (uint32_t)late->step.peer), late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved, (unsigned long long)late->bytes);
     else
         cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start", op->rq.timeout_ms);
     cdp__group_fail_last(g);
@@ -2889,7 +3322,7 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
         cdp_iov v;
         v.data = g->abort_frame + peer->told;
         v.bytes = g->abort_bytes - peer->told;
-        r = g->transport.send(g->transport.self, p, &v, 1);
+        r = cdp__peer_send(g, p, &v, 1);
         if (r > 0) peer->told += (uint32_t)r;
     }
     if (r < 0) peer->heard = true; /* it cannot be told any more */
@@ -2906,7 +3339,7 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
-        if (!peer->used && g->transport.linked && g->transport.linked(g->transport.self, p)) peer->used = peer->tell = true; /* it has just come */
+        if (!peer->used && cdp__group_linked(g, p)) peer->used = peer->tell = true; /* it has just come */
         if (!peer->used) continue;
         while (peer->tell && cdp__exec_tell(g, p) > 0) {}
         if (g->abort_from < 0) cdp__exec_drain(g, p);
@@ -2922,7 +3355,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     const uint64_t now = g->os->now_ns(g->os->user);
     uint32_t i;
     if (g->health == CDP__SETTLING) cdp__exec_hear(g);
-    if (g->health == CDP__SETTLING) cdp__group_settle(g, now);
+    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, now);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED) return cdp__exec_telling(g, now) ? CDP__BLOCKED : CDP__IDLE;
     if (!g->queue_used) return CDP__IDLE;
@@ -2939,6 +3372,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
 
 /* When the group wants to be looked at again even if nothing arrives. */
 CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
+    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
     return g->running ? cdp__min(g->soonest_ns, g->long_ns) : g->soonest_ns;
@@ -3197,95 +3631,136 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
 #define CDP__FIRST_MOVES 3u /* what a starting caller does itself: copy in, and the first bytes out */
 
 /* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that just released it. */
-CDP__PRIVATE void cdp__drive_breathe(cdp_group *g) {
+CDP__PRIVATE void cdp__drive_breathe(cdp__mux *m) {
     uint32_t i;
-    if (!__atomic_load_n(&g->knocking, __ATOMIC_RELAXED)) return;
-    cdp_lock_release(&g->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&g->knocking, __ATOMIC_RELAXED); ++i) g->os->thread_yield(g->os->user);
-    cdp_lock_acquire(&g->lock);
+    if (!__atomic_load_n(&m->knocking, __ATOMIC_RELAXED)) return;
+    cdp_lock_release(&m->lock);
+    for (i = 0; i < 64 && __atomic_load_n(&m->knocking, __ATOMIC_RELAXED); ++i) m->os->thread_yield(m->os->user);
+    cdp_lock_acquire(&m->lock);
 }
 
 /* How every call from outside takes the lock. */
 CDP__CALLED void cdp__enter(cdp_group *g) {
-    __atomic_add_fetch(&g->knocking, 1, __ATOMIC_RELAXED);
-    cdp_lock_acquire(&g->lock);
-    __atomic_sub_fetch(&g->knocking, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&g->mux->knocking, 1, __ATOMIC_RELAXED);
+    cdp_lock_acquire(&g->mux->lock);
+    __atomic_sub_fetch(&g->mux->knocking, 1, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE void cdp__leave(cdp_group *g) { cdp_lock_release(&g->lock); }
+CDP__PRIVATE void cdp__leave(cdp_group *g) { cdp_lock_release(&g->mux->lock); }
 
-CDP__PRIVATE void cdp__drive_poll(cdp_group *g) {
-    while (cdp__exec_poll(g) == CDP__MOVED) cdp__drive_breathe(g);
+/* One look at every group that has something to do. */
+CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
+    cdp__progress most = CDP__IDLE;
+    cdp_group **at = &m->active;
+    if (m->chores) cdp__mux_chores(m);
+    while (*at) {
+        cdp_group *g = *at;
+        const cdp__progress p = cdp__exec_poll(g);
+        if (p > most) most = p;
+        if (*at != g) { /* another one became active: it stands in front */
+            most = CDP__MOVED;
+            for (at = &m->active; *at != g; at = &(*at)->next_active) {}
+        }
+        if (p == CDP__IDLE) {
+            *at = g->next_active;
+            g->active = false;
+        } else {
+            at = &g->next_active;
+        }
+    }
+    return most;
+}
+
+CDP__PRIVATE void cdp__drive_poll(cdp__mux *m) {
+    while (cdp__mux_poll(m) == CDP__MOVED) cdp__drive_breathe(m);
+}
+
+CDP__PRIVATE uint64_t cdp__mux_deadline(const cdp__mux *m) {
+    const cdp_group *g;
+    uint64_t at = CDP__NEVER;
+    for (g = m->active; g; g = g->next_active) at = cdp__min(at, cdp__exec_deadline(g));
+    return at;
+}
+
+/* The transport has news of the whole job, or does not work any more: the reason is this thread's last error. */
+CDP__PRIVATE void cdp__mux_wait_failed(cdp__mux *m) {
+    const cdp_error e = *cdp_last_error();
+    const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
+    cdp_group *g;
+    for (g = m->groups; g; g = g->next)
+        if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
+}
+
+CDP__PRIVATE void cdp__mux_wait(cdp__mux *m, cdp_lock *lock, uint64_t deadline_ns) {
+    m->sleeping = true;
+    if (m->transport.wait(m->transport.self, lock, deadline_ns) != CDP_OK) cdp__mux_wait_failed(m);
+    m->sleeping = false;
 }
 
 /* Sleep in the transport, or beside whoever does. */
-CDP__PRIVATE void cdp__drive_sleep(cdp_group *g, uint64_t deadline_ns) {
-    deadline_ns = cdp__min(deadline_ns, cdp__exec_deadline(g));
-    if (g->sleeping) {
-        if (g->cond) g->os->cond_wait(g->os->user, g->cond, g->lock.mutex, deadline_ns);
+CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
+    deadline_ns = cdp__min(deadline_ns, cdp__mux_deadline(m));
+    if (m->sleeping) {
+        if (m->cond) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, deadline_ns);
         return;
     }
-    g->sleeping = true;
-    if (g->transport.wait(g->transport.self, &g->lock, deadline_ns) != CDP_OK) cdp__group_fail_last(g);
-    g->sleeping = false;
-    if (g->cond && g->callers) g->os->cond_broadcast(g->os->user, g->cond); /* the next driver */
+    cdp__mux_wait(m, &m->lock, deadline_ns);
+    if (m->cond && m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* the next driver */
 }
 
 /* Look for a few microseconds before sleeping: a wake-up costs more than most small operations. Where looking has not
    paid off lately (more ranks than cores), it is tried only now and then. Returns true when it is worth another poll. */
-CDP__PRIVATE bool cdp__drive_spin(cdp_group *g, uint64_t until_ns) {
-    const bool out_of_luck = g->spin_luck < 0 && (g->drives & 31) != 0;
-    if (g->desc.no_spin || g->sleeping || out_of_luck || g->os->now_ns(g->os->user) >= until_ns) return false;
-    g->sleeping = true;
-    if (g->transport.wait(g->transport.self, NULL, 0) != CDP_OK) cdp__group_fail_last(g);
-    g->sleeping = false;
+CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint64_t until_ns) {
+    const bool out_of_luck = m->spin_luck < 0 && (m->drives & 31) != 0;
+    if (desc->no_spin || m->sleeping || out_of_luck || m->os->now_ns(m->os->user) >= until_ns) return false;
+    cdp__mux_wait(m, NULL, 0);
     return true;
 }
 
-/* Drive until operation `seq` is done, the group has failed and passed it on, or the deadline. */
+/* Drive until operation `seq` of g is done, the group has failed and passed it on, or the deadline. */
 CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+    cdp__mux *m = g->mux;
     uint64_t spin_until = 0;
     bool spun = false;
-    ++g->callers;
-    ++g->drives;
-    if (g->sleeping) g->transport.wake(g->transport.self); /* the progress thread: it will stand by */
+    ++m->callers;
+    ++m->drives;
+    if (m->sleeping) m->transport.wake(m->transport.self); /* the progress thread: it will stand by */
     for (;;) {
         const uint64_t before = g->completed;
-        cdp__drive_poll(g);
-        if (g->completed >= seq || (g->health == CDP__FAILED && cdp__exec_poll(g) == CDP__IDLE)) break;
-        if (g->os->now_ns(g->os->user) >= deadline_ns) break;
-        if (g->completed != before || !spin_until) spin_until = g->os->now_ns(g->os->user) + g->desc.spin_us * 1000ull;
-        if (cdp__drive_spin(g, spin_until)) {
+        cdp__drive_poll(m);
+        if (g->completed >= seq || (g->health == CDP__FAILED && g->settle_ns == CDP__NEVER)) break;
+        if (m->os->now_ns(m->os->user) >= deadline_ns) break;
+        if (g->completed != before || !spin_until) spin_until = m->os->now_ns(m->os->user) + g->desc.spin_us * 1000ull;
+        if (cdp__drive_spin(m, &g->desc, spin_until)) {
             spun = true;
             continue;
         }
-        if (spun && g->spin_luck > -8) --g->spin_luck;
+        if (spun && m->spin_luck > -8) --m->spin_luck;
         spun = false;
-        cdp__drive_sleep(g, deadline_ns);
+        cdp__drive_sleep(m, deadline_ns);
     }
-    if (spun && g->spin_luck < 8) g->spin_luck += 2;
-    --g->callers;
-    if (g->callers) g->os->cond_broadcast(g->os->user, g->cond); /* one of them drives now */
-    else if (g->thread && g->queue_used) g->os->cond_broadcast(g->os->user, g->park);
+    if (spun && m->spin_luck < 8) m->spin_luck += 2;
+    --m->callers;
+    if (m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* one of them drives now */
+    else if (m->thread && m->active) m->os->cond_broadcast(m->os->user, m->park);
 }
 
 CDP__PRIVATE void cdp__drive_thread(void *arg) {
-    cdp_group *g = (cdp_group *)arg;
-    const cdp_os *os = g->os;
+    cdp__mux *m = (cdp__mux *)arg;
+    const cdp_os *os = m->os;
     uint64_t seen = 0;
-    cdp_lock_acquire(&g->lock);
-    while (!g->stop) {
-        const bool busy = g->queue_used && g->health == CDP__HEALTHY;
-        if (g->callers || g->sleeping || (!busy && seen != g->drives)) { /* stand by */
-            seen = g->drives;
-            os->cond_wait(os->user, g->park, g->lock.mutex, os->now_ns(os->user) + (g->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
-        } else if (cdp__exec_poll(g) == CDP__MOVED) {
-            cdp__drive_breathe(g);
+    cdp_lock_acquire(&m->lock);
+    while (!m->stop) {
+        if (m->callers || m->sleeping || (!m->active && seen != m->drives)) { /* stand by */
+            seen = m->drives;
+            os->cond_wait(os->user, m->park, m->lock.mutex, os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
+        } else if (cdp__mux_poll(m) == CDP__MOVED) {
+            cdp__drive_breathe(m);
         } else {
-            cdp__drive_sleep(g, CDP__NEVER);
+            cdp__drive_sleep(m, CDP__NEVER);
         }
     }
-    cdp_lock_release(&g->lock);
+    cdp_lock_release(&m->lock);
 }
 
 /* ---- >>group -------------------------------------------------------------------------------------------------------------------- */
@@ -3310,58 +3785,170 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     return d;
 }
 
-CDP_API void cdp_group_destroy(cdp_group *g) {
-    const cdp_os *os;
+CDP__CALLED void cdp__mux_destroy(cdp__mux *m) {
+    const cdp_os *os = m->os;
     uint32_t i;
-    if (!g) return;
-    os = g->os;
-    if (g->thread) {
-        cdp_lock_acquire(&g->lock);
-        g->stop = true;
-        os->cond_broadcast(os->user, g->park);
-        g->transport.wake(g->transport.self);
-        cdp_lock_release(&g->lock);
-        os->thread_join(os->user, g->thread);
+    if (m->thread) {
+        cdp_lock_acquire(&m->lock);
+        m->stop = true;
+        os->cond_broadcast(os->user, m->park);
+        m->transport.wake(m->transport.self);
+        cdp_lock_release(&m->lock);
+        os->thread_join(os->user, m->thread);
     }
-    while (g->health != CDP__HEALTHY && cdp__exec_poll(g) == CDP__BLOCKED && os->now_ns(os->user) < g->settle_ns)
-        if (g->transport.wait(g->transport.self, NULL, g->settle_ns) != CDP_OK) break; /* a failure is passed on before leaving */
-    if (g->transport.destroy) g->transport.destroy(g->transport.self);
-    if (g->cond) os->cond_destroy(os->user, g->cond);
-    if (g->park) os->cond_destroy(os->user, g->park);
-    cdp__lock_close(&g->lock);
+    if (m->transport.destroy) m->transport.destroy(m->transport.self);
+    while (m->orphans) {
+        cdp__orphan *o = m->orphans;
+        m->orphans = o->next;
+        cdp__free(os, o->stream.early);
+        cdp__free(os, o);
+    }
+    while (m->made) {
+        cdp__made *made = m->made;
+        m->made = made->next;
+        cdp__free(os, made);
+    }
+    for (i = 0; m->trunks && i < m->world_size; ++i) cdp__free(os, m->trunks[i].notes);
+    if (m->cond) os->cond_destroy(os->user, m->cond);
+    if (m->park) os->cond_destroy(os->user, m->park);
+    cdp__lock_close(&m->lock);
+    cdp__free(os, m->trunks);
+    cdp__free(os, m->stage);
+    cdp__free(os, m);
+}
+
+CDP__CALLED cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
+    const bool threads = os->thread_start && os->mutex_create; /* callers may be threads even without a progress thread */
+    cdp__mux *m = (cdp__mux *)cdp__alloc_zero(os, sizeof *m);
+    if (!m) return NULL;
+    m->os = os;
+    m->rank = rank;
+    m->world_size = world_size;
+    m->trunks = (cdp__trunk *)cdp__alloc_zero(os, world_size * sizeof *m->trunks);
+    m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
+    m->cond = threads ? os->cond_create(os->user) : NULL;
+    m->park = threads ? os->cond_create(os->user) : NULL;
+    if (!m->trunks || !m->stage || (threads && (!m->cond || !m->park)) || !cdp__lock_open(&m->lock, os, threads)) {
+        cdp__mux_destroy(m);
+        return NULL;
+    }
+    m->transport = *t; /* only now: until here it is the caller's */
+    return m;
+}
+
+/* Streams that came before the group was made are its own now. */
+CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    cdp__orphan **at = &m->orphans;
+    uint32_t p;
+    while (*at) {
+        cdp__orphan *o = *at;
+        for (p = 0; p < g->desc.world_size && (o->stream.channel != g->channel || cdp__world_rank(g, p) != o->stream.peer); ++p) {}
+        if (p == g->desc.world_size) {
+            at = &o->next;
+            continue;
+        }
+        g->peers[p].stream = o->stream;
+        g->peers[p].used = true;
+        if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &g->peers[p].stream;
+        *at = o->next;
+        --m->orphan_count;
+        cdp__free(m->os, o);
+    }
+}
+
+/* Tell the others that this rank has left, and let go of the trunks. Lock held. */
+CDP__CALLED void cdp__group_unlink(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    cdp_group **at;
+    uint32_t p;
+    for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {}
+    if (*at) *at = g->next_active;
+    for (at = &m->groups; *at && *at != g; at = &(*at)->next) {}
+    if (*at) *at = g->next;
+    m->gone[m->gone_at++ % CDP__GONE] = g->channel;
+    for (p = 0; g->peers && p < g->desc.world_size; ++p) {
+        cdp__stream *s = &g->peers[p].stream;
+        cdp__trunk *w = &m->trunks[s->peer];
+        if (w->tx_stream == s) w->tx_stream = NULL;
+        if (w->rx_stream == s) w->rx_stream = NULL;
+        if (m->groups && g->peers[p].used) cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
+    }
+    if (m->chores) cdp__mux_chores(m);
+}
+
+CDP__CALLED void cdp__group_free(cdp_group *g) {
+    const cdp_os *os = g->os;
+    uint32_t i;
     for (i = 0; g->queue && i < g->queue_room; ++i) cdp__free(os, g->queue[i].offs);
+    for (i = 0; g->peers && i < g->desc.world_size; ++i) cdp__free(os, g->peers[i].stream.early);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
     cdp__free(os, g->tmp);
-    cdp__free(os, g->stage);
+    cdp__free(os, g->world);
     cdp__free(os, g);
 }
 
-/* Everything that a group owns, besides its transport. */
-CDP__PRIVATE cdp_status cdp__group_open(cdp_group *g) {
-    const cdp_os *os = g->os;
-    const bool threads = os->thread_start && os->mutex_create; /* callers may be threads even without a progress thread */
-    g->queue_room = 64;
-    g->peers = (cdp__peer *)cdp__alloc_zero(os, g->desc.world_size * sizeof *g->peers);
-    g->queue = (cdp__op *)cdp__alloc_zero(os, g->queue_room * sizeof *g->queue);
-    g->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
-    g->cond = threads ? os->cond_create(os->user) : NULL;
-    g->park = threads ? os->cond_create(os->user) : NULL;
-    if (!g->peers || !g->queue || !g->stage || (threads && (!g->cond || !g->park)) || !cdp__lock_open(&g->lock, os, threads))
-        return cdp__fail_nomem("a group", g->desc.world_size * sizeof *g->peers + CDP__STAGE_BYTES);
-    if (!threads || g->desc.no_thread || g->desc.world_size == 1) return CDP_OK;
-    g->thread = os->thread_start(os->user, cdp__drive_thread, g);
-    return g->thread ? CDP_OK : cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
+CDP_API void cdp_group_destroy(cdp_group *g) {
+    cdp__mux *m;
+    cdp_group *x, *next;
+    bool last;
+    if (!g) return;
+    m = g->mux;
+    cdp__enter(g);
+    if (g->health != CDP__HEALTHY) cdp__drive_until(g, UINT64_MAX, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
+    for (x = m->groups; x; x = next) {
+        next = x->next;
+        if (x->parent != g) continue;
+        cdp__group_unlink(x);
+        cdp__group_free(x);
+        next = m->groups;
+    }
+    cdp__group_unlink(g);
+    last = !m->groups;
+    cdp_lock_release(&m->lock);
+    cdp__group_free(g);
+    if (last) cdp__mux_destroy(m);
+}
+
+/* A group over links that stand already. `world` (NULL: all) becomes its own. Lock held where others may use the mux. */
+CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
+    cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
+    uint32_t p;
+    if (!g) return NULL;
+    g->os = m->os;
+    g->mux = m;
+    g->desc = *desc;
+    g->desc.transport = &m->transport;
+    g->channel = channel;
+    g->abort_from = g->blocked_peer = g->told_by = -1;
+    g->soonest_ns = CDP__NEVER;
+    g->queue_room = 8;
+    g->peers = (cdp__peer *)cdp__alloc_zero(m->os, desc->world_size * sizeof *g->peers);
+    g->queue = (cdp__op *)cdp__alloc_zero(m->os, g->queue_room * sizeof *g->queue);
+    if (!g->peers || !g->queue) {
+        cdp__group_free(g);
+        return NULL;
+    }
+    g->world = world;
+    for (p = 0; p < desc->world_size; ++p) {
+        g->peers[p].stream.channel = channel;
+        g->peers[p].stream.peer = cdp__world_rank(g, p);
+    }
+    g->next = m->groups;
+    m->groups = g;
+    cdp__group_take_orphans(g);
+    return g;
 }
 
 CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
-    cdp_group *g = NULL;
+    cdp_group_desc d;
     cdp_transport t;
     cdp_status st = CDP_OK;
-    const cdp_os *os;
+    cdp__mux *m = NULL;
     if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
     *out = NULL;
-    os = desc->os ? desc->os : cdp_os_default();
+    d = cdp__group_desc_defaults(desc);
     memset(&t, 0, sizeof t);
     if (desc->transport) t = *desc->transport;
     if (!desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: world_size is 0; set it to the number of ranks");
@@ -3370,21 +3957,22 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: %u ranks need a hub or a transport (or cdp_init_from_env of cdp_tcp.h)", desc->world_size);
     else if (!desc->transport && desc->hub) st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
     else if (!desc->transport) t.send = t.recv = cdp__alone_move, t.wait = cdp__alone_wait, t.wake = t.destroy = cdp__alone_nothing;
-    if (st == CDP_OK && !(g = (cdp_group *)cdp__alloc_zero(os, sizeof *g))) st = cdp__fail_nomem("a group", sizeof *g);
-    if (!g) {
+    if (st == CDP_OK) m = cdp__mux_create(d.os, &t, d.rank, d.world_size);
+    if (!m) {
         if (t.destroy) t.destroy(t.self);
-        return st;
+        return st == CDP_OK ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__trunk) + CDP__STAGE_BYTES) : st;
     }
-    g->os = os;
-    g->desc = cdp__group_desc_defaults(desc);
-    g->transport = t;
-    g->desc.transport = &g->transport;
-    g->abort_from = g->blocked_peer = -1;
-    g->soonest_ns = CDP__NEVER;
-    st = cdp__group_open(g);
-    if (st != CDP_OK) cdp_group_destroy(g);
-    else *out = g;
-    return st;
+    *out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL);
+    if (!*out) {
+        cdp__mux_destroy(m);
+        return cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
+    }
+    if (!m->cond || d.no_thread || d.world_size == 1) return CDP_OK;
+    m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m);
+    if (m->thread) return CDP_OK;
+    cdp_group_destroy(*out);
+    *out = NULL;
+    return cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
 }
 
 CDP_API uint32_t cdp_rank(const cdp_group *g) { return g ? g->desc.rank : 0; }
@@ -3410,37 +3998,36 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
 /* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     if (g->health == CDP__FAILED) return;
-    g->health = CDP__HEALTHY; /* somebody's word is better than a cause that is still being settled */
+    g->health = cdp__group_top(g)->health = CDP__HEALTHY; /* somebody's word is better than a cause that is still being settled */
     cdp__group_fail(g, e);
-    cdp__group_publish(g, &g->error);
-    cdp__drive_poll(g);
-    if (g->cond) g->os->cond_broadcast(g->os->user, g->cond);
-    if (g->sleeping) g->transport.wake(g->transport.self);
+    cdp__group_spread(cdp__group_top(g), &cdp__group_top(g)->error);
+    cdp__drive_poll(g->mux);
+    if (g->mux->cond) g->os->cond_broadcast(g->os->user, g->mux->cond);
+    if (g->mux->sleeping) g->mux->transport.wake(g->mux->transport.self);
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
     if (!g) return;
-    cdp__fail_peer(CDP_ERR_ABORTED, g->desc.rank, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
+    cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
     cdp__leave(g);
 }
 
 CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
+    cdp__mux *m;
     uint64_t until;
     cdp_status st;
     if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_poll needs a group");
-    until = g->os->now_ns(g->os->user) + budget_us * 1000ull;
+    m = g->mux;
+    until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
     for (;;) {
-        const bool late = g->os->now_ns(g->os->user) >= until;
-        if (!g->sleeping && (late || g->queue_used)) { /* look at the sockets, also when nothing is in flight */
-            g->sleeping = true;
-            if (g->transport.wait(g->transport.self, &g->lock, late ? 0 : cdp__min(until, cdp__exec_deadline(g))) != CDP_OK) cdp__group_fail_last(g);
-            g->sleeping = false;
-        }
-        cdp__drive_poll(g);
-        if (late || !g->queue_used || g->health == CDP__FAILED) break;
+        const bool late = m->os->now_ns(m->os->user) >= until;
+        if (!m->sleeping && (late || m->active)) /* look at the sockets, also when nothing is in flight */
+            cdp__mux_wait(m, &m->lock, late ? 0 : cdp__min(until, cdp__mux_deadline(m)));
+        cdp__drive_poll(m);
+        if (late || !m->active || g->health == CDP__FAILED) break;
     }
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -3580,6 +4167,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, v
     out->group = g;
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
+    cdp__group_activate(g);
     for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {}
     return CDP_OK;
 }
@@ -3601,11 +4189,12 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
 
 /* Work that nobody waits for yet: see that somebody sleeps on its behalf. */
 CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
-    if (!g->thread) return;
+    cdp__mux *m = g->mux;
+    if (!m->thread) return;
     cdp__enter(g);
-    if (g->queue_used && !g->callers) {
-        if (g->sleeping) g->transport.wake(g->transport.self); /* it sleeps on what it knew before */
-        else g->os->cond_broadcast(g->os->user, g->park);
+    if (g->queue_used && !m->callers) {
+        if (m->sleeping) m->transport.wake(m->transport.self); /* it sleeps on what it knew before */
+        else m->os->cond_broadcast(m->os->user, m->park);
     }
     cdp__leave(g);
 }
@@ -3655,7 +4244,7 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (!g->thread) (void)cdp_poll(g, 0);
+    if (!g->mux->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     st = cdp__work_state(w);
     cdp__leave(g);
@@ -4050,7 +4639,7 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
     if (p->user.grad) memcpy(p->grad, p->user.grad, (size_t)(p->user.count * cdp_dtype_size(p->user.dtype)));
     --d->buckets[p->bucket].pending;
     while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
-    if (st == CDP_OK && !d->group->thread && d->launched) st = cdp_poll(d->group, 0);
+    if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
     return st == CDP_OK ? st : cdp__ddp_fail(d, st);
 }
 

@@ -364,17 +364,18 @@ CDP__CALLED void cdp__link_recv_welcome(cdp__link *l) {
     cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
 }
 
-/* Nothing was said over this link yet, so an ABORT frame can go out as it is. */
+/* Nothing was said over this link yet, so an ABORT frame of the whole job's group can go out as it is. */
 CDP__CALLED void cdp__link_tell(cdp__link *l) {
-    uint8_t frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
+    uint8_t bytes[CDP__CHUNK_BYTES + CDP__FRAME_BYTES + CDP__ABORT_MAX], *frame = bytes + CDP__CHUNK_BYTES;
     cdp__frame f;
     cdp_iov v;
     memset(&f, 0, sizeof f);
     f.type = CDP__FRAME_ABORT;
     f.bytes = cdp__error_encode(&l->mesh->cause, frame + CDP__FRAME_BYTES);
     cdp__frame_encode(&f, frame);
-    v.data = frame;
-    v.bytes = CDP__FRAME_BYTES + f.bytes;
+    cdp__chunk_encode(bytes, CDP__WORLD_CHANNEL, CDP__FRAME_BYTES + f.bytes, 0);
+    v.data = bytes;
+    v.bytes = CDP__CHUNK_BYTES + CDP__FRAME_BYTES + f.bytes;
     (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1); /* a fresh socket takes it whole, or is lost anyway */
 }
 
@@ -771,6 +772,7 @@ CDP__CALLED int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool 
     const bool stranger = e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up; /* it could not have told us */
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
+    if (m->watch_rq.status == CDP_OK && m->watch_rq.results && cdp__error_decode((const uint8_t *)m->watch_rq.results[0].data, m->watch_rq.results[0].bytes, e)) return 1;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
     if (!last) return 0;
     if (m->desc.external_store || m->desc.rank == 0) return -1;
@@ -866,7 +868,10 @@ CDP__CALLED void cdp__mesh_close(void *self) {
     if (m->noting && m->note_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
     if (m->watching && m->watch_rq.status == CDP_PENDING) m->watch->cancel(m->watch->self, &m->watch_rq);
-    if (m->watch) cdp_store_destroy(m->watch);
+    if (m->watch) {
+        cdp_store_request_free(m->watch, &m->watch_rq);
+        cdp_store_destroy(m->watch);
+    }
     if (m->store) cdp_store_destroy(m->store);
     cdp_store_server_destroy(m->server);
     cdp__loop_close(&m->loop);
@@ -1189,7 +1194,7 @@ CDP__CALLED cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns)
     if (st != CDP_OK) return st;
     m->watch_key.data = m->fail_key;
     m->watch_key.bytes = strlen(m->fail_key);
-    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_WAIT, &m->watch_key, 1, NULL);
+    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
     return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
