@@ -45,7 +45,7 @@
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
         ddp                                        data parallel training
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        exec, hub, drive, group, work, bucket, reducer
+        mux, exec, hub, drive, group, work, bucket, reducer
 
     API BY TASK
         I want to...                                       call
@@ -54,6 +54,8 @@
         combine arrays of all ranks                        cdp_allreduce, cdp_reduce_to, cdp_reduce_scatter
         copy from one rank to all, collect from all        cdp_broadcast, cdp_scatter, cdp_gather, cdp_allgather
         send every rank something else                     cdp_alltoall
+        send something to one rank                         cdp_send, cdp_recv
+        work with some of the ranks                        cdp_group_new, cdp_group_split
         go on computing meanwhile                          the same with _async, then cdp_work_wait
         send parts of different lengths                    cdp_start with in_counts, out_counts
         wait for everybody                                 cdp_barrier
@@ -210,6 +212,7 @@ typedef enum cdp_coll_kind {
     CDP_COLL_SCATTER,
     CDP_COLL_REDUCE_SCATTER,
     CDP_COLL_ALLTOALL,
+    CDP_COLL_SEND, /* a message from one rank to another, on both sides */
     CDP_COLL_COUNT
 } cdp_coll_kind;
 
@@ -482,6 +485,24 @@ typedef struct cdp_group_desc {
    Errors: INVALID (rank, world size, no way to reach the others), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
+/* A group of some of the ranks of another one, over the same links. Only those ranks call it, all with the same list:
+   ranks[i] of `parent` becomes rank i. Local, like creation: nobody is talked to. It inherits the settings of its parent and
+   outlives it if need be. Groups, also of the same ranks, do not disturb each other: their operations may be called in
+   different orders on different ranks. When several are made of the same ranks, the first one here is the first one there.
+   It fails alone, and after its parent has failed another one can be made of the ranks that are left.
+   Errors: INVALID (no ranks, one of them twice or not in the parent, this rank not among them), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out);
+
+#define CDP_NO_COLOR 0xffffffffu
+
+/* Collective over the parent: ranks of the same colour form a group, in the order of their keys (equal keys: of their ranks).
+   With CDP_NO_COLOR this rank gets none: *out is NULL. Errors: those of an allgather and of cdp_group_new(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out);
+
+/* Ranks of a group and of the world it was made from. UINT32_MAX: there is no such rank. Any thread. */
+CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
+CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
+
 /* Leave: local, at once, never an error for the others unless they still wait for this rank. Operations in flight end
    with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
@@ -574,6 +595,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, con
 /* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it. Not in place. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
+   tags are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
+   the receiver), a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
+   breaks the group. From and to oneself: INVALID. Errors otherwise as for collectives. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
+CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
@@ -1620,7 +1649,7 @@ CDP_API const char *cdp_reduce_name(cdp_reduce op) {
 }
 
 CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
-    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast", "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall"};
+    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast", "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall", "message"};
     return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
 }
 
@@ -2159,7 +2188,7 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are --------------------------------------- */
 
-enum { CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE, CDP__PAIRWISE, CDP__ALGO_COUNT };
+enum { CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE, CDP__PAIRWISE, CDP__DIRECT, CDP__ALGO_COUNT };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
     static const cdp__algo table[CDP__ALGO_COUNT] = {
@@ -2174,6 +2203,7 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"linear", CDP_COLL_SCATTER, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
         {"pairwise", CDP_COLL_REDUCE_SCATTER, cdp__gather_rounds, cdp__scatter_reduce_round, cdp__pairwise_tmp},
         {"pairwise", CDP_COLL_ALLTOALL, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
+        {"direct", CDP_COLL_SEND, cdp__log_rounds, cdp__tree_round, cdp__no_tmp}, /* a broadcast between two */
     };
     return i < CDP__ALGO_COUNT ? &table[i] : NULL;
 }
@@ -2188,6 +2218,7 @@ CDP__PRIVATE uint32_t cdp__select(cdp_coll_kind kind, uint64_t bytes, uint64_t s
     case CDP_COLL_SCATTER: return CDP__LINEAR_SCATTER;
     case CDP_COLL_REDUCE_SCATTER: return CDP__PAIRWISE_REDUCE;
     case CDP_COLL_ALLTOALL: return CDP__PAIRWISE;
+    case CDP_COLL_SEND: return CDP__DIRECT;
     default: return CDP__DISSEMINATION;
     }
 }
@@ -2253,6 +2284,7 @@ CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) 
     cdp__text_add(&t, " of %llu x %s", (unsigned long long)f->count, cdp_dtype_name((cdp_dtype)f->dtype));
     if (f->parts) cdp__text_add(&t, f->parts == 1 ? " in uneven parts" : " in uneven parts (%llx)", (unsigned long long)f->parts);
     if (cdp__kind_reduces((cdp_coll_kind)f->kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce)f->op));
+    if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
     if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
     if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
     if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo) ? cdp__algo_at(f->algo)->name : "?");
@@ -2422,6 +2454,7 @@ struct cdp_group {
     cdp_group *next_active;
     bool active;         /* in mux->active */
     cdp_group *parent;   /* of a lane: they fail together */
+    uint32_t tag;        /* of a lane of messages */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
@@ -2565,10 +2598,13 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     w->rx_left = bytes >= CDP__CHUNK_ASK ? 0 : bytes;
     if (!s && bytes && bytes != CDP__CHUNK_LEAVE) cdp__trunk_note(m, peer, channel, CDP__CHUNK_LEAVE, 0); /* it does not know yet */
     if (!s) return w->rx_left <= CDP__WINDOW;
+    if (bytes == CDP__CHUNK_LEAVE) {
+        s->left = true;
+        return true;
+    }
     if ((uint32_t)(taken - (uint32_t)s->acked) > s->sent - s->acked) return false;
     if (taken != (uint32_t)s->acked) s->asking = false;
     s->acked += (uint32_t)(taken - (uint32_t)s->acked);
-    if (bytes == CDP__CHUNK_LEAVE) s->left = true;
     if (bytes == CDP__CHUNK_ASK) s->asked = true;
     cdp__stream_answer(m, s);
     return s->early_used + w->rx_left <= CDP__WINDOW;
@@ -2789,7 +2825,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     cdp__frame_encode(&f, g->abort_frame);
     g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
     for (i = 0; i < g->desc.world_size; ++i) {
-        if (cdp__group_linked(g, i)) g->peers[i].used = true;
+        if (cdp__group_linked(g, i) || (g->channel != CDP__WORLD_CHANNEL && i != g->desc.rank)) g->peers[i].used = true; /* of a smaller group nobody else tells */
         g->peers[i].tell = g->peers[i].used;
     }
     g->health = CDP__FAILED;
@@ -3212,7 +3248,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->call.seq = op->seq;
     g->call.count = op->parts ? 0 : rq->count;
     g->call.parts = op->parts;
-    g->call.root = rq->root;
+    g->call.root = rq->kind == CDP_COLL_SEND ? g->tag : rq->root;
     g->past[op->seq % CDP__PAST] = g->call;
     g->algo = cdp__algo_at(g->call.algo);
     g->round = g->step_count = g->move_count = 0;
@@ -3975,6 +4011,95 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     return cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
 }
 
+/* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the ranks, and how many there were. */
+CDP__CALLED uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
+    cdp__made *made;
+    for (made = m->made; made && made->ranks != ranks; made = made->next) {}
+    if (!made) {
+        made = (cdp__made *)cdp__alloc_zero(m->os, sizeof *made);
+        if (!made) return 0;
+        made->ranks = ranks;
+        made->next = m->made;
+        m->made = made;
+    }
+    ++made->count;
+    return cdp__hash(ranks, &made->count, sizeof made->count) | 2; /* neither 0 nor the world's */
+}
+
+/* The group of these ranks (in the world). Lock held. NULL: out of memory. */
+CDP__CALLED cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel) {
+    cdp_group_desc d = parent->desc;
+    uint32_t *own = (uint32_t *)cdp__alloc(parent->os, count * sizeof *own);
+    cdp_group *g;
+    if (!own) return NULL;
+    memcpy(own, world, count * sizeof *own);
+    d.world_size = count;
+    for (d.rank = 0; own[d.rank] != parent->mux->rank; ++d.rank) {}
+    g = cdp__group_make(parent->mux, &d, channel, own);
+    if (!g) cdp__free(parent->os, own);
+    return g;
+}
+
+CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+    uint32_t *world, i, k;
+    uint64_t channel, hash = CDP__HASH_START;
+    bool member = false;
+    if (!parent || !ranks || !out || !count) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
+    *out = NULL;
+    for (i = 0; i < count; ++i) {
+        if (ranks[i] >= parent->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: rank %u is not below the parent's size %u", ranks[i], parent->desc.world_size);
+        for (k = 0; k < i; ++k)
+            if (ranks[k] == ranks[i]) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: rank %u is in the list twice", ranks[i]);
+        member = member || ranks[i] == parent->desc.rank;
+    }
+    if (!member) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group make it", parent->desc.rank);
+    world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
+    if (!world) return cdp__fail_nomem("a group", count * sizeof *world);
+    for (i = 0; i < count; ++i) {
+        uint8_t bytes[4];
+        world[i] = cdp__world_rank(parent, ranks[i]);
+        cdp__put_u32(bytes, world[i]);
+        hash = cdp__hash(hash, bytes, 4);
+    }
+    cdp__enter(parent);
+    channel = cdp__mux_channel(parent->mux, hash);
+    if (channel) *out = cdp__group_of(parent, world, count, channel);
+    cdp__leave(parent);
+    cdp__free(parent->os, world);
+    return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
+}
+
+CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
+    const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
+    uint32_t *all, *ranks, count = 0, i, k;
+    cdp_status st;
+    if (!parent || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
+    *out = NULL;
+    all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
+    if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
+    ranks = all + 2 * n;
+    all[2 * me] = color;
+    all[2 * me + 1] = key;
+    st = cdp_allgather(parent, NULL, all, 2, CDP_DTYPE_U32);
+    for (i = 0; i < n && st == CDP_OK; ++i) { /* insert by key; ranks come in order, so equal keys stay in it */
+        if (all[2 * i] != color) continue;
+        for (k = count++; k && all[2 * ranks[k - 1] + 1] > all[2 * i + 1]; --k) ranks[k] = ranks[k - 1];
+        ranks[k] = i;
+    }
+    if (st == CDP_OK && color != CDP_NO_COLOR) st = cdp_group_new(parent, ranks, count, out);
+    cdp__free(parent->os, all);
+    return st;
+}
+
+CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) { return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX; }
+
+CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
+    uint32_t p;
+    for (p = 0; g && p < g->desc.world_size; ++p)
+        if (cdp__world_rank(g, p) == world_rank) return p;
+    return UINT32_MAX;
+}
+
 CDP_API uint32_t cdp_rank(const cdp_group *g) { return g ? g->desc.rank : 0; }
 CDP_API uint32_t cdp_size(const cdp_group *g) { return g ? g->desc.world_size : 0; }
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) { return g ? &g->desc : NULL; }
@@ -4053,6 +4178,7 @@ CDP__PRIVATE bool cdp__request_lengths(const cdp_group *g, const cdp_request *rq
     *in = *out = rq->count;
     switch (rq->kind) {
     case CDP_COLL_BARRIER: *in = *out = 0; return true;
+    case CDP_COLL_SEND:
     case CDP_COLL_BROADCAST: *in = 0; return true;
     case CDP_COLL_REDUCE:
         if (!root && !in_place) *out = 0;
@@ -4080,7 +4206,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     const cdp_coll_kind k = rq->kind;
     const bool parts_in = k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
     const bool parts_out = k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || (k == CDP_COLL_SEND && !g->parent)) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
@@ -4314,6 +4440,74 @@ CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER, (cdp_group *g, cons
 CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype),
                 (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work), CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
+
+/* Messages with one tag from one rank to another are the broadcasts of a group of these two, a lane of g. */
+CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+    const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
+    uint8_t id[20];
+    uint64_t channel;
+    cdp_group *lane;
+    cdp__put_u64(id, g->channel);
+    cdp__put_u32(id + 8, world[0]);
+    cdp__put_u32(id + 12, world[1]);
+    cdp__put_u32(id + 16, tag);
+    channel = cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+    for (lane = g->mux->groups; lane; lane = lane->next)
+        if (lane->channel == channel) return lane;
+    lane = cdp__group_of(g, world, 2, channel);
+    if (!lane) return NULL;
+    lane->parent = cdp__group_top(g);
+    lane->tag = tag;
+    if (lane->parent->health != CDP__HEALTHY) { /* it is born broken */
+        lane->error = lane->parent->error;
+        lane->health = CDP__FAILED;
+        lane->settle_ns = CDP__NEVER;
+    }
+    return lane;
+}
+
+CDP__CALLED cdp_status cdp__message(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, cdp_work *out) {
+    cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, 0);
+    cdp_group *lane;
+    const char *name;
+    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "a message needs a group and a place for the work");
+    name = from == g->desc.rank ? "cdp_send" : "cdp_recv";
+    if (from >= g->desc.world_size || to >= g->desc.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, from == g->desc.rank ? to : from, g->desc.world_size);
+    if (from == to) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, from);
+    cdp__enter(g);
+    lane = cdp__message_lane(g, from, to, tag);
+    cdp__leave(g);
+    return lane ? cdp__start(lane, &rq, NULL, NULL, out) : cdp__fail_nomem("a lane of messages", sizeof *lane);
+}
+
+CDP__CALLED cdp_status cdp__message_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, cdp_work *work) {
+    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, work);
+    if (st == CDP_OK) cdp__hand_over(work->group);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag) {
+    cdp_work work;
+    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, &work);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+CDP_API cdp_status cdp_send(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
+    return cdp__message_wait(g, (void *)(uintptr_t)data, count, dtype, cdp_rank(g), to, tag);
+}
+
+CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work) {
+    return cdp__message_async(g, (void *)(uintptr_t)data, count, dtype, cdp_rank(g), to, tag, work);
+}
+
+CDP_API cdp_status cdp_recv(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
+    return cdp__message_wait(g, data, count, dtype, from, cdp_rank(g), tag);
+}
+
+CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work) {
+    return cdp__message_async(g, data, count, dtype, from, cdp_rank(g), tag, work);
+}
 
 CDP_API cdp_status cdp_barrier(cdp_group *g) { return cdp__run(g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0)); }
 
