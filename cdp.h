@@ -4829,8 +4829,8 @@ CDP__CALLED void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-#define CDP__US(ns) (unsigned long long)((ns) / 1000), (unsigned)((ns) % 1000)
-#define CDP__SLICE "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%03u,\"dur\":%llu.%03u,\"args\":{\"bytes\":%llu}},\n"
+#define CDP__US(ns) (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), (unsigned)((ns) % 10)
+#define CDP__SLICE "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u,\"args\":{\"bytes\":%llu}},\n"
     cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     cdp__long_add(t, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n", rank, rank);
     cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0), CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
@@ -4838,7 +4838,7 @@ CDP__CALLED void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
-        cdp__long_add(t, "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%03u},\n", name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
+        cdp__long_add(t, "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n", name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
