@@ -60,6 +60,15 @@
         train                                              cdp_ddp_create; per step cdp_ddp_backward_begin, cdp_ddp_ready
                                                            for each parameter, cdp_ddp_backward_end
         accumulate gradients over several passes           cdp_ddp_no_sync
+        leave parameters out of a pass                     .find_unused (and cdp_ddp_unused), or .static_graph
+        keep running means equal                           .buffers and cdp_ddp_forward_begin
+        train although ranks have different amounts        .join and cdp_ddp_join
+        send fewer bytes                                   cdp_hook_create and cdp_ddp_set_hook; your own: cdp_hook
+        average parameters instead, now and then           cdp_averager_step
+        keep optimizer state on one rank each              cdp_zero_partition, cdp_zero_step
+        limit the norm of gradients                        cdp_ddp_clip
+        give every rank its part of the data               cdp_sampler_fill
+        see one step as a picture                          cdp_ddp_trace
         see how much communication was hidden              cdp_ddp_stats_of
         run without any thread of the library              .no_thread = true and cdp_poll, or CDP_NO_THREADS
         stop everybody                                     cdp_group_abort
@@ -72,6 +81,7 @@
         CDP_ASSERT(x)          assert    checks of the library's own logic
         CDP_NO_STDIO           off       no stdio: cdp_print_error and the default logger do nothing
         CDP_NO_THREADS         off       no pthreads: nothing advances but in calls; the last error is one per program
+        CDP_NO_HOOKS           off       no built-in hooks, averager, sharding or sampler: 14 KB less
         CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
         CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
 
@@ -83,7 +93,8 @@
 
     MEMORY
         All of it comes from os->alloc: a group about 0.15 MB and 0.2 KB per rank; a pair of ranks in a hub two rings of
-        256 KiB when they first talk; a DDP the size of its gradients once (the buckets are the gradients). Operations
+        256 KiB when they first talk; a DDP the size of its gradients once (the buckets are the gradients), twice for a
+        moment when they are rebuilt, and what this rank did not use while others may have. Operations
         allocate nothing once the largest small message and the longest queue have been seen.
 
     ERRORS
@@ -4158,8 +4169,10 @@ CDP__CALLED void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PAR
     memset(out, 0, CDP__PARAM_TEXT);
     if (i >= n + d->desc.buffer_count) cdp__format(out, CDP__PARAM_TEXT, d->desc.buffer_count ? "nothing (it has %u parameters and buffers)" : "nothing (it has %u parameters)", n + d->desc.buffer_count);
     else if (i >= n) cdp__format(out, CDP__PARAM_TEXT, "buffer '%s' %s[%llu]", d->buffers[i - n].name, cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
-    else if (d->params[i].user.rows) cdp__format(out, CDP__PARAM_TEXT, "'%s' %s[%llu] in %llu rows", d->params[i].name, cdp_dtype_name(d->params[i].user.dtype), (unsigned long long)d->params[i].user.count, (unsigned long long)d->params[i].user.rows);
-    else cdp__format(out, CDP__PARAM_TEXT, "'%s' %s[%llu]", d->params[i].name, cdp_dtype_name(d->params[i].user.dtype), (unsigned long long)d->params[i].user.count);
+    else {
+        const cdp_param *p = &d->params[i].user;
+        cdp__format(out, CDP__PARAM_TEXT, p->rows ? "'%s' %s[%llu] in %llu rows" : "'%s' %s[%llu]", p->name, cdp_dtype_name(p->dtype), (unsigned long long)p->count, (unsigned long long)p->rows);
+    }
 }
 
 CDP__CALLED uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
@@ -4921,6 +4934,19 @@ CDP__CALLED double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
     return (double)wide[0];
 }
 
+/* A square root of our own: a program that uses cdp need not link the mathematical library. */
+CDP__CALLED double cdp__sqrt(double x) {
+    uint64_t bits;
+    double y;
+    uint32_t i;
+    if (!(x > 0) || x - x != 0) return x;
+    memcpy(&bits, &x, 8);
+    bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
+    memcpy(&y, &bits, 8);
+    for (i = 0; i < 5; ++i) y = 0.5 * (y + x / y);
+    return y;
+}
+
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     double sum = 0, g;
     uint64_t k;
@@ -4935,7 +4961,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
             sum += g * g;
         }
     }
-    sum = sqrt(sum);
+    sum = cdp__sqrt(sum);
     if (norm) *norm = sum;
     if (max_norm == 0 || sum <= max_norm) return CDP_OK;
     for (i = 0; i < d->param_count; ++i) cdp__scale(d->params[i].user.dtype, cdp__param_grad(&d->params[i]), d->params[i].user.count, max_norm / (sum + 1e-6));
@@ -5049,6 +5075,14 @@ CDP__CALLED cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b,
     return st;
 }
 
+/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here. */
+CDP__PRIVATE float cdp__round_even(float v) {
+    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024; /* NaN, too, becomes a number */
+    const int32_t whole = (int32_t)x;
+    const float rest = x - (float)whole;
+    return (float)(whole + (rest > 0.5f || (rest == 0.5f && whole % 2) ? 1 : 0) - (rest < -0.5f || (rest == -0.5f && whole % 2) ? 1 : 0));
+}
+
 /* Scale and zero point of one row, as an observer that always includes 0 finds them. */
 CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     float low = 0, high = 0, scale, zero;
@@ -5059,7 +5093,7 @@ CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     }
     scale = (high - low) / 255.0f;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
-    zero = 0 - rintf(low / scale);
+    zero = 0 - cdp__round_even(low / scale);
     out[0] = scale;
     out[1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;
 }
@@ -5067,8 +5101,8 @@ CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
 CDP__CALLED void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
     uint64_t i;
     for (i = 0; i < n; ++i) {
-        const float q = rintf(x[i] / range[0]) + range[1];
-        out[i] = (uint8_t)(q < 0 ? 0 : q > 255 ? 255 : q == q ? q : 0);
+        const float q = cdp__round_even(x[i] / range[0]) + range[1];
+        out[i] = (uint8_t)(q < 0 ? 0 : q > 255 ? 255 : q);
     }
 }
 
@@ -5125,7 +5159,7 @@ CDP__CALLED float cdp__topk_threshold(float *x, uint64_t n, uint64_t k) {
 
 /* Scratch: (index, value) pairs of all ranks, then magnitudes. */
 CDP__CALLED cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    const uint64_t n = b->count, k = cdp__min(n, (uint64_t)ceil((double)n / h->desc.ratio)), world = cdp_size(b->group);
+    const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1), world = cdp_size(b->group);
     float *x = (float *)b->data, *error, *size, limit;
     uint32_t *pairs, *own;
     uint64_t i, above = 0, at = 0;
@@ -5173,7 +5207,7 @@ CDP__CALLED void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsi
     for (j = 0; j < r; ++j) {
         float norm = 0;
         for (i = 0; i < n; ++i) norm += a[i * r + j] * a[i * r + j];
-        norm = sqrtf(norm) + epsilon;
+        norm = (float)cdp__sqrt((double)norm) + epsilon;
         for (i = 0; i < n && norm > 0; ++i) a[i * r + j] /= norm;
         for (k = j + 1; k < r; ++k) {
             float dot = 0;
@@ -5198,7 +5232,8 @@ CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint3
     else x->p += x->n * x->r, x->q += x->m * x->r, x->plain += x->r ? 0 : x->count, x->at += x->count;
     if (*i == (batched ? 1u : b->param_count)) return false;
     if (batched) {
-        x->n = (uint64_t)ceil(sqrt((double)b->count));
+        x->n = (uint64_t)cdp__sqrt((double)b->count);
+        while (x->n * x->n < b->count) ++x->n;
         x->m = x->n;
         x->count = b->count;
         x->r = cdp__min(x->n, h->desc.rank);
@@ -5214,16 +5249,17 @@ CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint3
     return true;
 }
 
-CDP__CALLED float cdp__hook_normal(cdp__hook *h) { /* Box and Muller */
-    double u[2];
+/* Nearly normal: the sum of twelve even numbers (splitmix64) has variance 1. */
+CDP__CALLED float cdp__hook_normal(cdp__hook *h) {
+    double sum = -6;
     uint32_t i;
-    for (i = 0; i < 2; ++i) {
+    for (i = 0; i < 12; ++i) {
         uint64_t z = h->random += 0x9e3779b97f4a7c15ull;
         z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
         z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-        u[i] = ((double)((z ^ z >> 31) >> 11) + 0.5) / 9007199254740992.0;
+        sum += (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
     }
-    return (float)(sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1]));
+    return (float)sum;
 }
 
 /* out = M a, or out = M^T a, with a and out by rows of r; or M = a b^T. The last row of a batched matrix may be short. */
@@ -5337,7 +5373,7 @@ CDP__CALLED double cdp__hook_error_norm(void *self) {
             const double e = (double)((const float *)(const void *)h->slots[i].error)[k];
             sum += e * e;
         }
-    return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : sqrt(sum);
+    return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
 }
 
 /* State as bytes: kind, step, random, how many slots; per slot the sizes and the contents of error and q, all as u32

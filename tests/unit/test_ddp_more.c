@@ -3,6 +3,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "ranks.h"
+#include <float.h>
 
 #define REFUSED(want_status, words, expr)                \
     do {                                                 \
@@ -357,6 +358,7 @@ static float expected(cdp_hook_kind kind, uint32_t n, uint32_t i, uint32_t k) {
 
 static void rank_uses_formulas(cdp_group *g, void *arg) {
     static const cdp_hook_kind kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL};
+    const float slack = FLT_EVAL_METHOD == 0 ? 0 : 0.02f; /* processors that compute with more bits than asked for */
     static const uint64_t bytes[] = {COUNT * 4 * N, COUNT * 2 * N, COUNT * 2 * N, (COUNT + 8) * N, (512 + 8) * N};
     rig r;
     (void)arg;
@@ -373,7 +375,7 @@ static void rank_uses_formulas(cdp_group *g, void *arg) {
         for (uint32_t i = 0; i < N; ++i)
             for (uint32_t k = 0; k < COUNT; ++k) {
                 const float want = expected(kinds[h], 2, i, k);
-                test_check(grad(&r, i)[k] == want, __FILE__, __LINE__, "hook %d, gradient %u[%u]: %.9g, not %.9g", h, i, k, (double)grad(&r, i)[k], (double)want);
+                test_check(fabsf(grad(&r, i)[k] - want) <= slack, __FILE__, __LINE__, "hook %d, gradient %u[%u]: %.9g, not %.9g", h, i, k, (double)grad(&r, i)[k], (double)want);
             }
     }
     cdp_ddp_destroy(r.ddp);
@@ -476,6 +478,18 @@ TEST(errors_are_fed_back) {
     run_ranks(2, NULL, 0, rank_feeds_errors_back, &kind);
     kind = CDP_HOOK_POWERSGD;
     run_ranks(2, NULL, 0, rank_feeds_errors_back, &kind);
+}
+
+TEST(numbers_without_a_library) {
+    uint64_t state = 7;
+    for (int i = 0; i < 100000; ++i) {
+        const double x = ldexp((double)(test_random(&state) >> 11), (int)(test_random(&state) % 400) - 200);
+        const float v = (float)((double)(int64_t)(test_random(&state) % 8193) / 4 - 1024 + (i % 2 ? (double)(test_random(&state) % 1000) / 1000 : 0));
+        if (!T(fabs(cdp__sqrt(x) - sqrt(x)) <= 3e-16 * sqrt(x))) return;
+        if (fabsf(v) <= 1024 && !T(cdp__round_even(v) == rintf(v))) return;
+    }
+    T(cdp__sqrt(0) == 0 && cdp__sqrt(4) == 2 && cdp__sqrt((double)INFINITY) == (double)INFINITY);
+    T(cdp__round_even(NAN) == -1024 && cdp__round_even(INFINITY) == 1024);
 }
 
 TEST(topk_threshold) {
@@ -750,6 +764,7 @@ int main(int argc, char **argv) {
         {"quantization_vectors", quantization_vectors, 10},
         {"powersgd", powersgd, 20},
         {"errors_are_fed_back", errors_are_fed_back, 20},
+        {"numbers_without_a_library", numbers_without_a_library, 20},
         {"topk_threshold", topk_threshold, 20},
         {"hook_state_is_saved_and_loaded", hook_state_is_saved_and_loaded, 20},
         {"local_training_and_averages", local_training_and_averages, 20},
