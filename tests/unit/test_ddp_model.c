@@ -183,9 +183,11 @@ static struct {
 } world;
 
 static double quotient(cdp_dtype t, double v, double by) {
-    if (by == 1) return v;
-    if (by >= 2 && by == (double)(uint32_t)by) return t == CDP_DTYPE_F64 ? v / by : (double)((float)v / (float)by);
-    return t == CDP_DTYPE_F64 ? v * (1 / by) : (double)((float)v * (float)(1 / by));
+    const bool whole = by == (double)(uint32_t)by;
+    volatile double reciprocal = 1 / by, d = whole ? v / by : v * reciprocal; /* volatile: no more bits than asked for on any processor */
+    volatile float f = (float)(1 / by), g = (float)by;
+    f = whole ? (float)v / g : (float)v * f;
+    return t == CDP_DTYPE_F64 ? d : (double)f;
 }
 
 static void model_buffers(const program *p, model *m) {
@@ -306,9 +308,8 @@ static cdp_status program_hook(cdp_ddp *ddp, hook_kind kind) {
 typedef struct rank_state {
     uint32_t rank;
     uint64_t random;
-    double data[PARAMS][COUNT], grads[PARAMS][COUNT];
-    int64_t buffer[BUFFERS];
-    int64_t own_sum;
+    __attribute__((aligned(8))) double data[PARAMS][COUNT], grads[PARAMS][COUNT];
+    __attribute__((aligned(8))) int64_t buffer[BUFFERS];
     cdp_ddp *ddp;
 } rank_state;
 
@@ -339,7 +340,7 @@ static bool compare(const rank_state *s, const model *m, uint32_t e, uint32_t t,
 
 static cdp_status join_hook(cdp_ddp *ddp, cdp_join_when when, void *user) {
     rank_state *s = (rank_state *)user;
-    int64_t zero = 0;
+    __attribute__((aligned(8))) int64_t zero = 0;
     (void)ddp;
     return world.p.own_operations && when != CDP_JOIN_LAST ? cdp_allreduce(groups[world.p.n][s->rank], NULL, &zero, 1, CDP_DTYPE_I64, CDP_REDUCE_SUM) : CDP_OK;
 }
@@ -352,7 +353,7 @@ static cdp_status buffer_hook(cdp_ddp *ddp, void *user) {
 }
 
 static bool own_operation(rank_state *s, uint32_t e, uint32_t t) {
-    int64_t sum = 1;
+    __attribute__((aligned(8))) int64_t sum = 1;
     return !world.p.own_operations || !world.p.step[e][t].sync ||
            (good(cdp_allreduce(groups[world.p.n][s->rank], NULL, &sum, 1, CDP_DTYPE_I64, CDP_REDUCE_SUM), "own operation", e, t) && T_EQ(world.active[e][t], sum));
 }
