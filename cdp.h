@@ -43,9 +43,9 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
-        ddp                                        data parallel training
+        ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, drive, group, work, bucket, reducer
+        mux, exec, hub, drive, group, work, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -62,6 +62,15 @@
         train                                              cdp_ddp_create; per step cdp_ddp_backward_begin, cdp_ddp_ready
                                                            for each parameter, cdp_ddp_backward_end
         accumulate gradients over several passes           cdp_ddp_no_sync
+        leave parameters out of a pass                     .find_unused (and cdp_ddp_unused), or .static_graph
+        keep running means equal                           .buffers and cdp_ddp_forward_begin
+        train although ranks have different amounts        .join and cdp_ddp_join
+        send fewer bytes                                   cdp_hook_create and cdp_ddp_set_hook; your own: cdp_hook
+        average parameters instead, now and then           cdp_averager_step
+        keep optimizer state on one rank each              cdp_zero_partition, cdp_zero_step
+        limit the norm of gradients                        cdp_ddp_clip
+        give every rank its part of the data               cdp_sampler_fill
+        see one step as a picture                          cdp_ddp_trace
         see how much communication was hidden              cdp_ddp_stats_of
         run without any thread of the library              .no_thread = true and cdp_poll, or CDP_NO_THREADS
         stop everybody                                     cdp_group_abort
@@ -74,6 +83,7 @@
         CDP_ASSERT(x)          assert    checks of the library's own logic
         CDP_NO_STDIO           off       no stdio: cdp_print_error and the default logger do nothing
         CDP_NO_THREADS         off       no pthreads: nothing advances but in calls; the last error is one per program
+        CDP_NO_HOOKS           off       no built-in hooks, averager, sharding or sampler: 14 KB less
         CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
         CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
 
@@ -85,7 +95,8 @@
 
     MEMORY
         All of it comes from os->alloc: a group about 0.15 MB and 0.2 KB per rank; a pair of ranks in a hub two rings of
-        256 KiB when they first talk; a DDP the size of its gradients once (the buckets are the gradients). Operations
+        256 KiB when they first talk; a DDP the size of its gradients once (the buckets are the gradients), twice for a
+        moment when they are rebuilt, and what this rank did not use while others may have. Operations
         allocate nothing once the largest small message and the longest queue have been seen.
 
     ERRORS
@@ -612,7 +623,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
 /* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
    batch; this averages them while the backward pass is still running. The idea, bucket sizes and launch order are those
    of PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, arXiv 2006.15704); there is no
-   autograd here, so the caller says when a gradient is complete. */
+   autograd here, so the caller says when a gradient is complete. A group may have any number of these. */
 typedef struct cdp_ddp cdp_ddp;
 
 typedef struct cdp_param {
@@ -621,57 +632,236 @@ typedef struct cdp_param {
     void *grad;        /* NULL: the gradient lives in the bucket, see cdp_ddp_grad(). Else the caller's own array of
                           `count` values: copied to the bucket at cdp_ddp_ready() and back at cdp_ddp_backward_end() */
     uint64_t count;    /* elements; 0 is allowed */
-    cdp_dtype dtype;   /* f32 (default) or f64 */
+    cdp_dtype dtype;   /* f32 (default), f64, f16 or bf16; may differ between parameters */
+    uint64_t rows;     /* only for hooks that see matrices: the first dimension, which divides count (default: a vector) */
 } cdp_param;
 
+/* State that is no parameter, such as running means: rank 0's is copied to every rank before each synchronized step. */
+typedef struct cdp_buffer {
+    const char *name; /* as in cdp_param (default: "buffer<i>") */
+    void *data;
+    uint64_t count;
+    cdp_dtype dtype; /* any (default: f32) */
+} cdp_buffer;
+
+/* While a rank that is out of data stands in for itself (cdp_ddp_join), operations that the caller's own code would
+   have started have to be started, too; the caller does it here. */
+typedef enum cdp_join_when {
+    CDP_JOIN_FORWARD, /* what others do between cdp_ddp_forward_begin and cdp_ddp_backward_begin */
+    CDP_JOIN_STEP,    /* what others do after cdp_ddp_backward_end                               */
+    CDP_JOIN_LAST     /* once, when every rank is out of data and all parameters are equal again */
+} cdp_join_when;
+
+/* All fields but params[i].data, .grad and the pointers must be equal on all ranks; that is checked. */
 typedef struct cdp_ddp_desc {
     cdp_group *group;             /* required; must outlive this */
     const cdp_param *params;      /* in the order of the forward pass; copied */
     uint32_t param_count;
     uint64_t first_bucket_bytes;  /* the bucket that is full first (default: 1 MiB) */
     uint64_t bucket_bytes;        /* the others (default: 25 MiB) */
-    bool no_broadcast;            /* do not copy rank 0's parameters at creation: they are known to be equal */
+    bool no_broadcast;            /* do not copy rank 0's parameters and buffers at creation: they are known to be equal */
+    const cdp_buffer *buffers;
+    uint32_t buffer_count;
+    bool no_buffer_broadcast;     /* buffers are each rank's own after creation */
+    cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user); /* called where buffers would be copied, in place of that */
+    void *user;                   /* for buffer_hook and join_hook */
+    double divisor;               /* what the sum over ranks is divided by (default: number of ranks; 1: keep the sum) */
+    double predivide;             /* of it, this much before summing, as a multiplication by 1/predivide: against overflow;
+                                     PyTorch divides by the number of ranks here (default: 1) */
+    bool find_unused;             /* parameters may be left out of a backward pass, different ones on different ranks */
+    bool static_graph;            /* the same parameters get gradients, equally often, in every synchronized pass */
+    bool rebuild;                 /* after the first synchronized pass, order gradients as they became ready on rank 0;
+                                     pointers from cdp_ddp_grad() change with the next call of cdp_ddp_forward_begin or
+                                     cdp_ddp_backward_begin, this one time */
+    bool join;                    /* ranks may run out of data at different times: cdp_ddp_join() */
+    bool join_throw;              /* then do not stand in for them: every rank gets an error at that step */
+    bool join_effective;          /* then divide by the number of ranks that had data, not by `divisor` */
+    cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
 } cdp_ddp_desc;
 
 typedef struct cdp_ddp_stats {
     uint64_t steps;          /* synchronized backward passes so far                                              */
     uint32_t bucket_count;
-    uint64_t bytes_per_step; /* gradient bytes handed to allreduce in one step                                   */
+    uint64_t bytes_per_step; /* gradient bytes in one step                                                       */
+    uint64_t sent_bytes;     /* last step: bytes handed to collective operations; fewer where a hook compresses  */
     uint64_t backward_ns;    /* last step: from backward_begin to the call of backward_end                       */
     uint64_t comm_ns;        /* last step: time during which a bucket's allreduce was running or waiting for peers */
     uint64_t exposed_ns;     /* last step: the part of it that backward_end had to wait                          */
     double hidden;           /* last step: 1 - exposed / comm, in 0 .. 1                                         */
     uint64_t total_backward_ns, total_comm_ns, total_exposed_ns; /* over all steps */
+    uint32_t active_ranks;   /* last step: ranks that had data                                                   */
+    uint32_t unused;         /* last step: parameters that no rank used                                          */
+    bool rebuilt;            /* the order observed in the first step is in effect                                */
 } cdp_ddp_stats;
 
-/* Collective: every rank calls it with the same parameters. Compares them across ranks (names, dtypes, counts, order),
-   then copies rank 0's values to all. Errors: INVALID, NOMEM, MISMATCH (names the first parameter that differs, what it
-   is here and there, on every rank), or the group's failure. */
+/* Collective: every rank calls it with the same parameters. Compares them across ranks (names, dtypes, counts, order,
+   settings), then copies rank 0's values to all. Errors: INVALID, NOMEM, MISMATCH (names the first parameter, buffer or
+   setting that differs, what it is here and there, on every rank), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out);
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp); /* local; waits for what is in flight, at most its deadline; NULL allowed */
 
 /* Where the gradient of parameter i lives: `count` values to be written or added to before cdp_ddp_ready(), and to be
    read after cdp_ddp_backward_end(). Zero at first; afterwards it holds the last mean until the caller overwrites or
-   zeroes it. Valid until destroy. NULL for an index that does not exist. */
+   zeroes it. Valid until destroy (but see .rebuild). NULL for an index that does not exist. */
 CDP_API void *cdp_ddp_grad(cdp_ddp *ddp, uint32_t index);
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp); /* all gradients := 0; not between backward_begin and backward_end */
+
+/* Before a forward pass whose backward pass will be synchronized: rank 0's buffers are copied to all (with join, those of
+   the highest rank that had data in the step before), once per synchronized pass however often this is called, and not
+   while no_sync is on. Without buffers it need not be called; where it was not, backward_begin does it. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
 
 /* One backward pass: begin, then ready(i) once for each parameter as soon as its gradient is complete (usually last
    layer first), then end. A bucket whose parameters are all ready starts on its way at once, buckets always in the same
    order. After end, gradients hold the mean over all ranks. One thread at a time.
-   ready: INVALID (no such parameter), STATE (twice, or outside begin/end). end: STATE, naming each parameter that was
-   never ready; the group then is broken on all ranks, since the others wait for it. Or the group's failure. */
+   unused(i), in place of ready(i) and only with find_unused or static_graph: there is no gradient in this pass; buckets
+   need not wait for it. What was not marked at all by the end counts as unused, too. The rank contributes what the
+   gradient held: zeros where zero_grad was called. A parameter that no rank used keeps its gradient as it was; one that
+   got a gradient in a pass under no_sync since the last synchronized one counts as used.
+   With static_graph the first synchronized pass records how often ready(i) is called for each i, and sends at its end;
+   later ones are held to that, and send a parameter at its last ready(i).
+   ready, unused: INVALID (no such parameter), STATE (twice, or outside begin/end, or not as recorded). end: STATE, naming
+   each parameter that was never ready; the group then is broken on all ranks, since the others wait for it. Or the
+   group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index); /* a failure is reported again by backward_end */
+CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index); /* likewise */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
 /* Gradient accumulation: while on, backward passes stay local: nothing is sent, and gradients are what this rank put
    there (add to them). The first backward pass begun after it was switched off sends the accumulated gradients. Takes
-   effect at the next backward_begin; STATE inside a backward pass. */
+   effect at the next backward_begin; STATE inside a backward pass. To nest: remember what is_no_sync says, restore it. */
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
+CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
+
+/* This rank has no more data; needs .join in the desc. Takes part in the steps of the others, with gradients of zero,
+   until every rank has called this; then all get the parameters and buffers of the highest rank that had data last, and
+   training may go on. While nobody is out of data this costs nothing but one number per rank in the first bucket (with a
+   hook: a small operation of its own); the end costs one more first bucket. Gradients that were accumulated under no_sync
+   and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
+   join_hook returns, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
 /* A copy of the figures so far; zeros for NULL. From the thread that trains. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
+
+/* The last synchronized step as a picture: when parameters became ready, and when buckets were on their way. */
+typedef enum cdp_trace_format {
+    CDP_TRACE_JSON = 0, /* for chrome://tracing or ui.perfetto.dev */
+    CDP_TRACE_SVG
+} cdp_trace_format;
+
+/* Writes at most `room` bytes, a terminating zero included, and returns how many the whole text needs. */
+CDP_API uint64_t cdp_ddp_trace(const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
+
+/* Scale all gradients so that their norm over all parameters is at most max_norm (0: leave them); *norm, unless NULL, gets
+   what it was. After backward_end, when gradients are equal on all ranks: nothing is sent. Errors: INVALID, STATE. */
+CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
+
+/* ---- >>hooks ---------------------------------------------------------------------------------------------------- */
+
+/* A communication hook replaces the allreduce of each bucket: it sees the gradients as they are (nothing is divided) and
+   leaves in their place what they are to be. It works in stages. Each stage may ask for one collective operation, which
+   the library starts, so that all ranks start operations in one order: stage 0 of every bucket in ready(), as soon as the
+   bucket is full; the others in backward_end, stage by stage over all buckets. */
+typedef struct cdp_bucket {
+    uint32_t index, bucket_count; /* it is the last one when index + 1 == bucket_count */
+    void *data;                   /* `count` values: the gradients of `params`, one after the other */
+    uint64_t count;
+    cdp_dtype dtype;
+    const uint32_t *params;       /* `param_count` indices into the desc's params */
+    uint32_t param_count;
+    double divisor;               /* what the hook is to divide the sum by */
+    cdp_ddp *ddp;
+    cdp_group *group;             /* where the operation is to run; a stage may set another */
+} cdp_bucket;
+
+typedef struct cdp_hook {
+    void *self;
+    /* CDP_PENDING: start *op, and call again with stage + 1 when it has ended. CDP_OK: the bucket is finished. Else an
+       error. *op is zero at the call; its memory must stay until the next stage. One thread at a time. */
+    cdp_status (*stage)(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op);
+    /* All optional. save: write at most `room` bytes of state, return how many there are. load: take them back. */
+    uint64_t (*save)(void *self, void *bytes, uint64_t room);
+    cdp_status (*load)(void *self, const void *bytes, uint64_t count);
+    double (*error_norm)(void *self); /* of what was left out of the last step, where errors are fed back */
+    void (*destroy)(void *self);
+    bool keeps_layout; /* has state per bucket: buckets are not rebuilt while it is set */
+} cdp_hook;
+
+/* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is destroyed. The same on all
+   ranks, between steps. The hook is copied and destroyed with the ddp. With join_effective hooks still divide by all ranks.
+   Errors: INVALID, STATE (in a backward pass); the hook is destroyed then, too. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *ddp, const cdp_hook *hook);
+CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp); /* for save, load and error_norm; NULL when there is none */
+/* Parameter i as it was given, with the defaults filled in; NULL for an index that does not exist. */
+CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
+
+#ifndef CDP_NO_HOOKS
+/* The mathematics are those of PyTorch's hooks of these names. */
+typedef enum cdp_hook_kind {
+    CDP_HOOK_ALLREDUCE = 0,     /* divide, then sum */
+    CDP_HOOK_FP16,              /* as f16 on the way; around `inner`, which sees f16 (default: ALLREDUCE) */
+    CDP_HOOK_BF16,              /* as bf16 */
+    CDP_HOOK_POWERSGD,          /* each matrix (see cdp_param.rows) as a product of two thin ones; f32 */
+    CDP_HOOK_POWERSGD_BATCHED,  /* each bucket as one square matrix; f32 */
+    CDP_HOOK_QUANTIZE,          /* 8 bits, one scale per bucket; f32 */
+    CDP_HOOK_QUANTIZE_CHANNEL,  /* 8 bits, one scale per 512 values; f32 */
+    CDP_HOOK_TOPK,              /* the largest values alone, what is left out is added next time; f32 */
+    CDP_HOOK_NOOP,              /* nothing is sent and nothing is divided */
+    CDP_HOOK_POST_LOCAL_SGD     /* divide and sum until `start`; then in `subgroup` alone, or not at all */
+} cdp_hook_kind;
+
+typedef struct cdp_hook_desc {
+    cdp_hook_kind kind;
+    const cdp_hook *inner;    /* FP16, BF16: what runs on the smaller numbers; owned and destroyed by the new hook */
+    uint32_t rank;            /* POWERSGD: columns of the thin matrices (default: 1) */
+    uint64_t start;           /* POWERSGD: steps without compression first (default: 1000; 1 is the least);
+                                 POST_LOCAL_SGD: steps in the whole group first (default: 0) */
+    double min_rate;          /* POWERSGD: matrices that shrink less stay as they are (default: 2) */
+    bool no_error_feedback;   /* POWERSGD, TOPK */
+    bool no_warm_start;       /* POWERSGD: begin from random columns in each step */
+    double epsilon;           /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
+    uint64_t seed;            /* POWERSGD: of random columns; equal on all ranks */
+    double ratio;             /* TOPK: one value of so many is sent (default: 100) */
+    cdp_group *subgroup;      /* POST_LOCAL_SGD */
+    const cdp_os *os;         /* (default: cdp_os_default()) */
+} cdp_hook_desc;
+
+/* Make a hook for cdp_ddp_set_hook. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out);
+
+/* Averages parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or POST_LOCAL_SGD, or no_sync). */
+typedef struct cdp_averager {
+    cdp_ddp *ddp;
+    uint64_t period, warmup, step; /* period (default: 1) */
+} cdp_averager;
+
+/* Collective, after each optimizer step: averages when step >= warmup and (step - warmup) % period == 0, then ++step. Errors:
+   INVALID, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
+
+/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Which rank: the largest parameter goes first, each to
+   the rank with the fewest elements so far. `totals`, world_size numbers that are zero at first, carry over from one group
+   of parameters to the next. Local, equal on all ranks. */
+CDP_API void cdp_zero_partition(const uint64_t *counts, uint32_t n, uint32_t world_size, uint64_t *totals, uint32_t *owner);
+
+/* Collective, after backward_end: `update` is called for each parameter that this rank owns, then all parameters are sent
+   from their owners to the others. Errors: INVALID, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *owner, void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad), void *user);
+
+/* Which samples of a data set a rank sees in an epoch: PyTorch's DistributedSampler, order included. */
+typedef struct cdp_sampler {
+    uint64_t size;           /* of the data set, below 2^32 */
+    uint32_t ranks, rank;
+    bool shuffle, drop_last; /* drop_last: leave out what does not divide, in place of repeating the first samples */
+    uint64_t seed, epoch;    /* epoch: set it, or every epoch has one order */
+    const cdp_os *os;        /* (default: cdp_os_default()) */
+} cdp_sampler;
+CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler); /* samples of each rank */
+/* `indices` has room for that many. Errors: INVALID, NOMEM. Local. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
+#endif
 
 /* ---- >>c++ ------------------------------------------------------------------------------------------------------ */
 
@@ -4560,141 +4750,243 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
 
 /* ---- >>reducer: DDP ------------------------------------------------------------------------------------------------------------ */
 
+typedef enum cdp__mark { CDP__MARK_NONE, CDP__MARK_READY, CDP__MARK_UNUSED } cdp__mark;
+
 typedef struct cdp__param {
     cdp_param user;
     char *name;
     uint32_t bucket;
-    uint8_t *grad; /* its place in the bucket */
-    bool ready;
+    uint8_t *grad;        /* its place in the bucket */
+    uint8_t *kept;        /* what the place held, in case that nobody used it; made when first needed */
+    cdp__mark mark;       /* in this pass */
+    bool touched;         /* has got a gradient since the last synchronized pass */
+    uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
+    uint64_t ready_ns;
 } cdp__param;
 
 typedef struct cdp__bucket {
-    uint8_t *memory;
-    uint64_t count; /* elements */
+    uint8_t *memory; /* the gradients, then what travels with them */
+    uint64_t count;  /* elements, without the tail */
     cdp_dtype dtype;
-    uint32_t params, pending; /* how many it has, how many are not ready yet */
+    uint32_t params, pending; /* how many it has, how many are not marked yet */
+    const uint32_t *slots;    /* which, in the order in which they lie in memory */
+    bool done;                /* a hook has finished with it */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written by whoever drives the group, with its lock held */
+    uint64_t late_ns;          /* length of its later operations, which only hooks have */
+    cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
+    cdp_ddp_desc desc; /* defaults filled in; its pointers to params and buffers are not to be used */
     cdp__param *params;
+    cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
+    uint32_t *slots;             /* parameters in the order in which they lie in memory */
+    uint32_t *order, ordered;   /* parameters in the order in which they became ready in the first synchronized pass */
     uint32_t launched;           /* buckets on their way in this backward pass */
     bool in_backward, sync, sync_next;
+    bool rebuild_due, buffers_due;
+    bool recorded;               /* static graph: the first pass is over */
+    bool shadow;                 /* this pass stands in for a rank that is out of data */
+    bool equal;                  /* all ranks had data in the last pass that any rank had data in */
+    uint32_t root;               /* the highest rank that had data in it */
+    cdp_hook hook;               /* stage NULL: none */
+    cdp_work active, used, last; /* tails that travel alone because of a hook; the last thing started */
     cdp_status failed;           /* of ready(); reported again by backward_end */
     cdp_error failed_error;
-    uint64_t begin_ns;
+    uint64_t begin_ns, called_ns, end_ns;
     cdp_ddp_stats stats;
 };
+
+CDP__CALLED void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
+    uint32_t i;
+    for (i = 0; buckets && i < count; ++i) cdp__free(d->os, buckets[i].memory);
+    cdp__free(d->os, buckets);
+}
 
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d) return;
-    for (i = 0; d->in_backward && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work); /* it uses our memory */
-    for (i = 0; d->buckets && i < d->bucket_count; ++i) cdp__free(d->os, d->buckets[i].memory);
-    for (i = 0; d->params && i < d->param_count; ++i) cdp__free(d->os, d->params[i].name);
+    (void)!cdp_work_wait(d->last); /* it uses our memory */
+    for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
+    if (d->hook.destroy) d->hook.destroy(d->hook.self);
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    for (i = 0; d->params && i < d->param_count; ++i) {
+        cdp__free(d->os, d->params[i].name);
+        cdp__free(d->os, d->params[i].kept);
+    }
+    for (i = 0; d->buffers && i < d->desc.buffer_count; ++i) cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
+    cdp__free(d->os, d->buffers);
     cdp__free(d->os, d->params);
-    cdp__free(d->os, d->buckets);
+    cdp__free(d->os, d->slots);
+    cdp__free(d->os, d->order);
     cdp__free(d->os, d);
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
-    char fallback[32];
-    const char *name = p->name;
-    uint64_t bytes;
-    cdp__param *mine = &d->params[i];
-    cdp__format(fallback, sizeof fallback, "param%u", i);
+CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) { return p->user.count * cdp_dtype_size(p->user.dtype); }
+CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) { return b->count * cdp_dtype_size(b->dtype); }
+
+/* A copy of a name, or of "<what><i>" where there is none. */
+CDP__CALLED char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
+    char fallback[32], *copy;
+    cdp__format(fallback, sizeof fallback, "%s%u", what, i);
     if (!name) name = fallback;
+    copy = (char *)cdp__alloc(d->os, strlen(name) + 1);
+    if (copy) memcpy(copy, name, strlen(name) + 1);
+    return copy;
+}
+
+CDP__CALLED cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
+    cdp__param *mine = &d->params[i];
+    uint64_t bytes;
     mine->user = *p;
-    mine->user.dtype = p->dtype ? p->dtype : CDP_DTYPE_F32;
-    if (mine->user.dtype != CDP_DTYPE_F32 && mine->user.dtype != CDP_DTYPE_F64)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32 or f64", name, i, cdp_dtype_name(p->dtype));
-    if (!cdp__mul_fits(p->count, cdp_dtype_size(mine->user.dtype), &bytes))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^64 bytes", name, i);
-    if (p->count && !p->data) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", name, i);
-    mine->name = (char *)cdp__alloc(d->os, strlen(name) + 1);
-    if (!mine->name) return cdp__fail_nomem("a parameter's name", strlen(name) + 1);
-    memcpy(mine->name, name, strlen(name) + 1);
+    if (!p->dtype) mine->user.dtype = CDP_DTYPE_F32;
+    mine->name = cdp__ddp_name(d, p->name, "param", i);
     mine->user.name = mine->name;
+    if (!mine->name) return cdp__fail_nomem("a parameter's name", 32);
+    if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(mine->user.dtype))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 or bf16", mine->name, i, cdp_dtype_name(p->dtype));
+    if (!cdp__mul_fits(p->count, cdp_dtype_size(mine->user.dtype), &bytes))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^64 bytes", mine->name, i);
+    if (p->count && !p->data) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
+    if (p->rows && p->count % p->rows)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not divide", mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
     return CDP_OK;
 }
 
-/* The buckets' memory, and every parameter's place in it: in the order in which gradients become ready. */
-CDP__PRIVATE cdp_status cdp__ddp_layout(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__CALLED cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
+    cdp_buffer *mine = &d->buffers[i];
+    uint64_t bytes;
+    *mine = *b;
+    if (!b->dtype) mine->dtype = CDP_DTYPE_F32;
+    mine->name = cdp__ddp_name(d, b->name, "buffer", i);
+    if (!mine->name) return cdp__fail_nomem("a buffer's name", 32);
+    if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more than 2^64 bytes", mine->name, i);
+    return CDP_OK;
+}
+
+/* What travels behind the gradients of a bucket, in its dtype: the first one says which ranks have data, the last one
+   which parameters this rank used; summed or averaged, zero means nobody. */
+CDP__PRIVATE uint32_t cdp__ddp_active_tail(const cdp_ddp *d, const cdp__bucket *b) { return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0; }
+CDP__PRIVATE uint32_t cdp__ddp_used_tail(const cdp_ddp *d, const cdp__bucket *b) {
+    return (d->desc.find_unused || d->desc.static_graph) && b == d->buckets + d->bucket_count - 1 ? d->param_count : 0;
+}
+
+CDP__CALLED void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
+    const float f = on ? 1 : 0;
+    const double g = on ? 1 : 0;
+    const uint16_t h = (uint16_t)(!on ? 0 : b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80);
+    const uint64_t size = cdp_dtype_size(b->dtype);
+    memcpy(b->memory + (b->count + i) * size, size == 8 ? (const void *)&g : size == 4 ? (const void *)&f : (const void *)&h, (size_t)size);
+}
+
+CDP__CALLED bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
+    static const uint8_t zero[8] = {0};
+    const uint64_t size = cdp_dtype_size(b->dtype);
+    return memcmp(b->memory + (b->count + i) * size, zero, (size_t)size) != 0;
+}
+
+/* New buckets for parameters that become ready in this order, old gradients in them. */
+CDP__CALLED cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     const uint32_t n = d->param_count;
-    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of);
+    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i, old_count = d->bucket_count;
     cdp_param *plain = (cdp_param *)cdp__alloc(d->os, n * sizeof *plain);
-    uint32_t i;
+    cdp__bucket *old = d->buckets, *b;
+    uint32_t at = 0;
+    d->buckets = NULL;
     if (bucket_of && plain) {
-        for (i = 0; i < n; ++i) plain[i] = d->params[i].user;
-        d->bucket_count = cdp__bucket_plan_make(plain, n, cdp__def(desc->first_bucket_bytes, 1024 * 1024), cdp__def(desc->bucket_bytes, 25 * 1024 * 1024), bucket_of);
-        for (i = 0; i < n; ++i) d->params[i].bucket = bucket_of[i];
+        for (i = 0; i < n; ++i) plain[n - 1 - i] = d->params[order[i]].user;
+        d->bucket_count = cdp__bucket_plan_make(plain, n, d->desc.first_bucket_bytes, d->desc.bucket_bytes, bucket_of);
+        for (i = 0; i < n; ++i) d->params[order[i]].bucket = bucket_of[n - 1 - i];
         d->buckets = (cdp__bucket *)cdp__alloc_zero(d->os, d->bucket_count * sizeof *d->buckets);
     }
     cdp__free(d->os, bucket_of);
     cdp__free(d->os, plain);
-    if (!d->buckets) return cdp__fail_nomem("the bucket plan", n * sizeof(cdp_param));
-    for (i = n; i-- > 0;) {
-        cdp__bucket *b = &d->buckets[d->params[i].bucket];
+    if (!d->buckets) {
+        cdp__ddp_free_buckets(d, old, old_count);
+        return cdp__fail_nomem("the bucket plan", n * sizeof(cdp_param));
+    }
+    for (i = 0; i < n; ++i) {
+        b = &d->buckets[d->params[i].bucket];
         b->dtype = d->params[i].user.dtype;
         b->count += d->params[i].user.count;
         ++b->params;
     }
-    for (i = 0; i < d->bucket_count; ++i) {
-        cdp__bucket *b = &d->buckets[i];
-        const uint64_t bytes = b->count * cdp_dtype_size(b->dtype);
+    d->stats.bytes_per_step = 0;
+    for (b = d->buckets; b < d->buckets + d->bucket_count; ++b) {
+        const uint64_t bytes = (b->count + cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b)) * cdp_dtype_size(b->dtype);
         b->memory = (uint8_t *)cdp__alloc_zero(d->os, bytes);
-        if (!b->memory) return cdp__fail_nomem("a gradient bucket", bytes);
-        d->stats.bytes_per_step += bytes;
-        b->count = 0; /* counts up again below */
+        if (!b->memory) {
+            cdp__ddp_free_buckets(d, old, old_count);
+            return cdp__fail_nomem("a gradient bucket", bytes);
+        }
+        d->stats.bytes_per_step += cdp__bucket_bytes(b);
+        b->slots = d->slots + at;
+        at += b->params;
+        b->count = b->params = 0; /* they count up again below */
     }
-    for (i = n; i-- > 0;) {
-        cdp__bucket *b = &d->buckets[d->params[i].bucket];
-        d->params[i].grad = b->memory + b->count * cdp_dtype_size(b->dtype);
-        b->count += d->params[i].user.count;
+    for (i = 0; i < n; ++i) {
+        cdp__param *p = &d->params[order[i]];
+        uint8_t *const from = p->grad;
+        b = &d->buckets[p->bucket];
+        d->slots[b->slots - d->slots + b->params++] = order[i];
+        p->grad = b->memory + cdp__bucket_bytes(b);
+        b->count += p->user.count;
+        if (from) memcpy(p->grad, from, (size_t)cdp__param_bytes(p));
     }
+    cdp__ddp_free_buckets(d, old, old_count);
     d->stats.bucket_count = d->bucket_count;
     return CDP_OK;
 }
 
-/* What a rank says of one of its parameters when ranks differ. */
+/* What a rank says of one of its parameters or buffers when ranks differ. */
 #define CDP__PARAM_TEXT 96u
 
-CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
+CDP__CALLED void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
+    const uint32_t n = d->param_count;
     memset(out, 0, CDP__PARAM_TEXT);
-    if (i >= d->param_count) cdp__format(out, CDP__PARAM_TEXT, "nothing (it has %u parameters)", d->param_count);
-    else cdp__format(out, CDP__PARAM_TEXT, "'%s' %s[%llu]", d->params[i].name, cdp_dtype_name(d->params[i].user.dtype), (unsigned long long)d->params[i].user.count);
+    if (i >= n + d->desc.buffer_count) cdp__format(out, CDP__PARAM_TEXT, d->desc.buffer_count ? "nothing (it has %u parameters and buffers)" : "nothing (it has %u parameters)", n + d->desc.buffer_count);
+    else if (i >= n) cdp__format(out, CDP__PARAM_TEXT, "buffer '%s' %s[%llu]", d->buffers[i - n].name, cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
+    else {
+        const cdp_param *p = &d->params[i].user;
+        cdp__format(out, CDP__PARAM_TEXT, p->rows ? "'%s' %s[%llu] in %llu rows" : "'%s' %s[%llu]", p->name, cdp_dtype_name(p->dtype), (unsigned long long)p->count, (unsigned long long)p->rows);
+    }
 }
 
-CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
-    char shape[48];
-    cdp__format(shape, sizeof shape, "|%d|%llu", (int)d->params[i].user.dtype, (unsigned long long)d->params[i].user.count);
-    return cdp__hash(cdp__hash(CDP__HASH_START, d->params[i].name, strlen(d->params[i].name)), shape, strlen(shape));
+CDP__CALLED uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
+    const bool buffer = i >= d->param_count;
+    const cdp_buffer *b = &d->buffers[buffer ? i - d->param_count : 0];
+    const char *name = buffer ? b->name : d->params[i].name;
+    char shape[80];
+    cdp__format(shape, sizeof shape, "|%d|%llu|%llu", (int)(buffer ? b->dtype : d->params[i].user.dtype), (unsigned long long)(buffer ? b->count : d->params[i].user.count),
+                (unsigned long long)(buffer ? UINT64_MAX : d->params[i].user.rows));
+    return cdp__hash(cdp__hash(CDP__HASH_START, name, strlen(name)), shape, strlen(shape));
 }
 
 /* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank what it is on rank 0 and
-   on the first rank that differs. `heads` holds (hash, count) of each rank. */
-CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
-    const uint32_t world = cdp_size(d->group);
+   on the first rank that differs. `heads` holds (hash, count, settings) of each rank. */
+CDP__CALLED cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
+    const uint32_t world = cdp_size(d->group), count = d->param_count + d->desc.buffer_count;
     uint32_t most = 0, i, r, other = 0, first;
     int64_t differs;
     uint64_t *hashes = NULL;
     char *texts;
     cdp_status st;
-    for (r = 0; r < world; ++r) most = (uint32_t)cdp__max(most, heads[2 * r + 1]);
+    for (r = 0; r < world; ++r) most = (uint32_t)cdp__max(most, heads[3 * r + 1]);
     first = most;
     hashes = (uint64_t *)cdp__alloc_zero(d->os, most * sizeof *hashes + CDP__PARAM_TEXT * world);
     if (!hashes) return cdp__fail_nomem("a comparison of parameters", most * sizeof *hashes);
     texts = (char *)(hashes + most);
     if (cdp_rank(d->group) == 0)
-        for (i = 0; i < d->param_count; ++i) hashes[i] = cdp__param_hash(d, i);
+        for (i = 0; i < count; ++i) hashes[i] = cdp__param_hash(d, i);
     st = cdp_broadcast(d->group, hashes, most, CDP_DTYPE_I64, 0);
     for (i = 0; i < most && first == most; ++i)
-        if ((i < d->param_count ? cdp__param_hash(d, i) : 0) != hashes[i]) first = i;
+        if ((i < count ? cdp__param_hash(d, i) : 0) != hashes[i]) first = i;
     differs = first;
     if (st == CDP_OK) st = cdp_allreduce(d->group, NULL, &differs, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN);
     cdp__param_text(d, (uint32_t)differs, texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
@@ -4709,59 +5001,103 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     return st;
 }
 
+/* The settings that must agree, one bit each, so that a difference can be named; the numbers among them as a hash above. */
+CDP__CALLED uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
+    const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
+    const double factors[2] = {s->divisor, s->predivide};
+    const uint64_t hash = cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
+    return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u) | (s->find_unused ? 4u : 0u) | (s->static_graph ? 8u : 0u) | (s->rebuild ? 16u : 0u) |
+           (s->join ? 32u : 0u) | (s->join_throw ? 64u : 0u) | (s->join_effective ? 128u : 0u);
+}
+
+CDP__CALLED cdp_status cdp__ddp_explain_settings(const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
+    static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused", "static_graph", "rebuild", "join", "join_throw", "join_effective", "bucket sizes, divisor or predivide"};
+    uint32_t i = 0;
+    while (i < 8 && !((zero ^ there) >> i & 1)) ++i;
+    return cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "rank %u/%u: cdp_ddp_create: ranks have different settings: %s of rank %u is not that of rank 0; give every rank the same desc", cdp_rank(d->group),
+                          cdp_size(d->group), names[i], other);
+}
+
 /* One hash of the whole model per rank; only when they differ, more is exchanged. */
-CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d) {
-    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
-    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 2 * world * sizeof *heads), hash = CDP__HASH_START;
+CDP__CALLED cdp_status cdp__ddp_compare(cdp_ddp *d) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group), count = d->param_count + d->desc.buffer_count;
+    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads), hash = CDP__HASH_START;
     bool equal = true;
     cdp_status st;
-    uint32_t i;
-    if (!heads) return cdp__fail_nomem("a comparison of models", 2 * world * sizeof *heads);
-    for (i = 0; i < d->param_count; ++i) {
+    uint32_t i, odd = 0;
+    if (!heads) return cdp__fail_nomem("a comparison of models", 3 * world * sizeof *heads);
+    for (i = 0; i < count; ++i) {
         const uint64_t h = cdp__param_hash(d, i);
         hash = cdp__hash(hash, &h, sizeof h);
     }
-    heads[2 * rank] = hash;
-    heads[2 * rank + 1] = d->param_count;
-    st = cdp_allgather(d->group, NULL, heads, 2, CDP_DTYPE_I64);
-    for (i = 1; i < world; ++i) equal = equal && heads[2 * i] == heads[0] && heads[2 * i + 1] == heads[1];
-    if (st == CDP_OK && !equal) st = cdp__ddp_explain(d, heads);
+    heads[3 * rank] = hash;
+    heads[3 * rank + 1] = count;
+    heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
+    st = cdp_allgather(d->group, NULL, heads, 3, CDP_DTYPE_I64);
+    for (i = 1; i < world; ++i) {
+        equal = equal && heads[3 * i] == heads[0] && heads[3 * i + 1] == heads[1];
+        if (!odd && heads[3 * i + 2] != heads[2]) odd = i;
+    }
+    if (st == CDP_OK && odd) st = cdp__ddp_explain_settings(d, heads[2], heads[3 * odd + 2], odd);
+    else if (st == CDP_OK && !equal) st = cdp__ddp_explain(d, heads);
     cdp__free(d->os, heads);
     return st;
 }
 
-/* All parameters of rank 0 to everybody; the broadcasts are all in flight at once, so small ones cost little. */
-CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d) {
-    cdp_work last = {NULL, 0};
+/* All parameters (or none) and buffers of a rank to everybody; all in flight at once, so small ones cost little. */
+CDP__CALLED cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     cdp_status st = CDP_OK;
     uint32_t i;
-    for (i = 0; i < d->param_count && st == CDP_OK; ++i)
-        if (d->params[i].user.count) st = cdp_broadcast_async(d->group, d->params[i].user.data, d->params[i].user.count, d->params[i].user.dtype, 0, &last);
-    return st == CDP_OK ? cdp_work_wait(last) : st; /* operations of a group end in order */
+    for (i = 0; params && i < d->param_count && st == CDP_OK; ++i)
+        if (d->params[i].user.count) st = cdp_broadcast_async(d->group, d->params[i].user.data, d->params[i].user.count, d->params[i].user.dtype, root, &d->last);
+    for (i = 0; i < d->desc.buffer_count && st == CDP_OK; ++i)
+        if (d->buffers[i].count) st = cdp_broadcast_async(d->group, d->buffers[i].data, d->buffers[i].count, d->buffers[i].dtype, root, &d->last);
+    return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
+}
+
+CDP__CALLED cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+    const uint32_t n = desc->param_count;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    d->param_count = n;
+    d->params = (cdp__param *)cdp__alloc_zero(d->os, n * sizeof *d->params);
+    d->buffers = (cdp_buffer *)cdp__alloc_zero(d->os, (desc->buffer_count + 1) * sizeof *d->buffers);
+    d->slots = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->slots);
+    d->order = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->order);
+    if (!d->params || !d->buffers || !d->slots || !d->order) return cdp__fail_nomem("the parameter list", n * sizeof *d->params);
+    for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__ddp_copy_param(d, i, &desc->params[i]);
+    for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i) st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
+    for (i = 0; i < n; ++i) d->order[i] = n - 1 - i;
+    if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
+    if (st == CDP_OK) st = cdp__ddp_compare(d);
+    if (st == CDP_OK && !desc->no_broadcast) st = cdp__ddp_broadcast(d, 0, true);
+    return st;
 }
 
 CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
-    cdp_status st = CDP_OK;
     const cdp_os *os;
+    cdp_status st;
     cdp_ddp *d;
-    uint32_t i;
     if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
     *out = NULL;
     if (!desc->group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: the desc has no group");
     if (!desc->params || !desc->param_count) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: there are no parameters; set params and param_count");
+    if (desc->buffer_count && !desc->buffers) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer_count is %u but there are no buffers", desc->buffer_count);
+    if (!(desc->divisor >= 0) || !(desc->predivide >= 0)) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
+    if ((desc->join_throw || desc->join_effective) && !desc->join) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");
+    if (desc->join_effective && desc->divisor != 0) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: join_effective divides by the number of ranks with data; leave divisor 0");
     os = desc->group->os;
     d = (cdp_ddp *)cdp__alloc_zero(os, sizeof *d);
     if (!d) return cdp__fail_nomem("a ddp", sizeof *d);
     d->os = os;
     d->group = desc->group;
-    d->sync = d->sync_next = true;
-    d->param_count = desc->param_count;
-    d->params = (cdp__param *)cdp__alloc_zero(os, desc->param_count * sizeof *d->params);
-    if (!d->params) st = cdp__fail_nomem("the parameter list", desc->param_count * sizeof *d->params);
-    for (i = 0; i < desc->param_count && st == CDP_OK; ++i) st = cdp__ddp_copy_param(d, i, &desc->params[i]);
-    if (st == CDP_OK) st = cdp__ddp_layout(d, desc);
-    if (st == CDP_OK) st = cdp__ddp_compare(d);
-    if (st == CDP_OK && !desc->no_broadcast) st = cdp__ddp_broadcast(d);
+    d->desc = *desc;
+    d->desc.first_bucket_bytes = cdp__def(desc->first_bucket_bytes, 1024 * 1024);
+    d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
+    d->sync = d->sync_next = d->equal = true;
+    d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
+    d->rebuild_due = desc->rebuild;
+    st = cdp__ddp_open(d, desc);
     if (st == CDP_OK) *out = d;
     else cdp_ddp_destroy(d);
     return st;
@@ -4769,13 +5105,18 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
 
 CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? d->params[i].grad : NULL; }
 
+/* Where a gradient is between passes: the caller's own array, or the bucket. */
+CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) { return p->user.grad ? (uint8_t *)p->user.grad : p->grad; }
+
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
     if (!d || d->in_backward) return;
-    for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)(d->buckets[i].count * cdp_dtype_size(d->buckets[i].dtype)));
+    for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i)
-        if (d->params[i].user.grad) memset(d->params[i].user.grad, 0, (size_t)(d->params[i].user.count * cdp_dtype_size(d->params[i].user.dtype)));
+        if (d->params[i].user.grad) memset(d->params[i].user.grad, 0, (size_t)cdp__param_bytes(&d->params[i]));
 }
+
+CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) { return d && !d->sync_next; }
 
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_no_sync needs a ddp");
@@ -4784,18 +5125,64 @@ CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
+/* The order is taken from the first pass in which parameters become ready while it runs. */
+CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) { return d->desc.static_graph ? 1 : 0; }
+
+/* The order of that pass, as rank 0 saw it, becomes the order in memory; but not under a hook whose
+   state knows the layout. */
+CDP__CALLED cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
+    cdp_status st;
+    if (!d->rebuild_due || d->stats.steps <= cdp__ddp_observed(d) || (d->hook.stage && d->hook.keeps_layout)) return CDP_OK;
+    d->rebuild_due = false;
+    st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
+    if (st != CDP_OK) return st;
+    st = cdp__ddp_place(d, d->order);
+    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text); /* the others go on with other buckets */
+    d->stats.rebuilt = st == CDP_OK;
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
+    if (!d->buffers_due) return CDP_OK;
+    d->buffers_due = false;
+    return d->desc.buffer_hook ? d->desc.buffer_hook(d, d->desc.user) : cdp__ddp_broadcast(d, d->root, false);
+}
+
+CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_forward_begin needs a ddp");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
+    st = cdp_group_status(d->group);
+    if (st == CDP_OK) st = cdp__ddp_rebuild(d);
+    return st == CDP_OK && d->sync_next ? cdp__ddp_send_buffers(d) : st;
+}
+
+/* What cdp_ddp_backward_begin does, and a rank that stands in for itself, too. */
+CDP__CALLED cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
+    cdp_status st = cdp_group_status(d->group);
     uint32_t i;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
+    if (st == CDP_OK) st = cdp__ddp_rebuild(d);
+    if (st == CDP_OK && sync) st = cdp__ddp_send_buffers(d);
     d->in_backward = true;
-    d->sync = d->sync_next;
+    d->sync = sync;
     d->launched = 0;
     d->failed = CDP_OK;
-    for (i = 0; i < d->param_count; ++i) d->params[i].ready = false;
-    for (i = 0; i < d->bucket_count; ++i) d->buckets[i].pending = d->buckets[i].params;
+    d->called_ns = 0;
+    d->active.seq = d->used.seq = 0;
+    for (i = 0; i < d->bucket_count; ++i) {
+        d->buckets[i].pending = d->buckets[i].params;
+        d->buckets[i].done = false;
+        d->buckets[i].late_ns = 0;
+    }
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        p->mark = CDP__MARK_NONE;
+        p->calls = 0;
+        p->ready_ns = 0;
+    }
+    if (sync) d->stats.sent_bytes = d->ordered = 0;
     d->begin_ns = d->os->now_ns(d->os->user);
-    return cdp_group_status(d->group);
+    return st;
 }
 
 CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
@@ -4804,79 +5191,342 @@ CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_n
     b->end_ns = end_ns;
 }
 
+CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t end_ns) {
+    ((cdp__bucket *)user)->late_ns += end_ns - start_ns;
+}
+
+/* Start something for a bucket (or, without a place for its times, beside it). */
+CDP__CALLED cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
+    const cdp_status st = cdp__start(group, rq, done, b, out);
+    if (st != CDP_OK) return st;
+    d->stats.sent_bytes += rq->count * cdp_dtype_size(rq->dtype);
+    if (group == d->group) d->last = *out;
+    cdp__hand_over(group);
+    return CDP_OK;
+}
+
+/* A tail as an operation of its own: hooks change what is in front of it. */
+CDP__CALLED cdp_status cdp__ddp_start_tail(cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM, 0);
+    return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
+}
+
+/* One step of the hook for one bucket. */
+CDP__CALLED cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
+    cdp_request rq;
+    cdp_status st;
+    memset(&rq, 0, sizeof rq);
+    st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
+    b->done = st != CDP_PENDING;
+    if (st != CDP_PENDING) return st;
+    return cdp__ddp_start(d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
+}
+
+CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
+    const uint32_t index = (uint32_t)(b - d->buckets);
+    cdp_bucket *v = &b->view;
+    cdp_status st = cdp__ddp_start_tail(d, b, used, active, &d->active); /* which ranks have data goes first */
+    if (st != CDP_OK) return st;
+    v->index = index;
+    v->bucket_count = d->bucket_count;
+    v->data = b->memory;
+    v->count = b->count;
+    v->dtype = b->dtype;
+    v->params = b->slots;
+    v->param_count = b->params;
+    v->divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+    v->ddp = d;
+    v->group = d->group;
+    b->start_ns = b->end_ns = 0;
+    b->work.seq = 0;
+    st = cdp__ddp_stage(d, b, 0);
+    return st == CDP_OK ? cdp__ddp_start_tail(d, b, 0, used, &d->used) : st;
+}
+
+/* What this rank did not use is contributed as it is, and kept in case that nobody used it. */
+CDP__CALLED cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
+    uint32_t i;
+    for (i = 0; i < b->params; ++i) {
+        cdp__param *p = &d->params[b->slots[i]];
+        if (p->mark != CDP__MARK_UNUSED || !p->user.count) continue;
+        if (p->user.grad) {
+            memcpy(p->grad, p->user.grad, (size_t)cdp__param_bytes(p));
+            continue;
+        }
+        if (p->touched) continue;
+        if (!p->kept) p->kept = (uint8_t *)cdp__alloc(d->os, cdp__param_bytes(p));
+        if (!p->kept) return cdp__fail_nomem("the gradient of an unused parameter", cdp__param_bytes(p));
+        memcpy(p->kept, p->grad, (size_t)cdp__param_bytes(p));
+    }
+    return CDP_OK;
+}
+
+CDP__CALLED cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
+    uint32_t i;
+    for (i = 0; i < used; ++i) cdp__tail_set(b, i, !d->shadow && (d->params[i].mark == CDP__MARK_READY || d->params[i].touched));
+    for (i = 0; i < active; ++i) cdp__tail_set(b, used + i, !d->shadow && i == cdp_rank(d->group));
+    return used && !d->shadow ? cdp__ddp_keep(d, b) : CDP_OK;
+}
+
+/* Sum or mean in one operation; what it leaves to be divided afterwards is in cdp__ddp_divide. */
+CDP__CALLED cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
+    const cdp_ddp_desc *s = &d->desc;
+    const bool plain = s->divisor == 0 && s->predivide == 0 && !s->join_effective;
+    cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, plain ? CDP_REDUCE_AVG : s->predivide != 0 ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_SUM, 0);
+    if (s->predivide != 0) rq.factor = 1 / s->predivide;
+    return rq;
+}
+
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count, b->dtype, CDP_REDUCE_AVG, 0);
-    const cdp_status st = cdp__start(d->group, &rq, cdp__bucket_done, b, &b->work);
+    const uint32_t active = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
+    cdp_request rq;
+    cdp_status st = CDP_OK;
+    if (active || used) st = cdp__ddp_tails(d, b, active, used);
+    if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph) && !used && !d->shadow) st = cdp__ddp_keep(d, b);
+    if (st != CDP_OK) return st;
+    if (d->hook.stage) {
+        st = cdp__ddp_launch_hook(d, b, active, used);
+    } else {
+        rq = cdp__ddp_request(d, b, active + used);
+        st = cdp__ddp_start(d, d->group, &rq, cdp__bucket_done, b, &b->work);
+    }
     if (st == CDP_OK) ++d->launched;
-    if (st == CDP_OK) cdp__hand_over(d->group);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
-    if (d->failed == CDP_OK) {
+CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
+    cdp_status st = CDP_OK;
+    while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
+    if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
+    if (st != CDP_OK && d->failed == CDP_OK) {
         d->failed = st;
         d->failed_error = *cdp_last_error();
     }
     return st;
 }
 
+/* Mistakes of ready() and unused(). */
+CDP__CALLED cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
+    const char *name;
+    const cdp__param *p;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+    if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
+    if (i >= d->param_count) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
+    p = &d->params[i];
+    name = p->name;
+    if (d->recorded && d->sync)
+        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE,
+                                          "static graph: parameter '%s' (index %u) was marked ready %u times in the first synchronized pass of rank %u, and now once more; without static_graph passes may differ",
+                                          name, i, p->want, cdp_rank(d->group)));
+    return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE, "parameter '%s' (index %u) was marked %s in one backward pass; mark it once, when its gradient is complete", name, i,
+                                      p->mark == CDP__MARK_UNUSED ? "unused and then again" : "ready twice"));
+}
+
+/* A parameter's last word in this pass. */
+CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, cdp__param *p, uint32_t i) {
+    if (p->mark == CDP__MARK_READY && p->user.grad) memcpy(p->grad, p->user.grad, (size_t)cdp__param_bytes(p));
+    if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered++] = i;
+    --d->buckets[p->bucket].pending;
+}
+
+CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
+    cdp_status st;
+    uint32_t i;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
+    st = cdp__ddp_begin(d, d->sync_next);
+    for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) { /* static graph: known from the first pass */
+        if (d->params[i].want) continue;
+        d->params[i].mark = CDP__MARK_UNUSED;
+        cdp__ddp_complete(d, &d->params[i], i);
+    }
+    return st;
+}
+
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
     cdp__param *p;
-    cdp_status st = CDP_OK;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready needs a ddp");
-    if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_ready(%u): no backward pass is open; call cdp_ddp_backward_begin first", i);
-    if (i >= d->param_count) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready(%u): there are only %u parameters", i, d->param_count));
+    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
     p = &d->params[i];
-    if (p->ready) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE, "parameter '%s' (index %u) was marked ready twice in one backward pass; mark it once, when its gradient is complete", p->name, i));
-    p->ready = true;
-    if (!d->sync) return CDP_OK;
-    if (p->user.grad) memcpy(p->grad, p->user.grad, (size_t)(p->user.count * cdp_dtype_size(p->user.dtype)));
-    --d->buckets[p->bucket].pending;
-    while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
-    if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
-    return st == CDP_OK ? st : cdp__ddp_fail(d, st);
+    if (d->desc.static_graph ? p->mark == CDP__MARK_UNUSED || (d->sync && d->recorded && p->calls == p->want) : p->mark != CDP__MARK_NONE) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
+    p->mark = CDP__MARK_READY;
+    ++p->calls;
+    if (!d->sync) {
+        p->touched = true;
+        return CDP_OK;
+    }
+    if (d->desc.static_graph && (!d->recorded || p->calls < p->want)) return CDP_OK;
+    p->ready_ns = d->os->now_ns(d->os->user);
+    cdp__ddp_complete(d, p, i);
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d));
+}
+
+CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
+    cdp__param *p;
+    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
+    p = &d->params[i];
+    if (!d->desc.find_unused && !d->desc.static_graph)
+        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_unused: parameter '%s' (index %u): set find_unused in the desc on all ranks, so that they can agree on what nobody used", p->name, i));
+    if (d->sync && d->recorded && p->mark == CDP__MARK_UNUSED) return CDP_OK; /* as is known */
+    if (p->mark != CDP__MARK_NONE || (d->sync && d->recorded)) return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
+    p->mark = CDP__MARK_UNUSED;
+    if (!d->sync || d->desc.static_graph) return CDP_OK;
+    cdp__ddp_complete(d, p, i);
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d));
 }
 
 /* Parameters that never became ready, by name; the text is cut when there are many. */
-CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
+CDP__CALLED cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
     uint32_t i, count = 0;
     for (i = 0; i < d->param_count; ++i) {
-        if (d->params[i].ready) continue;
-        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", d->params[i].name, i);
+        const cdp__param *p = &d->params[i];
+        if (p->mark == CDP__MARK_UNUSED || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want))) continue;
+        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
     }
     if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
-    return count ? cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass ended although %u of %u parameters were never marked ready: %s", count, d->param_count, names) : CDP_OK;
+    return !count ? CDP_OK
+                  : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass ended although %u of %u parameters were never marked ready%s: %s%s", count, d->param_count,
+                                   d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
+                                   d->recorded || d->desc.find_unused ? "" : "; if they have no gradient in this pass, set find_unused in the desc");
 }
 
-/* Copy the caller's own arrays back, and account for the time. */
-CDP__PRIVATE void cdp__ddp_finish(cdp_ddp *d, uint64_t end_call_ns) {
+/* The end of a pass: what was not marked is unused where that is allowed, and a first pass of a static graph is sent now. */
+CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
+    const bool first = d->desc.static_graph && !d->recorded;
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        const bool open = p->mark == CDP__MARK_NONE;
+        if (open && !d->shadow && !first && (!d->desc.find_unused || d->recorded)) return cdp__ddp_missing(d);
+        if (open) p->mark = CDP__MARK_UNUSED;
+        if (first && !d->shadow) p->want = p->calls;
+        if (open || (first && !d->shadow)) cdp__ddp_complete(d, p, i);
+        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want) return cdp__ddp_missing(d);
+    }
+    if (first && !d->shadow) d->recorded = true;
+    return cdp__ddp_launch_ready(d);
+}
+
+/* The later operations of a hook: stage by stage over all buckets, so that all ranks start them in one order. */
+CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
+    bool busy = true;
+    cdp_status st = CDP_OK;
+    uint32_t stage, i;
+    for (stage = 1; busy && st == CDP_OK; ++stage) {
+        busy = false;
+        for (i = 0; i < d->bucket_count && st == CDP_OK; ++i) {
+            cdp__bucket *b = &d->buckets[i];
+            if (b->done) continue;
+            st = cdp_work_wait(b->work);
+            if (st == CDP_OK) st = cdp__ddp_stage(d, b, stage);
+            busy = busy || !b->done;
+        }
+    }
+    return st;
+}
+
+CDP__CALLED void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
+    const cdp_ddp_desc *s = &d->desc;
+    double by = s->join_effective ? (double)d->stats.active_ranks : s->divisor != 0 ? s->divisor : (double)cdp_size(d->group);
+    if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
+    if (s->predivide != 0) by /= s->predivide;
+    if (by >= 2 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(b->dtype, b->memory, b->count, (uint32_t)by);
+    else if (by != 1) cdp__scale(b->dtype, b->memory, b->count, 1 / by);
+}
+
+/* Which ranks had data, and which parameters were used, as all ranks were told. */
+CDP__CALLED cdp_status cdp__ddp_who(cdp_ddp *d) {
+    cdp__bucket *b = d->buckets;
+    const uint32_t n = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
+    const cdp_status st = n ? cdp_work_wait(d->hook.stage ? d->active : b->work) : CDP_OK;
+    uint32_t i, count = 0, top = d->root;
+    if (st != CDP_OK || !n) {
+        d->stats.active_ranks = cdp_size(d->group);
+        return st;
+    }
+    for (i = 0; i < n; ++i)
+        if (cdp__tail_get(b, used + i)) ++count, top = i;
+    d->stats.active_ranks = count;
+    d->root = top;
+    if (count) d->equal = count == n;
+    return CDP_OK;
+}
+
+/* Results to where the caller looks for them. */
+CDP__CALLED void cdp__ddp_deliver(cdp_ddp *d) {
+    const cdp__bucket *last = &d->buckets[d->bucket_count - 1];
+    const uint32_t tail = cdp__ddp_used_tail(d, last);
+    uint32_t i;
+    for (i = 0; i < d->bucket_count; ++i) cdp__ddp_divide(d, &d->buckets[i]);
+    d->stats.unused = 0;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        const bool nobody = tail && !cdp__tail_get(last, i);
+        if (nobody) ++d->stats.unused;
+        if (nobody && p->kept && !p->user.grad && !d->shadow) memcpy(p->grad, p->kept, (size_t)cdp__param_bytes(p));
+        if (!nobody && p->user.grad && !d->shadow) memcpy(p->user.grad, p->grad, (size_t)cdp__param_bytes(p));
+        p->touched = false;
+    }
+}
+
+CDP__CALLED void cdp__ddp_account(cdp_ddp *d) {
     cdp_ddp_stats *s = &d->stats;
     uint32_t i;
-    for (i = 0; i < d->param_count; ++i)
-        if (d->params[i].user.grad) memcpy(d->params[i].user.grad, d->params[i].grad, (size_t)(d->params[i].user.count * cdp_dtype_size(d->params[i].user.dtype)));
     s->comm_ns = s->exposed_ns = 0;
     for (i = 0; i < d->bucket_count; ++i) { /* operations of a group run one after the other: nothing is counted twice */
         const cdp__bucket *b = &d->buckets[i];
-        s->comm_ns += b->end_ns - b->start_ns;
-        if (b->end_ns > end_call_ns) s->exposed_ns += b->end_ns - cdp__max(b->start_ns, end_call_ns);
+        s->comm_ns += b->end_ns - b->start_ns + b->late_ns;
+        s->exposed_ns += b->late_ns;
+        if (b->end_ns > d->called_ns) s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
     }
-    s->backward_ns = end_call_ns - d->begin_ns;
+    s->backward_ns = d->called_ns - d->begin_ns;
     s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
     s->total_backward_ns += s->backward_ns;
     s->total_comm_ns += s->comm_ns;
     s->total_exposed_ns += s->exposed_ns;
-    ++s->steps;
+}
+
+/* Wait for everything that a synchronized pass has started, and finish it. */
+CDP__CALLED cdp_status cdp__ddp_finish(cdp_ddp *d) {
+    cdp_status st = d->hook.stage ? cdp__ddp_drive_hook(d) : CDP_OK;
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
+    if (st == CDP_OK) st = cdp__ddp_who(d);
+    if (st != CDP_OK) return st;
+    d->end_ns = d->os->now_ns(d->os->user);
+    cdp__ddp_deliver(d);
+    if (!d->shadow) cdp__ddp_account(d);
+    ++d->stats.steps;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    return CDP_OK;
+}
+
+/* With join_throw: somebody has no more data. */
+CDP__CALLED cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
+    const uint32_t used = cdp__ddp_used_tail(d, d->buckets), n = cdp_size(d->group);
+    char ranks[128];
+    cdp__text t = {ranks, sizeof ranks, 0};
+    uint32_t i, first = n, count = n - d->stats.active_ranks;
+    if (!d->desc.join_throw || !count || count == n) return CDP_OK;
+    for (i = 0; i < n; ++i) {
+        if (cdp__tail_get(d->buckets, used + i)) continue;
+        cdp__text_add(&t, first < n ? ", %u" : "%u", i);
+        if (first == n) first = i;
+    }
+    return cdp__fail_peer(CDP_ERR_STATE, first, 0, "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
 }
 
 CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
-    uint64_t end_call_ns;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
     if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
-    end_call_ns = d->os->now_ns(d->os->user);
-    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_missing(d));
+    d->called_ns = d->os->now_ns(d->os->user);
+    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
+    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
     if (d->failed != CDP_OK && d->sync) { /* the others wait for buckets that will never come: tell them why */
         cdp__enter(d->group);
         if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
@@ -4884,9 +5534,8 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
         (void)cdp_group_status(d->group);
     }
     st = d->failed;
-    if (st == CDP_OK && d->sync && d->bucket_count) st = cdp_work_wait(d->buckets[d->bucket_count - 1].work);
-    if (st == CDP_OK && d->sync) cdp__ddp_finish(d, end_call_ns);
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
+    if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
     d->in_backward = false;
     return st;
 }
@@ -4896,6 +5545,831 @@ CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
     memset(&none, 0, sizeof none);
     return d ? d->stats : none;
 }
+
+/* ---- >>join: uneven inputs ------------------------------------------------------------------------------------------------------ */
+
+/* One step on behalf of a rank that has no data. Every step begins on every rank in the same way: perhaps the rebuild,
+   perhaps buffers, then the first bucket, whose tail says which ranks have data. Only when some have, the others follow.
+   So the last one, in which nobody has, ends after the first bucket on all ranks alike. */
+CDP__CALLED cdp_status cdp__ddp_shadow(cdp_ddp *d) {
+    cdp_status st = cdp__ddp_begin(d, true);
+    uint32_t i;
+    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
+    if (st != CDP_OK) return st;
+    for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)cdp__bucket_bytes(&d->buckets[i]));
+    d->called_ns = d->begin_ns;
+    st = cdp__ddp_launch(d, d->buckets);
+    if (st == CDP_OK) st = cdp__ddp_who(d);
+    if (st == CDP_OK && !d->stats.active_ranks) { /* a hook's operations for this bucket still have to end */
+        for (i = 1; i < d->bucket_count; ++i) d->buckets[i].done = true;
+        if (d->hook.stage) st = cdp__ddp_drive_hook(d);
+        return st == CDP_OK ? cdp_work_wait(d->last) : st;
+    }
+    for (i = 0; i < d->bucket_count; ++i) d->buckets[i].pending = 0;
+    if (d->stats.steps == cdp__ddp_observed(d)) /* no order is seen here */
+        for (i = 0; i < d->param_count; ++i) d->order[i] = d->param_count - 1 - i;
+    if (st == CDP_OK) st = cdp__ddp_launch_ready(d);
+    if (st == CDP_OK) st = cdp__ddp_finish(d);
+    if (st == CDP_OK) st = cdp__ddp_uneven(d);
+    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
+    return st;
+}
+
+CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join needs a ddp");
+    if (!d->desc.join) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_join: a backward pass is open; call cdp_ddp_backward_end first");
+    d->shadow = true;
+    do {
+        st = cdp__ddp_shadow(d);
+        d->in_backward = false;
+    } while (st == CDP_OK && d->stats.active_ranks);
+    d->shadow = false;
+    for (i = 0; i < d->param_count; ++i) d->params[i].touched = false;
+    if (st == CDP_OK && (!d->equal || d->desc.buffer_count)) st = cdp__ddp_broadcast(d, d->root, !d->equal);
+    d->equal = true;
+    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
+    return st;
+}
+
+/* ---- >>trace: one step as a picture --------------------------------------------------------------------------------------------- */
+
+/* Text whose whole length is known even when it does not fit. */
+typedef struct cdp__long_text {
+    char *at;
+    uint64_t room, used;
+} cdp__long_text;
+
+CDP__CALLED CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
+    char part[512];
+    cdp__text p = {part, sizeof part, 0};
+    uint64_t i;
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(&p, f, ap);
+    va_end(ap);
+    for (i = 0; i < p.used; ++i, ++t->used)
+        if (t->used + 1 < t->room) t->at[t->used] = part[i];
+}
+
+/* A name as both JSON and XML can hold it. */
+CDP__CALLED void cdp__trace_name(const char *name, char out[64]) {
+    uint32_t i;
+    for (i = 0; i < 63 && name[i]; ++i) out[i] = name[i] < 32 || strchr("\"\\<>&'", name[i]) ? '_' : name[i];
+    out[i] = 0;
+}
+
+CDP__CALLED void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+    const uint32_t rank = cdp_rank(d->group);
+    char name[64];
+    uint32_t i;
+#define CDP__US(ns) (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), (unsigned)((ns) % 10)
+#define CDP__SLICE "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u,\"args\":{\"bytes\":%llu}},\n"
+    cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+    cdp__long_add(t, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n", rank, rank);
+    cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0), CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
+    cdp__long_add(t, CDP__SLICE, "wait", rank, 1u, CDP__US(d->called_ns - d->begin_ns), CDP__US(d->end_ns - d->called_ns), 0ull);
+    for (i = 0; i < d->param_count; ++i) {
+        if (!d->params[i].ready_ns) continue;
+        cdp__trace_name(d->params[i].name, name);
+        cdp__long_add(t, "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n", name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
+    }
+    for (i = 0; i < d->bucket_count; ++i) {
+        const cdp__bucket *b = &d->buckets[i];
+        cdp__format(name, sizeof name, "bucket %u", i);
+        if (b->start_ns >= d->begin_ns) cdp__long_add(t, CDP__SLICE, name, rank, 2u, CDP__US(b->start_ns - d->begin_ns), CDP__US(b->end_ns - b->start_ns), (unsigned long long)cdp__bucket_bytes(b));
+    }
+    cdp__long_add(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":\"compute\"}},\n", rank);
+    cdp__long_add(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":\"communication\"}}]}\n", rank);
+#undef CDP__US
+#undef CDP__SLICE
+}
+
+CDP__CALLED void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole, uint32_t y, const char *colour, const char *what) {
+    const uint64_t x = 80 + from * 900 / whole, w = cdp__max(1, (to - from) * 900 / whole);
+    cdp__long_add(t, "<rect x=\"%llu\" y=\"%u\" width=\"%llu\" height=\"22\" fill=\"%s\"><title>%s: %llu us</title></rect>\n", (unsigned long long)x, y, (unsigned long long)w, colour, what,
+                  (unsigned long long)((to - from) / 1000));
+}
+
+CDP__CALLED void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
+    const uint64_t whole = cdp__max(1, d->end_ns - d->begin_ns), called = d->called_ns - d->begin_ns;
+    char name[64];
+    uint32_t i;
+    cdp__long_add(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" font-family=\"sans-serif\" font-size=\"12\">\n");
+    cdp__long_add(t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
+    cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");
+    cdp__trace_bar(t, called, whole, whole, 20, "#d9d9d9", "wait");
+    for (i = 0; i < d->bucket_count; ++i) {
+        const cdp__bucket *b = &d->buckets[i];
+        cdp__format(name, sizeof name, "bucket %u, %llu bytes", i, (unsigned long long)cdp__bucket_bytes(b));
+        if (b->start_ns >= d->begin_ns) cdp__trace_bar(t, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns, whole, 60, i % 2 ? "#c98f5a" : "#e0b07f", name);
+    }
+    for (i = 0; i < d->param_count; ++i) {
+        if (!d->params[i].ready_ns) continue;
+        cdp__trace_name(d->params[i].name, name);
+        cdp__trace_bar(t, d->params[i].ready_ns - d->begin_ns, d->params[i].ready_ns - d->begin_ns, whole, 20, "#204a63", name);
+    }
+    cdp__long_add(t, "<text x=\"80\" y=\"110\">rank %u, step %llu: %llu us; network %llu us, of which %llu us were waited for</text>\n</svg>\n", cdp_rank(d->group), (unsigned long long)d->stats.steps,
+                  (unsigned long long)(whole / 1000), (unsigned long long)(d->stats.comm_ns / 1000), (unsigned long long)(d->stats.exposed_ns / 1000));
+}
+
+CDP_API uint64_t cdp_ddp_trace(const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
+    cdp__long_text t;
+    t.at = text;
+    t.room = text ? room : 0;
+    t.used = 0;
+    if (d && d->end_ns && format == CDP_TRACE_SVG) cdp__trace_svg(d, &t);
+    else if (d && d->end_ns) cdp__trace_json(d, &t);
+    if (t.room) text[cdp__min(t.used, room - 1)] = 0;
+    return t.used + 1;
+}
+
+/* ---- >>hooks: what may happen to a bucket in place of an allreduce --------------------------------------------------------------- */
+
+CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) { return d && d->hook.stage ? &d->hook : NULL; }
+CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? &d->params[i].user : NULL; }
+
+CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
+    cdp_status st = CDP_OK;
+    if (!d) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
+    else if (hook && !hook->stage) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
+    else if (d->in_backward) st = cdp__fail(CDP_ERR_STATE, "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
+    if (st != CDP_OK) {
+        if (hook && hook->destroy) hook->destroy(hook->self);
+        return st;
+    }
+    if (d->hook.destroy) d->hook.destroy(d->hook.self);
+    memset(&d->hook, 0, sizeof d->hook);
+    if (hook) d->hook = *hook;
+    return CDP_OK;
+}
+
+/* A floating point number of any such dtype, for what is not hot. */
+CDP__CALLED double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
+    uint16_t half[CDP__BLOCK] = {0};
+    float wide[CDP__BLOCK];
+    if (t == CDP_DTYPE_F64) return ((const double *)p)[i];
+    if (t == CDP_DTYPE_F32) return (double)((const float *)p)[i];
+    half[0] = ((const uint16_t *)p)[i];
+    cdp__widen_block(t, half, wide);
+    return (double)wide[0];
+}
+
+/* A square root of our own: a program that uses cdp need not link the mathematical library. */
+CDP__CALLED double cdp__sqrt(double x) {
+    uint64_t bits;
+    double y;
+    uint32_t i;
+    if (!(x > 0) || x - x != 0) return x;
+    memcpy(&bits, &x, 8);
+    bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
+    memcpy(&y, &bits, 8);
+    for (i = 0; i < 5; ++i) y = 0.5 * (y + x / y);
+    return y;
+}
+
+CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
+    double sum = 0, g;
+    uint64_t k;
+    uint32_t i;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
+    if (!(max_norm >= 0)) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
+    for (i = 0; i < d->param_count; ++i) { /* in the order of parameters: the same sum on all ranks */
+        const cdp__param *p = &d->params[i];
+        for (k = 0; k < p->user.count; ++k) {
+            g = cdp__float_get(p->user.dtype, cdp__param_grad(p), k);
+            sum += g * g;
+        }
+    }
+    sum = cdp__sqrt(sum);
+    if (norm) *norm = sum;
+    if (max_norm == 0 || sum <= max_norm) return CDP_OK;
+    for (i = 0; i < d->param_count; ++i) cdp__scale(d->params[i].user.dtype, cdp__param_grad(&d->params[i]), d->params[i].user.count, max_norm / (sum + 1e-6));
+    return CDP_OK;
+}
+
+#ifndef CDP_NO_HOOKS
+
+/* What a hook remembers of one bucket. */
+typedef struct cdp__slot {
+    uint8_t *scratch, *error, *q; /* scratch: within one step; error: what was not sent; q: the last right factors */
+    uint64_t scratch_bytes, error_bytes, q_bytes;
+    uint32_t phase;
+    cdp_bucket inner; /* what a wrapped hook sees */
+} cdp__slot;
+
+typedef struct cdp__hook {
+    cdp_hook_desc desc;
+    const cdp_os *os;
+    cdp_hook inner;
+    cdp__slot *slots;
+    uint32_t slot_count;
+    uint64_t step, random;
+} cdp__hook;
+
+CDP__CALLED void cdp__hook_drop(void *self) {
+    cdp__hook *h = (cdp__hook *)self;
+    uint32_t i;
+    if (h->inner.destroy) h->inner.destroy(h->inner.self);
+    for (i = 0; i < h->slot_count; ++i) {
+        cdp__free(h->os, h->slots[i].scratch);
+        cdp__free(h->os, h->slots[i].error);
+        cdp__free(h->os, h->slots[i].q);
+    }
+    cdp__free(h->os, h->slots);
+    cdp__free(h->os, h);
+}
+
+CDP__CALLED cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t index) {
+    cdp__slot *more;
+    if (count > h->slot_count) {
+        more = (cdp__slot *)cdp__alloc_zero(h->os, count * sizeof *more);
+        if (!more) return NULL;
+        if (h->slot_count) memcpy(more, h->slots, h->slot_count * sizeof *more);
+        cdp__free(h->os, h->slots);
+        h->slots = more;
+        h->slot_count = count;
+    }
+    return &h->slots[index];
+}
+
+/* Memory of a slot, zero when it is new; `keep`: another size than before is a mistake. */
+CDP__CALLED bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
+    if (*p && *have >= bytes) return true;
+    cdp__free(h->os, *p);
+    *p = (uint8_t *)cdp__alloc_zero(h->os, bytes);
+    *have = *p ? bytes : 0;
+    return *p != NULL;
+}
+
+CDP__CALLED void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
+    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(t, data, n, (uint32_t)by);
+    else cdp__scale(t, data, n, 1 / by);
+}
+
+/* Every float dtype into another, through f32 (f64 to f64 does not happen). */
+CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+    uint16_t half[CDP__BLOCK] = {0};
+    float wide[CDP__BLOCK] = {0};
+    uint64_t at, part, i;
+    for (at = 0; at < n; at += part) {
+        part = cdp__min(n - at, CDP__BLOCK);
+        if (from == CDP_DTYPE_F64)
+            for (i = 0; i < part; ++i) wide[i] = (float)((const double *)in)[at + i];
+        else if (from == CDP_DTYPE_F32) memcpy(wide, (const float *)in + at, (size_t)part * 4);
+        else {
+            memcpy(half, (const uint16_t *)in + at, (size_t)part * 2);
+            cdp__widen_block(from, half, wide);
+        }
+        if (to == CDP_DTYPE_F64)
+            for (i = 0; i < part; ++i) ((double *)out)[at + i] = (double)wide[i];
+        else if (to == CDP_DTYPE_F32) memcpy((float *)out + at, wide, (size_t)part * 4);
+        else {
+            cdp__narrow_block(to, wide, half);
+            memcpy((uint16_t *)out + at, half, (size_t)part * 2);
+        }
+    }
+}
+
+CDP__CALLED cdp_status cdp__hook_allreduce(cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
+    if (stage) return CDP_OK;
+    cdp__divide_by(b->dtype, b->data, b->count, group == b->group ? b->divisor : (double)cdp_size(group));
+    b->group = group;
+    *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->data, b->count, b->dtype, CDP_REDUCE_SUM, 0);
+    return CDP_PENDING;
+}
+
+CDP__CALLED cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const cdp_dtype t = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
+    cdp_status st;
+    if (!stage) {
+        if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, b->count * 2)) return cdp__fail_nomem("a compressed bucket", b->count * 2);
+        cdp__cast(b->dtype, b->data, t, s->scratch, b->count);
+        s->inner = *b;
+        s->inner.data = s->scratch;
+        s->inner.dtype = t;
+    }
+    st = h->inner.stage ? h->inner.stage(h->inner.self, &s->inner, stage, op) : cdp__hook_allreduce(&s->inner, stage, op, s->inner.group);
+    b->group = s->inner.group;
+    if (st == CDP_OK) cdp__cast(t, s->scratch, b->dtype, b->data, b->count);
+    return st;
+}
+
+/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here. */
+CDP__PRIVATE float cdp__round_even(float v) {
+    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024; /* NaN, too, becomes a number */
+    const int32_t whole = (int32_t)x;
+    const float rest = x - (float)whole;
+    return (float)(whole + (rest > 0.5f || (rest == 0.5f && whole % 2) ? 1 : 0) - (rest < -0.5f || (rest == -0.5f && whole % 2) ? 1 : 0));
+}
+
+/* Scale and zero point of one row, as an observer that always includes 0 finds them. */
+CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
+    float low = 0, high = 0, scale, zero;
+    uint64_t i;
+    for (i = 0; i < n; ++i) {
+        if (x[i] < low) low = x[i];
+        if (x[i] > high) high = x[i];
+    }
+    scale = (high - low) / 255.0f;
+    if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
+    zero = 0 - cdp__round_even(low / scale);
+    out[0] = scale;
+    out[1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;
+}
+
+CDP__CALLED void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
+    uint64_t i;
+    for (i = 0; i < n; ++i) {
+        const float q = cdp__round_even(x[i] / range[0]) + range[1];
+        out[i] = (uint8_t)(q < 0 ? 0 : q > 255 ? 255 : q);
+    }
+}
+
+/* Scratch: ranges of all ranks, then bytes of all ranks; rows of 512 (with padding), or one row. */
+CDP__CALLED cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
+    const uint64_t row = channel ? 512 : b->count, rows = channel ? b->count / 512 + 1 : 1, n = rows * row, world = cdp_size(b->group), rank = cdp_rank(b->group);
+    float *ranges, *x = (float *)b->data;
+    uint64_t i, k, r;
+    uint8_t *q;
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * (rows * 8 + n))) return cdp__fail_nomem("a quantized bucket", world * (rows * 8 + n));
+    ranges = (float *)(void *)s->scratch;
+    q = s->scratch + world * rows * 8;
+    if (stage == 0) {
+        for (i = 0; i < rows; ++i) cdp__quantize_range(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)), ranges + (rank * rows + i) * 2);
+        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, ranges, rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
+        return CDP_PENDING;
+    }
+    if (stage == 1) {
+        memset(q + rank * n, 0, (size_t)n);
+        for (i = 0; i < rows; ++i) cdp__quantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)), ranges + (rank * rows + i) * 2, q + rank * n + i * row);
+        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, q, n, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+        return CDP_PENDING;
+    }
+    for (k = 0; k < b->count; ++k) {
+        float sum = 0;
+        for (r = 0; r < world; ++r) {
+            const float *range = ranges + (r * rows + k / row) * 2;
+            sum += range[0] * ((float)q[r * n + k] - range[1]);
+        }
+        x[k] = sum / (float)b->divisor;
+    }
+    return CDP_OK;
+}
+
+/* The k-th largest of n (from 0), by partitioning; `x` is shuffled. */
+CDP__CALLED float cdp__topk_threshold(float *x, uint64_t n, uint64_t k) {
+    uint64_t from = 0, to = n;
+    while (to - from > 1) {
+        const float pivot = x[from + (to - from) / 2];
+        uint64_t i = from, high = from, low = to; /* [from, high) above the pivot, [low, to) below it */
+        while (i < low) {
+            const float v = x[i];
+            if (v > pivot) x[i++] = x[high], x[high++] = v;
+            else if (v < pivot) x[i] = x[--low], x[low] = v;
+            else ++i;
+        }
+        if (k < high) to = high;
+        else if (k < low) return pivot;
+        else from = low;
+    }
+    return n ? x[from] : 0;
+}
+
+/* Scratch: (index, value) pairs of all ranks, then magnitudes. */
+CDP__CALLED cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1), world = cdp_size(b->group);
+    float *x = (float *)b->data, *error, *size, limit;
+    uint32_t *pairs, *own;
+    uint64_t i, above = 0, at = 0;
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * k * 8 + n * 4) || !cdp__hook_memory(h, &s->error, &s->error_bytes, n * 4)) return cdp__fail_nomem("a sparse bucket", n * 8);
+    pairs = (uint32_t *)(void *)s->scratch;
+    own = pairs + cdp_rank(b->group) * k * 2;
+    size = (float *)(void *)(pairs + world * k * 2);
+    error = (float *)(void *)s->error;
+    if (!stage) {
+        if (n >> 32) return cdp__fail(CDP_ERR_UNSUPPORTED, "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
+        for (i = 0; i < n; ++i) {
+            x[i] += h->desc.no_error_feedback ? 0 : error[i];
+            error[i] = x[i];
+            size[i] = fabsf(x[i]);
+        }
+        limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
+        for (i = 0; i < n; ++i) above += fabsf(x[i]) > limit ? 1u : 0u;
+        for (i = 0; i < n && at < k; ++i) {
+            if (!(fabsf(x[i]) > limit)) {
+                if (fabsf(x[i]) < limit || above >= k) continue;
+                ++above; /* of equal ones, the first */
+            }
+            own[2 * at] = (uint32_t)i;
+            memcpy(&own[2 * at + 1], &x[i], 4);
+            error[i] = 0;
+            ++at;
+        }
+        for (; at < k; ++at) own[2 * at] = own[2 * at + 1] = 0; /* NaN is larger than nothing */
+        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+        return CDP_PENDING;
+    }
+    memset(x, 0, (size_t)n * 4);
+    for (i = 0; i < world * k; ++i) {
+        float v;
+        memcpy(&v, &pairs[2 * i + 1], 4);
+        if (pairs[2 * i] < n) x[pairs[2 * i]] += v;
+    }
+    cdp__divide_by(CDP_DTYPE_F32, x, n, b->divisor);
+    return CDP_OK;
+}
+
+/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. */
+CDP__CALLED void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
+    uint64_t i, j, k;
+    for (j = 0; j < r; ++j) {
+        float norm = 0;
+        for (i = 0; i < n; ++i) norm += a[i * r + j] * a[i * r + j];
+        norm = (float)cdp__sqrt((double)norm) + epsilon;
+        for (i = 0; i < n && norm > 0; ++i) a[i * r + j] /= norm;
+        for (k = j + 1; k < r; ++k) {
+            float dot = 0;
+            for (i = 0; i < n; ++i) dot += a[i * r + j] * a[i * r + k];
+            for (i = 0; i < n; ++i) a[i * r + k] -= dot * a[i * r + j];
+        }
+    }
+}
+
+/* One parameter of a bucket (or, batched, the bucket) as PowerSGD sees it. */
+typedef struct cdp__matrix {
+    float *at;              /* n x m by rows */
+    uint64_t n, m, r, count; /* r 0: not compressed */
+    uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
+} cdp__matrix;
+
+/* Step through the matrices of a bucket; `x` walks along. False at the end. */
+CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
+    const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
+    const cdp_param *p;
+    if (*i == 0) memset(x, 0, sizeof *x), x->at = (float *)b->data;
+    else x->p += x->n * x->r, x->q += x->m * x->r, x->plain += x->r ? 0 : x->count, x->at += x->count;
+    if (*i == (batched ? 1u : b->param_count)) return false;
+    if (batched) {
+        x->n = (uint64_t)cdp__sqrt((double)b->count);
+        while (x->n * x->n < b->count) ++x->n;
+        x->m = x->n;
+        x->count = b->count;
+        x->r = cdp__min(x->n, h->desc.rank);
+    } else {
+        p = cdp_ddp_param(b->ddp, b->params[*i]);
+        x->count = p->count;
+        x->n = p->rows ? p->rows : p->count;
+        x->m = x->n ? p->count / x->n : 0;
+        x->r = cdp__min(cdp__min(x->n, x->m), h->desc.rank);
+        if (!((double)(x->n + x->m) * (double)x->r * h->desc.min_rate < (double)(x->n * x->m))) x->r = 0;
+    }
+    ++*i;
+    return true;
+}
+
+/* Nearly normal: the sum of twelve even numbers (splitmix64) has variance 1. */
+CDP__CALLED float cdp__hook_normal(cdp__hook *h) {
+    double sum = -6;
+    uint32_t i;
+    for (i = 0; i < 12; ++i) {
+        uint64_t z = h->random += 0x9e3779b97f4a7c15ull;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+        sum += (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
+    }
+    return (float)sum;
+}
+
+/* out = M a, or out = M^T a, with a and out by rows of r; or M = a b^T. The last row of a batched matrix may be short. */
+CDP__CALLED void cdp__matrix_apply(const cdp__matrix *x, const float *a, float *out, bool transposed) {
+    uint64_t k, c;
+    memset(out, 0, (size_t)((transposed ? x->m : x->n) * x->r * 4));
+    for (k = 0; k < x->count; ++k) {
+        const uint64_t i = k / x->m, j = k % x->m, to = transposed ? j : i, from = transposed ? i : j;
+        for (c = 0; c < x->r; ++c) out[to * x->r + c] += x->at[k] * a[from * x->r + c];
+    }
+}
+
+CDP__CALLED void cdp__matrix_compose(const cdp__matrix *x, const float *p, const float *q) {
+    uint64_t k, c;
+    for (k = 0; k < x->count; ++k) {
+        float sum = 0;
+        for (c = 0; c < x->r; ++c) sum += p[k / x->m * x->r + c] * q[k % x->m * x->r + c];
+        x->at[k] = sum;
+    }
+}
+
+/* What happens before each of the three operations (plain values, left factors, right factors) and after the last. */
+CDP__CALLED void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {
+    float *data = (float *)b->data, *error = (float *)(void *)s->error;
+    cdp__matrix x;
+    uint64_t k;
+    uint32_t i = 0;
+    if (s->phase == 0)
+        for (k = 0; k < b->count && !h->desc.no_error_feedback; ++k) error[k] = data[k] += error[k];
+    if (s->phase == 3) cdp__divide_by(CDP_DTYPE_F32, q, q_count, b->divisor);
+    while (cdp__matrix_next(h, b, &i, &x)) {
+        if (s->phase == 0 && !x.r) memcpy(plain + x.plain, x.at, (size_t)x.count * 4);
+        if (s->phase == 1 && !x.r) {
+            memcpy(x.at, plain + x.plain, (size_t)x.count * 4);
+            cdp__divide_by(CDP_DTYPE_F32, x.at, x.count, b->divisor);
+        }
+        if (s->phase == 0 && x.r) {
+            cdp__orthogonalize(q + x.q, x.m, x.r, (float)h->desc.epsilon);
+            cdp__matrix_apply(&x, q + x.q, p + x.p, false);
+        }
+        if (s->phase == 2 && x.r) {
+            cdp__orthogonalize(p + x.p, x.n, x.r, (float)h->desc.epsilon);
+            cdp__matrix_apply(&x, p + x.p, q + x.q, true);
+        }
+        if (s->phase == 3 && x.r) cdp__matrix_compose(&x, p + x.p, q + x.q);
+    }
+    for (k = 0; s->phase == 3 && k < b->count && !h->desc.no_error_feedback; ++k) error[k] -= data[k];
+}
+
+CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    cdp__matrix x;
+    uint32_t i = 0;
+    uint64_t k, q_before = s->q_bytes;
+    float *p, *q, *plain;
+    if (!stage) s->phase = h->step < h->desc.start ? UINT32_MAX : 0;
+    if (s->phase == UINT32_MAX) return cdp__hook_allreduce(b, stage, op, b->group);
+    while (cdp__matrix_next(h, b, &i, &x)) {} /* now x knows how much there is of each */
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, (x.p + x.plain) * 4) || !cdp__hook_memory(h, &s->q, &s->q_bytes, x.q * 4) ||
+        (!h->desc.no_error_feedback && !cdp__hook_memory(h, &s->error, &s->error_bytes, b->count * 4)))
+        return cdp__fail_nomem("a compressed bucket", (x.p + x.q + x.plain + b->count) * 4);
+    p = (float *)(void *)s->scratch;
+    plain = p + x.p;
+    q = (float *)(void *)s->q;
+    if (!stage && (h->desc.no_warm_start || s->q_bytes != q_before))
+        for (k = 0; k < x.q; ++k) q[k] = cdp__hook_normal(h);
+    for (;; ++s->phase) { /* an operation of nothing is left out */
+        cdp__powersgd_phase(h, s, b, p, q, plain, x.q);
+        if (s->phase == 3) return CDP_OK;
+        k = s->phase == 0 ? x.plain : s->phase == 1 ? x.p : x.q;
+        if (!k) continue;
+        *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, s->phase == 0 ? plain : s->phase == 1 ? p : q, k, CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
+        ++s->phase;
+        return CDP_PENDING;
+    }
+}
+
+CDP__CALLED cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    cdp__hook *h = (cdp__hook *)self;
+    cdp__slot *s = cdp__hook_slot(h, b->bucket_count, b->index);
+    const cdp_hook_kind kind = h->desc.kind;
+    cdp_status st;
+    if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
+    if (kind >= CDP_HOOK_POWERSGD && kind <= CDP_HOOK_TOPK && b->dtype != CDP_DTYPE_F32)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "this hook compresses f32, but bucket %u is %s; use f32 gradients, or another hook", b->index, cdp_dtype_name(b->dtype));
+    switch (kind) {
+    case CDP_HOOK_FP16:
+    case CDP_HOOK_BF16: st = cdp__hook_half(h, s, b, stage, op); break;
+    case CDP_HOOK_POWERSGD:
+    case CDP_HOOK_POWERSGD_BATCHED: st = cdp__hook_powersgd(h, s, b, stage, op); break;
+    case CDP_HOOK_QUANTIZE:
+    case CDP_HOOK_QUANTIZE_CHANNEL: st = cdp__hook_quantize(h, s, b, stage, op); break;
+    case CDP_HOOK_TOPK: st = cdp__hook_topk(h, s, b, stage, op); break;
+    case CDP_HOOK_NOOP: st = CDP_OK; break;
+    case CDP_HOOK_POST_LOCAL_SGD:
+        if (!stage) s->phase = h->step >= h->desc.start ? 1 : 0;
+        st = !s->phase ? cdp__hook_allreduce(b, stage, op, b->group) : h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
+        break;
+    default: st = cdp__hook_allreduce(b, stage, op, b->group); break;
+    }
+    if (!stage && b->index + 1 == b->bucket_count) ++h->step;
+    return st;
+}
+
+CDP__CALLED double cdp__hook_error_norm(void *self) {
+    const cdp__hook *h = (const cdp__hook *)self;
+    double sum = 0;
+    uint64_t k;
+    uint32_t i;
+    for (i = 0; i < h->slot_count; ++i)
+        for (k = 0; h->slots[i].error && k < h->slots[i].error_bytes / 4; ++k) {
+            const double e = (double)((const float *)(const void *)h->slots[i].error)[k];
+            sum += e * e;
+        }
+    return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
+}
+
+/* State as bytes: kind, step, random, how many slots; per slot the sizes and the contents of error and q, all as u32
+   little-endian words; then the wrapped hook's. */
+CDP__CALLED void cdp__hook_put(uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
+    uint64_t k;
+    for (k = 0; k < bytes; k += 4, *at += 4) {
+        uint32_t w;
+        memcpy(&w, words + k, 4);
+        if (*at + 4 <= room) cdp__put_u32(out + *at, w);
+    }
+}
+
+CDP__CALLED void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, uint64_t v) {
+    const uint32_t words[2] = {(uint32_t)v, (uint32_t)(v >> 32)};
+    cdp__hook_put(out, room, at, (const uint8_t *)(const void *)words, 8);
+}
+
+CDP__CALLED uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
+    const cdp__hook *h = (const cdp__hook *)self;
+    uint8_t *out = (uint8_t *)bytes;
+    uint64_t at = 0, inner;
+    uint32_t i;
+    if (!out) room = 0;
+    cdp__hook_put_u64(out, room, &at, (uint64_t)h->desc.kind);
+    cdp__hook_put_u64(out, room, &at, h->step);
+    cdp__hook_put_u64(out, room, &at, h->random);
+    cdp__hook_put_u64(out, room, &at, h->slot_count);
+    for (i = 0; i < h->slot_count; ++i) {
+        const cdp__slot *s = &h->slots[i];
+        cdp__hook_put_u64(out, room, &at, s->error_bytes);
+        cdp__hook_put_u64(out, room, &at, s->q_bytes);
+        cdp__hook_put(out, room, &at, s->error, s->error_bytes);
+        cdp__hook_put(out, room, &at, s->q, s->q_bytes);
+    }
+    inner = h->inner.save ? h->inner.save(h->inner.self, at <= room && out ? out + at : NULL, at <= room ? room - at : 0) : 0;
+    return at + inner;
+}
+
+CDP__CALLED bool cdp__hook_get(const uint8_t *in, uint64_t count, uint64_t *at, uint8_t *words, uint64_t bytes) {
+    uint64_t k;
+    if (bytes > count - *at) return false;
+    for (k = 0; k < bytes; k += 4, *at += 4) {
+        const uint32_t w = cdp__get_u32(in + *at);
+        memcpy(words + k, &w, 4);
+    }
+    return true;
+}
+
+CDP__CALLED bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t *at, uint64_t *v) {
+    uint32_t words[2];
+    if (!cdp__hook_get(in, count, at, (uint8_t *)(void *)words, 8)) return false;
+    *v = words[0] | (uint64_t)words[1] << 32;
+    return true;
+}
+
+CDP__CALLED cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
+    cdp__hook *h = (cdp__hook *)self;
+    const uint8_t *in = (const uint8_t *)bytes;
+    uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0, error, q;
+    bool ok = in && !(count % 4) && cdp__hook_get_u64(in, count, &at, &kind) && cdp__hook_get_u64(in, count, &at, &step) && cdp__hook_get_u64(in, count, &at, &random) &&
+              cdp__hook_get_u64(in, count, &at, &slots) && kind == (uint64_t)h->desc.kind && slots <= count / 16;
+    uint32_t i;
+    if (ok && slots && !cdp__hook_slot(h, (uint32_t)slots, 0)) return cdp__fail_nomem("a hook", slots * sizeof(cdp__slot));
+    for (i = 0; ok && i < slots; ++i) {
+        cdp__slot *s = &h->slots[i];
+        ok = cdp__hook_get_u64(in, count, &at, &error) && cdp__hook_get_u64(in, count, &at, &q) && !(error % 4) && !(q % 4) && error <= count - at && q <= count - at - error;
+        if (ok && ((error && !cdp__hook_memory(h, &s->error, &s->error_bytes, error)) || (q && !cdp__hook_memory(h, &s->q, &s->q_bytes, q)))) return cdp__fail_nomem("a hook's state", error + q);
+        ok = ok && cdp__hook_get(in, count, &at, s->error, error) && cdp__hook_get(in, count, &at, s->q, q);
+    }
+    if (!ok) return cdp__fail(CDP_ERR_INVALID, "a hook cannot load %llu bytes: they are not the state of a hook of this kind", (unsigned long long)count);
+    h->step = step;
+    h->random = random;
+    return h->inner.load ? h->inner.load(h->inner.self, in + at, count - at) : CDP_OK;
+}
+
+CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+    cdp__hook *h;
+    const cdp_os *os;
+    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create needs a desc and a place for the result");
+    memset(out, 0, sizeof *out);
+    os = desc->os ? desc->os : cdp_os_default();
+    if ((uint32_t)desc->kind > CDP_HOOK_POST_LOCAL_SGD) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: kind %d does not exist", (int)desc->kind);
+    if (desc->inner && desc->kind != CDP_HOOK_FP16 && desc->kind != CDP_HOOK_BF16) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: only FP16 and BF16 run around another hook");
+    if (!(desc->min_rate >= 0) || !(desc->epsilon >= 0) || (desc->ratio != 0 && !(desc->ratio >= 1))) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: min_rate and epsilon must be positive, ratio at least 1");
+    h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
+    if (!h) return cdp__fail_nomem("a hook", sizeof *h);
+    h->desc = *desc;
+    h->os = os;
+    h->random = desc->seed;
+    h->desc.rank = cdp__def(desc->rank, 1);
+    if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED) h->desc.start = cdp__def(desc->start, 1000);
+    if (desc->min_rate == 0) h->desc.min_rate = 2;
+    if (desc->ratio == 0) h->desc.ratio = 100;
+    if (desc->inner) h->inner = *desc->inner;
+    out->self = h;
+    out->stage = cdp__hook_stage;
+    out->save = cdp__hook_save;
+    out->load = cdp__hook_load;
+    out->error_norm = cdp__hook_error_norm;
+    out->destroy = cdp__hook_drop;
+    out->keeps_layout = (desc->kind >= CDP_HOOK_POWERSGD && desc->kind <= CDP_HOOK_POWERSGD_BATCHED) || desc->kind == CDP_HOOK_TOPK || (desc->inner && desc->inner->keeps_layout);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
+    cdp_status st = CDP_OK;
+    uint64_t since;
+    uint32_t i;
+    if (!a || !a->ddp) return cdp__fail(CDP_ERR_INVALID, "cdp_averager_step needs an averager with a ddp");
+    since = a->step - a->warmup;
+    if (a->step++ < a->warmup || since % cdp__def(a->period, 1)) return CDP_OK;
+    for (i = 0; i < a->ddp->param_count && st == CDP_OK; ++i) {
+        const cdp_param *p = &a->ddp->params[i].user;
+        cdp__divide(p->dtype, p->data, p->count, cdp_size(a->ddp->group));
+        st = cdp_allreduce_async(a->ddp->group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &a->ddp->last);
+    }
+    return st == CDP_OK ? cdp_work_wait(a->ddp->last) : st;
+}
+
+CDP_API void cdp_zero_partition(const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
+    uint32_t done, i, r;
+    for (i = 0; i < n; ++i) owner[i] = UINT32_MAX;
+    for (done = 0; done < n; ++done) {
+        uint32_t largest = n, least = 0;
+        for (i = 0; i < n; ++i)
+            if (owner[i] == UINT32_MAX && (largest == n || counts[i] > counts[largest])) largest = i;
+        for (r = 1; r < world; ++r)
+            if (totals[r] < totals[least]) least = r;
+        owner[largest] = least;
+        totals[least] += counts[largest];
+    }
+}
+
+CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner, void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad), void *user) {
+    cdp_status st = CDP_OK;
+    uint32_t i, r;
+    if (!d || !owner || !update) return cdp__fail(CDP_ERR_INVALID, "cdp_zero_step needs a ddp, owners and an update function");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_zero_step: gradients are complete after cdp_ddp_backward_end");
+    for (i = 0; i < d->param_count; ++i) {
+        if (owner[i] >= cdp_size(d->group)) return cdp__fail(CDP_ERR_INVALID, "cdp_zero_step: parameter %u belongs to rank %u, which does not exist", i, owner[i]);
+        if (owner[i] == cdp_rank(d->group)) update(user, i, &d->params[i].user, cdp__param_grad(&d->params[i]));
+    }
+    for (r = 0; r < cdp_size(d->group); ++r)
+        for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
+            const cdp_param *p = &d->params[i].user;
+            if (owner[i] == r && p->count) st = cdp_broadcast_async(d->group, p->data, p->count, p->dtype, r, &d->last);
+        }
+    return st == CDP_OK ? cdp_work_wait(d->last) : st;
+}
+
+/* MT19937 (Matsumoto and Nishimura 1998), because the order of samples is to be that of PyTorch. */
+typedef struct cdp__mt {
+    uint32_t state[624], at;
+} cdp__mt;
+
+CDP__CALLED void cdp__mt_seed(cdp__mt *m, uint32_t seed) {
+    uint32_t i;
+    m->state[0] = seed;
+    for (i = 1; i < 624; ++i) m->state[i] = 1812433253u * (m->state[i - 1] ^ m->state[i - 1] >> 30) + i;
+    m->at = 624;
+}
+
+CDP__CALLED uint32_t cdp__mt_next(cdp__mt *m) {
+    uint32_t i, y;
+    if (m->at == 624) {
+        for (i = 0; i < 624; ++i) {
+            y = (m->state[i] & 0x80000000u) | (m->state[(i + 1) % 624] & 0x7fffffffu);
+            m->state[i] = m->state[(i + 397) % 624] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
+        }
+        m->at = 0;
+    }
+    y = m->state[m->at++];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    return y ^ y >> 18;
+}
+
+CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
+    if (!s || !s->ranks) return 0;
+    return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
+}
+
+CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
+    const uint64_t count = cdp_sampler_count(s);
+    const cdp_os *os;
+    uint32_t *order = NULL;
+    uint64_t i, at;
+    cdp__mt m;
+    if (!s || !indices || !s->size || !s->ranks || s->rank >= s->ranks || s->size >> 32)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and a place for the indices");
+    os = s->os ? s->os : cdp_os_default();
+    if (s->shuffle) {
+        order = (uint32_t *)cdp__alloc(os, s->size * sizeof *order);
+        if (!order) return cdp__fail_nomem("an order of samples", s->size * sizeof *order);
+        cdp__mt_seed(&m, (uint32_t)(s->seed + s->epoch));
+        for (i = 0; i < s->size; ++i) order[i] = (uint32_t)i;
+        for (i = 0; i + 1 < s->size; ++i) {
+            const uint64_t j = i + cdp__mt_next(&m) % (s->size - i);
+            const uint32_t t = order[i];
+            order[i] = order[j];
+            order[j] = t;
+        }
+    }
+    for (i = 0; i < count; ++i) {
+        at = (s->rank + i * s->ranks) % s->size; /* beyond the end the list begins again */
+        indices[i] = order ? order[at] : at;
+    }
+    cdp__free(os, order);
+    return CDP_OK;
+}
+#endif /* CDP_NO_HOOKS */
 
 #ifdef __cplusplus
 } /* extern "C" */
