@@ -552,7 +552,7 @@ typedef struct cdp_request {
     uint32_t root;       /* BROADCAST, REDUCE, GATHER, SCATTER */
     uint32_t timeout_ms; /* (default: the group's) */
     const uint64_t *in_counts, *out_counts; /* world_size numbers, NULL: all parts have `count` elements */
-    double factor;       /* PREMUL_SUM: what this rank's input is multiplied by */
+    double factor;       /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
 } cdp_request;
 
 /* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its group is destroyed. */
@@ -4400,6 +4400,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
+    if (rq->factor == 0.0) rq->factor = 1.0;
     if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
     if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
