@@ -2350,7 +2350,7 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
         out[m] = cdp__step_recv((r + n - k) % n, CDP__OUT, result);
         out[m++].kind = CDP__RECV_REDUCE;
     }
-    if (k == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
+    if (k && k == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
     return m;
 }
 

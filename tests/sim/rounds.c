@@ -92,6 +92,7 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
         return true;
     case D_LONGER:
         if (t->kind == CDP__DIVIDE) return false; /* spoils an element that the next rounds overwrite: harmless */
+        if (t->kind == CDP__COPY && (s->kind == CDP_COLL_ALLTOALL || s->in_place)) return false; /* likewise */
         ++t->len;
         return true;
     case D_PEER:
@@ -182,7 +183,7 @@ static bool range_fits(proof *p, uint32_t r, uint8_t buffer, uint64_t off, uint6
 
 static bool check_step(proof *p, uint32_t r, const cdp__step *t) {
     const bool reads = t->kind == CDP__SEND || t->kind == CDP__COPY || t->kind == CDP__REDUCE, writes = t->kind != CDP__SEND;
-    if (t->kind < CDP__SEND || t->kind > CDP__DIVIDE) return object(p, "rank %u: unknown kind of step", r);
+    if (t->kind < CDP__SEND || t->kind > CDP__SCALE) return object(p, "rank %u: unknown kind of step", r);
     if (is_message(t) ? t->peer < 0 || (uint32_t)t->peer >= p->shape.size || (uint32_t)t->peer == r : t->peer != -1)
         return object(p, "rank %u: a step has peer %d", r, (int)t->peer);
     if (reads && !range_fits(p, r, t->src, t->src_off, t->len)) return false;
@@ -315,6 +316,19 @@ static bool run_round(proof *p, uint32_t k) {
 
 /* ---- >>what must come out ----------------------------------------------------------------------------------------- */
 
+static bool has_parts(cdp_coll_kind k) { return k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL; }
+static bool has_root(cdp_coll_kind k) { return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_SEND; }
+static bool reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
+static bool is_ring(const proof *p) { return strcmp(p->algo->name, "ring") == 0; }
+
+/* What lies in OUT before: whoever must not write there leaves it. */
+static value garbage(uint32_t r, uint64_t i) {
+    value v;
+    v.sum = mix(i * 31 + r * 0x51ull + 5);
+    v.order = mix(v.sum + 1);
+    return v;
+}
+
 static bool is_doubling(const proof *p) { return p->shape.kind == CDP_COLL_ALLREDUCE && strcmp(p->algo->name, "ring") != 0; }
 
 static uint32_t power_below(uint32_t n) { /* the largest power of two that is not above n */
@@ -342,21 +356,61 @@ static uint32_t part_of(uint64_t i, uint64_t count, uint32_t n) { /* which part 
     return k;
 }
 
-static value expected(const proof *p, uint64_t i) {
+/* Reducing along a binomial tree: after round k, rank v (counted from the root) has the sum of v .. v + 2^k - 1. */
+static value binomial(const proof *p, uint32_t v, uint32_t k, uint64_t i) {
+    const uint32_t n = p->shape.size;
+    if (k == 0) return brought((v + p->shape.root) % n, i);
+    if (v + (1ull << (k - 1)) >= n) return binomial(p, v, k - 1, i);
+    return combine(binomial(p, v, k - 1, i), binomial(p, v + (1u << (k - 1)), k - 1, i));
+}
+
+static value ring_sum(const proof *p, uint64_t i) { /* the ranks from the part's number on, one after the other, from the left */
+    const uint32_t n = p->shape.size, first = part_of(i, p->shape.count, n);
+    value v = brought(first, i);
+    uint32_t k;
+    for (k = 1; k < n; ++k) v = combine(v, brought((first + k) % n, i));
+    return v;
+}
+
+static value pairwise_sum(const proof *p, uint32_t r, uint64_t i) { /* the own part, then that of the ranks before, backwards */
+    const uint32_t n = p->shape.size;
+    value v = brought(r, i);
+    uint32_t k;
+    for (k = 1; k < n; ++k) v = combine(v, brought((r + n - k) % n, i));
+    return v;
+}
+
+/* Element i of rank r's result; false where it may be anything. */
+static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     const uint32_t n = p->shape.size;
     const uint64_t c = p->shape.count;
-    value v;
-    uint32_t k, first;
-    if (p->shape.kind == CDP_COLL_BROADCAST) return brought(p->shape.root, i);
-    if (p->shape.kind == CDP_COLL_ALLGATHER) return brought((uint32_t)(i / c), i % c);
-    if (is_doubling(p)) {
-        v = tree(n, 0, power_below(n), i);
-    } else { /* the ring adds the ranks from the part's number on, one after the other, from the left */
-        first = part_of(i, c, n);
-        v = brought(first, i);
-        for (k = 1; k < n; ++k) v = combine(v, brought((first + k) % n, i));
+    const bool root = r == p->shape.root;
+    uint32_t k = 0;
+    switch (p->shape.kind) {
+    case CDP_COLL_SEND:
+    case CDP_COLL_BROADCAST: *v = brought(p->shape.root, i); return true;
+    case CDP_COLL_ALLGATHER: *v = brought((uint32_t)(i / c), i % c); return true;
+    case CDP_COLL_GATHER: *v = root ? brought((uint32_t)(i / c), i % c) : garbage(r, i); return true;
+    case CDP_COLL_SCATTER:
+        *v = brought(p->shape.root, p->shape.in_place && root ? i : r * c + i);
+        return root || i < c;
+    case CDP_COLL_ALLTOALL: *v = brought((uint32_t)(i / c), r * c + i % c); return true;
+    case CDP_COLL_REDUCE_SCATTER:
+        if (p->shape.in_place && i / c != r) return false;
+        *v = pairwise_sum(p, r, p->shape.in_place ? i : r * c + i);
+        break;
+    case CDP_COLL_REDUCE:
+        if (!root) {
+            *v = p->shape.in_place ? brought(r, i) : garbage(r, i);
+            return true;
+        }
+        while ((1u << k) < n) ++k;
+        *v = is_ring(p) ? ring_sum(p, i) : binomial(p, 0, k, i);
+        break;
+    default: *v = is_doubling(p) ? tree(n, 0, power_below(n), i) : ring_sum(p, i); break;
     }
-    return p->shape.op == CDP_REDUCE_AVG && n > 1 ? divided(v) : v;
+    if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
+    return true;
 }
 
 static uint64_t part_len(const proof *p, uint32_t i) {
@@ -387,6 +441,34 @@ static void formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *mess
         *messages = n - 1;
         *elements = (n - 1) * c;
         return;
+    case CDP_COLL_GATHER:
+        *rounds = n;
+        *messages = r != p->shape.root;
+        *elements = *messages * c;
+        return;
+    case CDP_COLL_SCATTER:
+        *rounds = n;
+        *messages = r == p->shape.root ? n - 1 : 0;
+        *elements = *messages * c;
+        return;
+    case CDP_COLL_REDUCE_SCATTER:
+    case CDP_COLL_ALLTOALL:
+        *rounds = n;
+        *messages = n - 1;
+        *elements = (n - 1) * c;
+        return;
+    case CDP_COLL_REDUCE:
+        if (is_ring(p)) { /* every part but one to the next rank, that one to the root */
+            *rounds = 2 * n - 1;
+            *messages = n - 1 + (r != p->shape.root);
+            *elements = n > 1 ? c - (r == p->shape.root ? part_len(p, r + 1) : 0) : 0;
+        } else {
+            *rounds = 1 + log_up;
+            *messages = r != p->shape.root;
+            *elements = *messages * c;
+        }
+        return;
+    case CDP_COLL_SEND:
     case CDP_COLL_BROADCAST: /* who has it after round k passes it on in every later round, while there is somebody */
         v = (r + n - p->shape.root) % n;
         *rounds = log_up;
@@ -413,9 +495,9 @@ static bool check_end(proof *p) {
                           (unsigned long long)p->elements[r], (unsigned long long)messages, (unsigned long long)elements);
     }
     for (i = 0; p->data && i < p->out_len; ++i) {
-        const value v = expected(p, i);
+        value v;
         for (r = 0; r < n; ++r)
-            if (!same(*at(p, r, CDP__OUT, i), v))
+            if (expected(p, r, i, &v) && !same(*at(p, r, CDP__OUT, i), v))
                 return object(p, "rank %u element %llu is wrong%s", r, (unsigned long long)i, at(p, r, CDP__OUT, i)->sum == v.sum ? " (order of operands)" : "");
     }
     for (i = 0; p->data && !p->shape.in_place && p->in && i < p->in_len; ++i)
@@ -434,11 +516,11 @@ static void prepare(proof *p) {
     uint32_t r;
     for (r = 0; r < n; ++r) {
         for (i = 0; i < p->in_len; ++i) *at(p, r, CDP__IN, i) = brought(r, i);
-        for (i = 0; i < p->out_len; ++i) at(p, r, CDP__OUT, i)->sum = at(p, r, CDP__OUT, i)->order = draw(); /* garbage */
-        if (p->shape.kind == CDP_COLL_BROADCAST && r == p->shape.root)
+        for (i = 0; i < p->out_len; ++i) *at(p, r, CDP__OUT, i) = garbage(r, i);
+        if ((p->shape.kind == CDP_COLL_BROADCAST || p->shape.kind == CDP_COLL_SEND) && r == p->shape.root)
             for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, i) = brought(r, i);
-        if (p->shape.in_place && p->shape.kind == CDP_COLL_ALLREDUCE)
-            for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, i) = brought(r, i);
+        if (p->shape.in_place && (p->shape.kind == CDP_COLL_ALLREDUCE || p->shape.kind == CDP_COLL_REDUCE || p->shape.kind == CDP_COLL_REDUCE_SCATTER || (p->shape.kind == CDP_COLL_SCATTER && r == p->shape.root)))
+            for (i = 0; i < p->out_len; ++i) *at(p, r, CDP__OUT, i) = brought(r, i);
         if (p->shape.in_place && p->shape.kind == CDP_COLL_ALLGATHER)
             for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, r * c + i) = brought(r, i);
         if (p->heard) p->heard[r * p->heard_words + r / 64] |= 1ull << r % 64;
@@ -449,6 +531,13 @@ static void *zeroed(uint64_t n, uint64_t size) {
     void *m = calloc((size_t)(n ? n : 1), (size_t)size);
     if (!m) abort();
     return m;
+}
+
+static void lengths(proof *p) {
+    const cdp_coll_kind k = p->shape.kind;
+    const uint64_t c = p->shape.count, all = p->shape.size * c;
+    p->out_len = k == CDP_COLL_BARRIER ? 0 : k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL || (has_parts(k) && p->shape.in_place) ? all : c;
+    p->in_len = p->shape.in_place || k == CDP_COLL_BROADCAST || k == CDP_COLL_SEND || k == CDP_COLL_BARRIER ? 0 : has_parts(k) && k != CDP_COLL_GATHER ? all : c;
 }
 
 /* Returns whether there was no objection. */
@@ -467,8 +556,7 @@ static bool prove(proof *p) {
         if (p->rounds != rounds) return object(p, "rank %u has %u rounds, rank 0 has %u", r, rounds, p->rounds);
         p->tmp_len = cdp__max(p->tmp_len, p->algo->tmp_len(&s));
     }
-    p->out_len = p->shape.kind == CDP_COLL_BARRIER ? 0 : p->shape.kind == CDP_COLL_ALLGATHER ? n * p->shape.count : p->shape.count;
-    p->in_len = p->shape.in_place || p->shape.kind == CDP_COLL_BROADCAST || p->shape.kind == CDP_COLL_BARRIER ? 0 : p->shape.count;
+    lengths(p);
     p->steps = (cdp__step *)zeroed((uint64_t)n * CDP__ROUND_MAX, sizeof *p->steps);
     p->step_count = (uint32_t *)zeroed(n, sizeof *p->step_count);
     p->messages = (uint64_t *)zeroed(n, sizeof *p->messages);
@@ -525,29 +613,36 @@ static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool i
     report(&p, prove(&p), data ? "" : "steps only");
 }
 
-/* Every kind of call of this size. `roots`: how many roots to try for a broadcast. */
+/* Every kind of call of this size. `roots`: how many roots to try where there is one. */
 static void all_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t roots, bool data) {
     const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
-    uint32_t i;
-    if (kind == CDP_COLL_BARRIER) {
-        if (count == 0) one(algo, n, 0, 0, false, CDP_REDUCE_SUM, data);
-    } else if (kind == CDP_COLL_BROADCAST) {
-        for (i = 0; i < roots && i < n; ++i) one(algo, n, count, roots >= n ? i : i == 0 ? 0 : i == 1 ? n - 1 : (uint32_t)(draw() % n), false, CDP_REDUCE_SUM, data);
-    } else {
-        for (i = 0; i < (kind == CDP_COLL_ALLREDUCE ? 4u : 2u); ++i) one(algo, n, count, 0, i % 2, i / 2 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, data);
+    const bool in_place = kind != CDP_COLL_BARRIER && kind != CDP_COLL_BROADCAST && kind != CDP_COLL_SEND && kind != CDP_COLL_GATHER && kind != CDP_COLL_ALLTOALL;
+    uint32_t i, k;
+    if (kind == CDP_COLL_BARRIER && count) return;
+    if (kind == CDP_COLL_SEND) { /* between two */
+        if (n == 2) one(algo, n, count, 0, false, CDP_REDUCE_SUM, data);
+        return;
+    }
+    for (i = 0; i < (has_root(kind) ? roots : 1) && i < n; ++i) {
+        const uint32_t root = !has_root(kind) ? 0 : roots >= n ? i : i == 0 ? 0 : i == 1 ? n - 1 : (uint32_t)(draw() % n);
+        for (k = 0; k < 4; ++k)
+            if ((!(k % 2) || in_place) && (k < 2 || reduces(kind))) one(algo, n, count, root, k % 2, k / 2 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, data);
     }
 }
 
 static void prove_sizes(uint32_t algo) {
     static const uint32_t large[] = {65, 96, 100, 127, 128, 129, 255, 256, 257, 511, 512, 1000, 1024, 2048, 4096};
-    const bool ring = cdp__algo_at(algo)->tmp_len == cdp__no_tmp && cdp__algo_at(algo)->kind == CDP_COLL_ALLREDUCE;
-    const bool gather = cdp__algo_at(algo)->kind == CDP_COLL_ALLGATHER;
+    const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
+    const bool gather = kind == CDP_COLL_ALLGATHER || has_parts(kind), ring = strcmp(cdp__algo_at(algo)->name, "ring") == 0 && !gather;
+    const bool in_place = kind != CDP_COLL_GATHER && kind != CDP_COLL_ALLTOALL;
+    const uint32_t roots = has_parts(kind) || kind == CDP_COLL_REDUCE ? 2 : 64;
     uint32_t n, i, k;
     for (n = 1; n <= 64; ++n) {
         const uint64_t counts[] = {0, 1, n - 1, n, n + 1, 5ull * n - 1, 97};
         for (i = 0; i < sizeof counts / sizeof counts[0]; ++i) {
+            if (n > 12 && counts[i] > n + 1 && (has_parts(kind) || kind == CDP_COLL_REDUCE)) continue; /* n parts of n ranks: enough is enough */
             for (k = 0; k < i && counts[k] != counts[i]; ++k) {}
-            if (k == i) all_of(algo, n, counts[i], 64, true);
+            if (k == i) all_of(algo, n, counts[i], n <= 9 ? 64 : roots, true);
         }
         all_of(algo, n, 1ull << 40, 2, false); /* far beyond 32 bits */
         all_of(algo, n, (3ull << 41) + 7, 2, false);
@@ -556,9 +651,9 @@ static void prove_sizes(uint32_t algo) {
         n = large[i];
         if (ring || gather) { /* n ranks of 2n rounds: the largest only with few elements, and fewer kinds of call */
             if (n <= 257) all_of(algo, n, gather ? 3 : n + 1, 1, true);
-            else if (n <= 1024) one(algo, n, gather ? 1 : n - 1, 0, true, CDP_REDUCE_SUM, true);
-            else if (n <= 2048) one(algo, n, gather ? 1 : 65, 0, true, CDP_REDUCE_AVG, true);
-            else one(algo, n, gather ? 1ull << 40 : (1ull << 45) + 1, 0, true, CDP_REDUCE_SUM, false);
+            else if (n <= 1024) one(algo, n, gather ? 1 : n - 1, 0, in_place, CDP_REDUCE_SUM, true);
+            else if (n <= 2048) one(algo, n, gather ? 1 : 65, 0, in_place, reduces(kind) ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, !has_parts(kind));
+            else one(algo, n, gather ? 1ull << 40 : (1ull << 45) + 1, 0, in_place, CDP_REDUCE_SUM, false);
         } else {
             all_of(algo, n, 0, 5, true);
             all_of(algo, n, 3, 5, true);
@@ -576,12 +671,13 @@ static void plant_defects(uint32_t algo) {
         const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
         const uint64_t count = kind == CDP_COLL_BARRIER ? 0 : 2 * n + 1;
         defect d;
+        if (kind == CDP_COLL_SEND && n != 2) continue;
         for (d.rank = 0; d.rank < n; ++d.rank)
             for (d.round = 0; d.round < 2 * n; ++d.round)
                 for (d.step = 0; d.step < CDP__ROUND_MAX; ++d.step) {
                     uint32_t what;
                     for (what = D_NONE + 1; what < D_COUNT; ++what) {
-                        proof p = proof_of(algo, n, count, kind == CDP_COLL_BROADCAST ? n / 2 : 0, false, kind == CDP_COLL_ALLREDUCE ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
+                        proof p = proof_of(algo, n, count, has_root(kind) && kind != CDP_COLL_SEND ? n / 2 : 0, false, reduces(kind) ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
                         bool clean;
                         d.kind = (defect_kind)what;
                         if (d.kind == D_EXTRA_ROUND && d.round + d.step > 0) continue;
