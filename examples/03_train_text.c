@@ -1302,8 +1302,8 @@ static void report_progress(const report *r, const settings *s, const trainer *t
     if (!r->speaks) return;
     const cdp_ddp_stats stats = cdp_ddp_stats_of(t->ddp);
     const double left = (double)(s->steps - t->step) * (double)r->train_ns / 1e9 / (double)(t->step - r->first_step);
-    printf("%sstep %*llu/%llu  %.*f bits/byte  %.1f kB/s", r->terminal ? "\r" : "", snprintf(NULL, 0, "%llu", llu(s->steps)),
-           llu(t->step), llu(s->steps), (int)s->digits, bits, bytes_per_second / 1e3);
+    printf("%sstep %*llu/%llu  %.*f bits/byte  %.0f tokens/s", r->terminal ? "\r" : "", snprintf(NULL, 0, "%llu", llu(s->steps)),
+           llu(t->step), llu(s->steps), (int)s->digits, bits, bytes_per_second); /* a token is a byte */
     if (cdp_size(t->world) > 1 && stats.total_comm_ns > 0)
         printf("  %3.0f %% of communication hidden", 100 * (1 - (double)stats.total_exposed_ns / (double)stats.total_comm_ns));
     printf("  %d:%02d left%s", (int)left / 60, (int)left % 60, r->terminal ? "\033[K" : "\n");
@@ -1574,8 +1574,8 @@ static bool conclude(trainer *t, const settings *s, report *r, const header *fro
     if (!score_and_note(t, s, r, &scored)) return false;
     const double score = r->held.bits[r->held.count - 1];
     if (r->speaks) {
-        printf("speed: %.1f kB/s over all ranks, %.1f s of training\n",
-               (double)((t->step - r->first_step) * t->plan.batch * t->plan.context) / ((double)r->train_ns / 1e6),
+        printf("speed: %.0f tokens per second over all ranks, %.1f s of training\n",
+               (double)((t->step - r->first_step) * t->plan.batch * t->plan.context) / ((double)r->train_ns / 1e9),
                (double)r->train_ns / 1e9);
         printf("held out: %.*f bits per byte over %llu bytes (guessing blindly: 8)\n", (int)s->digits, score, llu(scored));
     }
