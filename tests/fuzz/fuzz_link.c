@@ -1,0 +1,263 @@
+/*  What a peer may send over a link, fed to a rank with groups and messages in flight. No sockets: a transport hands out the
+    bytes of the input.
+
+        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_link.c -o fuzz && ./fuzz corpus/
+        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_link.c -o fuzz -pthread
+        ./fuzz              inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged
+        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay
+
+    Whatever comes, nothing may crash, leak, hang or write beside a buffer; and a rank that is told nonsense says so. */
+#define CDP_IMPLEMENTATION
+#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include <stdio.h>
+#include <stdlib.h>
+static unsigned long long fuzz_seed;
+static void fuzz_broken(const char *what, int line) {
+    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
+    fflush(stdout);
+    abort();
+}
+#include "cdp.h"
+#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+
+/* ---- the false os and transport: this is rank 0 of 3; the input says what comes from ranks 1 and 2 ---- */
+
+typedef struct world {
+    const uint8_t *in[3];
+    uint64_t bytes[3], sent;
+    uint64_t now, live;
+    uint32_t piece, slow; /* most that one call moves; every slow-th send takes nothing */
+    uint32_t calls;
+    bool over;            /* the peers have gone */
+} world;
+
+static void *world_alloc(void *user, uint64_t bytes) {
+    void *p = bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
+    ((world *)user)->live += p != NULL;
+    return p;
+}
+
+static void world_free(void *user, void *p) {
+    ((world *)user)->live -= p != NULL;
+    free(p);
+}
+
+static uint64_t world_now(void *user) { return ((world *)user)->now; }
+
+static int64_t world_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    world *w = (world *)self;
+    int64_t moved = 0;
+    T(peer == 1 || peer == 2);
+    if (w->over) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
+    if (w->slow && ++w->calls % w->slow == 0) return 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        const uint64_t bytes = w->piece ? cdp__min(v[i].bytes, w->piece) : v[i].bytes;
+        volatile uint8_t sum = 0;
+        for (uint64_t k = 0; k < bytes; ++k) sum = (uint8_t)(sum + ((const uint8_t *)v[i].data)[k]); /* it must be readable */
+        moved += (int64_t)bytes;
+        if (bytes < v[i].bytes) break;
+    }
+    w->sent += (uint64_t)moved;
+    return moved;
+}
+
+static int64_t world_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    world *w = (world *)self;
+    int64_t moved = 0;
+    T(peer == 1 || peer == 2);
+    for (uint32_t i = 0; i < n && w->bytes[peer]; ++i) {
+        uint64_t bytes = cdp__min(v[i].bytes, w->bytes[peer]);
+        if (w->piece) bytes = cdp__min(bytes, w->piece);
+        memcpy(v[i].data, w->in[peer], (size_t)bytes);
+        w->in[peer] += bytes;
+        w->bytes[peer] -= bytes;
+        moved += (int64_t)bytes;
+        if (bytes < v[i].bytes) break;
+    }
+    if (!moved && n && v[0].bytes && w->over) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
+    return moved;
+}
+
+static cdp_status world_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+    world *w = (world *)self;
+    (void)lock;
+    w->now += 100000 + (deadline_ns && deadline_ns != UINT64_MAX && deadline_ns > w->now ? (deadline_ns - w->now) / 4 : 0);
+    return CDP_OK;
+}
+
+static void world_nothing(void *self) { (void)self; }
+
+/* ---- one life ---- */
+
+#define COUNT 3000
+#define GUARD 0x7e7e7e7eu
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const uint32_t pair[2] = {1, 0}, all[3] = {2, 1, 0};
+    static float a[COUNT + 1], b[3 * COUNT + 1];
+    static int32_t m[COUNT + 1], x[COUNT + 1];
+    uint32_t what = size ? data[0] : 0, guard = GUARD;
+    world w = {.now = 1, .piece = size > 1 ? data[1] : 0, .slow = size > 2 ? data[2] % 8 : 0};
+    cdp_os os = *cdp_os_default();
+    cdp_transport t;
+    cdp_group *g = NULL, *sub = NULL, *other = NULL;
+    cdp_work works[6] = {{NULL, 0}};
+    if (size < 5) return 0;
+    w.in[1] = data + 5;
+    w.bytes[1] = cdp__min(size - 5, (uint64_t)(data[3] | data[4] << 8));
+    w.in[2] = data + 5 + w.bytes[1];
+    w.bytes[2] = size - 5 - w.bytes[1];
+    os.user = &w;
+    os.alloc = world_alloc;
+    os.free = world_free;
+    os.now_ns = world_now;
+    os.thread_start = NULL;
+    os.mutex_create = NULL;
+    memset(&t, 0, sizeof t);
+    t.self = &w;
+    t.send = world_send;
+    t.recv = world_recv;
+    t.wait = world_wait;
+    t.wake = t.destroy = world_nothing;
+    memcpy(&a[COUNT], &guard, 4), memcpy(&b[3 * COUNT], &guard, 4), memcpy(&m[COUNT], &guard, 4), memcpy(&x[COUNT], &guard, 4);
+    const cdp_group_desc d = {.rank = 0, .world_size = 3, .transport = &t, .timeout_ms = 1000, .small_bytes = 256, .piece_bytes = 1024, .no_thread = true, .os = &os, .logger = {.level = CDP_LOG_SILENT}};
+    T(cdp_group_create(&d, &g) == CDP_OK);
+    if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
+    if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
+    (void)!cdp_allreduce_async(g, NULL, a, what & 4 ? COUNT : 20, CDP_DTYPE_F32, what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
+    (void)!cdp_allgather_async(g, a, b, what & 16 ? COUNT : 5, CDP_DTYPE_F32, &works[1]);
+    if (what & 32) (void)!cdp_recv_async(g, m, what & 4 ? COUNT : 7, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
+    if (what & 64) (void)!cdp_send_async(g, x, 30, CDP_DTYPE_I32, 2, 5, &works[3]);
+    if (sub) (void)!cdp_broadcast_async(sub, x, what & 16 ? COUNT : 9, CDP_DTYPE_I32, 0, &works[4]);
+    if (other) (void)!cdp_barrier_async(other, &works[5]);
+    for (uint32_t i = 0; i < 200 && (w.bytes[1] || w.bytes[2]); ++i) (void)cdp_poll(g, 50);
+    if (what & 128) cdp_group_destroy(sub), sub = NULL;
+    for (uint32_t i = 0; i < 20; ++i) (void)cdp_poll(g, 50);
+    w.over = true;
+    for (uint32_t i = 0; i < 6; ++i) (void)!cdp_work_wait(works[i].group == NULL || (what & 128 && i == 4) ? works[0] : works[i]); /* each ends, by its deadline */
+    T(memcmp(&a[COUNT], &guard, 4) == 0 && memcmp(&b[3 * COUNT], &guard, 4) == 0 && memcmp(&m[COUNT], &guard, 4) == 0 && memcmp(&x[COUNT], &guard, 4) == 0);
+    cdp_group_destroy(other);
+    cdp_group_destroy(sub);
+    cdp_group_destroy(g);
+    T(w.live == 0);
+    return 0;
+}
+
+/* ---- inputs of its own ---- */
+
+#ifndef FUZZ_LIB
+static uint64_t random_state;
+static uint32_t pick(uint32_t n) {
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(random_state >> 33) % n;
+}
+
+static uint32_t what; /* the first byte: what this rank does */
+
+static uint64_t lane_channel(uint32_t from) { /* of messages to this rank, as cdp__message_lane() has it */
+    uint8_t id[20];
+    cdp__put_u64(id, CDP__WORLD_CHANNEL);
+    cdp__put_u32(id + 8, from);
+    cdp__put_u32(id + 12, 0);
+    cdp__put_u32(id + 16, 5);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
+/* The k-th frame that `peer` sends to this rank in the first allreduce, or in the first message. */
+static cdp__frame right_frame(uint32_t peer, bool message, uint32_t k) {
+    const bool large = what & 4;
+    cdp__frame f;
+    memset(&f, 0, sizeof f);
+    f.type = CDP__FRAME_DATA;
+    f.kind = (uint8_t)(message ? CDP_COLL_SEND : CDP_COLL_ALLREDUCE);
+    f.dtype = (uint8_t)(message ? CDP_DTYPE_I32 : CDP_DTYPE_F32);
+    f.op = (uint8_t)(!message && what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
+    f.algo = (uint8_t)(message ? CDP__DIRECT : large ? CDP__RING : CDP__DOUBLING);
+    f.seq = 1;
+    f.root = message ? 5 : 0;
+    f.count = large ? COUNT : message ? 7 : 20;
+    f.round = message ? 0 : large ? 1 + k / 4 : 3;
+    f.bytes = !large ? (uint32_t)f.count * 4 : message ? (k < 11 ? 1024 : 4 * COUNT - 11 * 1024) : k % 4 < 3 ? 1024 : 4 * COUNT / 3 - 3 * 1024;
+    (void)peer;
+    return f;
+}
+
+/* Most of the time the right one; else something in it is not. */
+static uint8_t *put_frame(uint8_t *p, uint32_t peer, bool message, uint32_t k, bool abort_frame) {
+    cdp__frame f = right_frame(peer, message, k);
+    cdp_error e;
+    switch (pick(12)) {
+    case 0: f.kind = (uint8_t)pick(CDP_COLL_COUNT + 1); break;
+    case 1: f.seq = pick(4); break;
+    case 2: f.round = pick(9); break;
+    case 3: f.bytes += pick(1500); break;
+    case 4: f.bytes = pick(2000); break;
+    case 5: f.count = pick(2) ? pick(5000) : random_state; break;
+    default: break;
+    }
+    if (abort_frame) {
+        f.type = CDP__FRAME_ABORT;
+        cdp__error_clear(&e, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)), "");
+        e.peer = (int32_t)pick(4) - 1;
+        e.origin = (int32_t)pick(4) - 1;
+        cdp__format(e.text, sizeof e.text, "rank %d/3: it is somebody's fault", (int)e.origin);
+        f.bytes = cdp__error_encode(&e, p + CDP__FRAME_BYTES) + (pick(20) ? 0 : pick(9));
+    }
+    cdp__frame_encode(&f, p);
+    return p + CDP__FRAME_BYTES + cdp__min(f.bytes, 3000);
+}
+
+static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
+    uint8_t *p = out;
+    uint32_t k[2] = {0, 0};
+    for (uint32_t n = 1 + pick(30); n && (uint64_t)(p - out) + 4000 < room; --n) {
+        const bool message = pick(3) == 0;
+        const uint64_t channel = pick(20) == 0 ? random_state : message ? lane_channel(peer) : CDP__WORLD_CHANNEL;
+        const uint32_t kind = pick(40);
+        uint8_t *head = p;
+        p += CDP__CHUNK_BYTES;
+        if (kind > 3) p = put_frame(p, peer, message, k[message]++, kind == 4);
+        cdp__chunk_encode(head, channel, kind > 3 ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50)) : kind == 0 ? CDP__CHUNK_LEAVE : kind == 1 ? CDP__CHUNK_ASK : kind == 2 ? 0 : pick(5000), pick(20) ? 0 : pick(3000));
+    }
+    for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n) out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
+    return (uint64_t)(p - out);
+}
+
+static size_t make_input(uint64_t seed, uint8_t *out) {
+    uint64_t first;
+    random_state = seed * 0x9e3779b97f4a7c15ull;
+    memset(out, 0, 1 << 17);
+    out[0] = (uint8_t)pick(256);
+    what = out[0];
+    out[1] = (uint8_t)(pick(2) ? 0 : 1 + pick(100));
+    out[2] = (uint8_t)pick(256);
+    first = put_stream(out + 5, 40000, 1);
+    out[3] = (uint8_t)first;
+    out[4] = (uint8_t)(first >> 8);
+    return (size_t)(5 + first + put_stream(out + 5 + first, 40000, 2));
+}
+
+static void replay(const char *path) {
+    static uint8_t data[1 << 20];
+    FILE *f = fopen(path, "rb");
+    size_t n;
+    if (!f) fuzz_broken(path, 0);
+    n = fread(data, 1, sizeof data, f);
+    fclose(f);
+    LLVMFuzzerTestOneInput(data, n);
+}
+
+int main(int argc, char **argv) {
+    static uint8_t data[1 << 18];
+    uint64_t first = 1, last = 20000, seed;
+    int i;
+    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
+    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
+    else
+        for (i = 1; i < argc; ++i) replay(argv[i]);
+    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
+    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
+    return 0;
+}
+#endif
