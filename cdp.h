@@ -58,7 +58,7 @@
         work with some of the ranks                        cdp_group_new, cdp_group_split
         go on computing meanwhile                          the same with _async, then cdp_work_wait
         send parts of different lengths                    cdp_start with in_counts, out_counts
-        wait for everybody                                 cdp_barrier
+        wait for everybody, or learn who is missing        cdp_barrier, cdp_monitored_barrier
         train                                              cdp_ddp_create; per step cdp_ddp_backward_begin, cdp_ddp_ready
                                                            for each parameter, cdp_ddp_backward_end
         accumulate gradients over several passes           cdp_ddp_no_sync
@@ -574,6 +574,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(cdp_group *group, const cdp_requ
    PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any thread; the answer stays the same. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 
+/* The same, but no longer than `timeout_ms`: then CDP_PENDING, and the operation goes on. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t timeout_ms);
+
 /* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress thread it also lets
    communication advance. */
 CDP_API cdp_status cdp_work_test(cdp_work work);
@@ -618,6 +621,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, u
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
+/* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has not come after `timeout_ms`
+   (0: the group's) is named, all of them, by the TIMEOUT that then breaks the group. Slower than cdp_barrier(): for tests. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 
 /* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
 
@@ -4340,8 +4346,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__enter(g);
     for (;;) {
         const bool late = m->os->now_ns(m->os->user) >= until;
-        if (!m->sleeping && (late || m->active)) /* look at the sockets, also when nothing is in flight */
-            cdp__mux_wait(m, &m->lock, late ? 0 : cdp__min(until, cdp__mux_deadline(m)));
+        if (!m->sleeping) cdp__mux_wait(m, &m->lock, late || !m->active ? 0 : cdp__min(until, cdp__mux_deadline(m))); /* also when nothing is in flight: there may be news */
         cdp__drive_poll(m);
         if (late || !m->active || g->health == CDP__FAILED) break;
     }
@@ -4544,19 +4549,26 @@ CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     return w.group->health == CDP__FAILED && w.group->settle_ns == CDP__NEVER ? cdp__group_report(w.group) : CDP_PENDING;
 }
 
-CDP_API cdp_status cdp_work_wait(cdp_work w) {
+CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING) {
-        cdp__drive_until(g, w.seq, CDP__NEVER);
+        cdp__drive_until(g, w.seq, deadline_ns);
         st = cdp__work_state(w);
     }
     cdp__leave(g);
+    return st;
+}
+
+CDP_API cdp_status cdp_work_wait(cdp_work w) {
+    const cdp_status st = cdp__work_wait_until(w, CDP__NEVER);
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
 }
+
+CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) { return w.group ? cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms)) : CDP_OK; }
 
 CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
@@ -4658,11 +4670,12 @@ CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t t
     return lane;
 }
 
-CDP__CALLED cdp_status cdp__message(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, cdp_work *out) {
+CDP__CALLED cdp_status cdp__message(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, uint32_t timeout_ms, cdp_work *out) {
     cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, 0);
     cdp_group *lane;
     const char *name;
     if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "a message needs a group and a place for the work");
+    rq.timeout_ms = timeout_ms;
     name = from == g->desc.rank ? "cdp_send" : "cdp_recv";
     if (from >= g->desc.world_size || to >= g->desc.world_size)
         return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, from == g->desc.rank ? to : from, g->desc.world_size);
@@ -4674,14 +4687,14 @@ CDP__CALLED cdp_status cdp__message(cdp_group *g, void *data, uint64_t count, cd
 }
 
 CDP__CALLED cdp_status cdp__message_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, cdp_work *work) {
-    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, work);
+    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, 0, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
 CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag) {
     cdp_work work;
-    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, &work);
+    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, 0, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
@@ -4699,6 +4712,55 @@ CDP_API cdp_status cdp_recv(cdp_group *g, void *data, uint64_t count, cdp_dtype 
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work) {
     return cdp__message_async(g, data, count, dtype, from, cdp_rank(g), tag, work);
+}
+
+#define CDP__TAG_BARRIER 0xffffffffu
+
+/* Rank 0, when time is up: break the group with the names of those who are missing. */
+CDP__CALLED cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
+    char names[256];
+    cdp__text t = {names, sizeof names, 0};
+    uint32_t p, count = 0, first = 0;
+    for (p = 1; p < g->desc.world_size; ++p) {
+        if (cdp_work_test(works[p]) != CDP_PENDING) continue;
+        if (!count++) first = p;
+        cdp__text_add(&t, "%s%u", count > 1 ? ", " : "", cdp__world_rank(g, p));
+    }
+    if (!count) return CDP_OK;
+    cdp__fail_peer(CDP_ERR_TIMEOUT, cdp__world_rank(g, first), 0, "monitored barrier: %u of %u ranks have not come within %u ms: %s", count, g->desc.world_size, timeout_ms, names);
+    cdp__enter(g);
+    cdp__group_break(g, cdp_last_error());
+    cdp__leave(g);
+    return cdp_group_status(g);
+}
+
+CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
+    uint32_t n, me, p, longer;
+    uint64_t until;
+    uint8_t *bytes;
+    cdp_work *works;
+    cdp_status st = CDP_OK;
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_monitored_barrier needs a group");
+    n = g->desc.world_size;
+    me = g->desc.rank;
+    timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
+    longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms; /* rank 0 is to speak first */
+    until = cdp__deadline(g->os, timeout_ms);
+    works = (cdp_work *)cdp__alloc_zero(g->os, n * (sizeof *works + 1));
+    if (!works) return cdp__fail_nomem("a monitored barrier", n * (sizeof *works + 1));
+    bytes = (uint8_t *)(works + n);
+    if (me) {
+        st = cdp__message(g, bytes, 1, CDP_DTYPE_U8, me, 0, CDP__TAG_BARRIER, longer, &works[1]);
+        if (st == CDP_OK) st = cdp__message(g, bytes, 1, CDP_DTYPE_U8, 0, me, CDP__TAG_BARRIER, longer, &works[0]);
+        if (st == CDP_OK) st = cdp_work_wait(works[0]);
+    }
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__message(g, &bytes[p], 1, CDP_DTYPE_U8, p, 0, CDP__TAG_BARRIER, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__work_wait_until(works[p], until);
+    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__message(g, &bytes[p], 1, CDP_DTYPE_U8, 0, p, CDP__TAG_BARRIER, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp_work_wait(works[p]);
+    cdp__free(g->os, works);
+    return st;
 }
 
 CDP_API cdp_status cdp_barrier(cdp_group *g) { return cdp__run(g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0)); }

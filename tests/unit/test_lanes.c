@@ -385,6 +385,42 @@ static void never_sent(uint32_t rank, cdp_group *w) {
 
 TEST(messages_that_never_come) { run(2, 400, never_sent); }
 
+static void all_come(uint32_t rank, cdp_group *w) {
+    for (uint32_t i = 0; i < 20; ++i) {
+        if (i % 4 == rank) test_sleep_ms(2);
+        OK(cdp_monitored_barrier(w, 0));
+    }
+}
+
+TEST(monitored_barrier) { run(4, 20000, all_come); }
+
+static void two_missing(uint32_t rank, cdp_group *w) {
+    if (rank == 1 || rank == 3) { /* they come much too late, and hear of it */
+        for (uint32_t i = 0; i < 300 && cdp_poll(w, 1000) == CDP_OK && cdp_group_status(w) == CDP_OK; ++i) test_sleep_ms(10);
+        T(cdp_monitored_barrier(w, 0) == CDP_ERR_TIMEOUT);
+    } else {
+        T_EQ(CDP_ERR_TIMEOUT, cdp_monitored_barrier(w, 300));
+    }
+    T_TEXT("2 of 5 ranks have not come within 300 ms: 1, 3", cdp_last_error()->text);
+}
+
+TEST(monitored_barrier_names_all) { run(5, 20000, two_missing); }
+
+static void patience(uint32_t rank, cdp_group *w) {
+    cdp_work work;
+    if (rank == 1) test_sleep_ms(200);
+    OK(cdp_barrier_async(w, &work));
+    if (rank == 0) {
+        const uint64_t from = test_now_ns();
+        T_EQ(CDP_PENDING, cdp_work_wait_for(work, 20));
+        T_WITHIN(120, test_now_ns() - from);
+    }
+    OK(cdp_work_wait_for(work, 20000));
+    OK(cdp_work_wait(work));
+}
+
+TEST(a_wait_ends_and_the_operation_goes_on) { run(2, 20000, patience); }
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"groups_of_any_ranks_in_any_order", groups_of_any_ranks_in_any_order, 60},
@@ -400,6 +436,9 @@ int main(int argc, char **argv) {
         {"messages_keep_their_order", messages_keep_their_order, 60},
         {"messages_that_differ", messages_that_differ, 60},
         {"messages_that_never_come", messages_that_never_come, 60},
+        {"monitored_barrier", monitored_barrier, 60},
+        {"monitored_barrier_names_all", monitored_barrier_names_all, 60},
+        {"a_wait_ends_and_the_operation_goes_on", a_wait_ends_and_the_operation_goes_on, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
