@@ -5441,6 +5441,19 @@ CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
     return cdp__ddp_launch_ready(d);
 }
 
+/* Wait for an operation of a hook, with an eye on the ddp's own group: that one is where others, and aborts, are heard of. */
+CDP__CALLED cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_work w) {
+    cdp_status st = cdp_work_test(w);
+    while (st == CDP_PENDING) {
+        cdp__enter(w.group);
+        cdp__drive_until(w.group, w.seq, d->os->now_ns(d->os->user) + 20 * CDP__MS);
+        cdp__leave(w.group);
+        st = cdp_work_test(w);
+        if (st == CDP_PENDING && cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
+    }
+    return st;
+}
+
 /* Until the hook has finished with every bucket. */
 CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     cdp_status st = cdp__ddp_advance(d);
@@ -5450,7 +5463,7 @@ CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
             ++i;
             continue;
         }
-        st = cdp_work_wait(d->buckets[i].work);
+        st = cdp__ddp_wait(d, d->buckets[i].work);
         if (st == CDP_OK) st = cdp__ddp_advance(d);
     }
     return st;

@@ -615,7 +615,6 @@ static cdp_status one_too_many(void *self, cdp_bucket *b, uint32_t stage, cdp_re
 static void rank_has_a_wrong_hook(cdp_group *g, void *arg) {
     cdp_hook h;
     rig r;
-    (void)arg;
     memset(&h, 0, sizeof h);
     h.stage = one_too_many;
     h.operations = 2;
@@ -623,6 +622,7 @@ static void rank_has_a_wrong_hook(cdp_group *g, void *arg) {
     rig_open(&r);
     T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
     REFUSED(CDP_ERR_INVALID, "asks for operation 3", rig_pass(&r, whole));
+    pthread_barrier_wait((pthread_barrier_t *)arg); /* nobody leaves before all have seen it */
     cdp_ddp_destroy(r.ddp);
 }
 
@@ -686,7 +686,9 @@ TEST(stages_have_groups_of_their_own) {
     run_ranks(3, NULL, 0, rank_forgets, &made_all);
     pthread_barrier_destroy(&made_all);
     run_ranks(3, NULL, 0, rank_overlaps_stages, NULL);
-    run_ranks(2, NULL, 0, rank_has_a_wrong_hook, NULL);
+    pthread_barrier_init(&made_all, NULL, 2);
+    run_ranks(2, NULL, 0, rank_has_a_wrong_hook, &made_all);
+    pthread_barrier_destroy(&made_all);
 }
 
 TEST(mistakes_of_hooks) {
