@@ -769,8 +769,9 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 
 /* A communication hook replaces the allreduce of each bucket: it sees the gradients as they are (nothing is divided) and
    leaves in their place what they are to be. It works in stages. Each stage may ask for one collective operation, which
-   the library starts, so that all ranks start operations in one order: stage 0 of every bucket in ready(), as soon as the
-   bucket is full; the others in backward_end, stage by stage over all buckets. */
+   the library starts: stage 0 when the bucket is full, the next one when the operation before has ended. Each stage has a
+   group of its own of all ranks, and takes the buckets in their order, so all ranks start the operations of a group in
+   one order although they come to them at different times. Stages are called from ready() and backward_end. */
 typedef struct cdp_bucket {
     uint32_t index, bucket_count; /* it is the last one when index + 1 == bucket_count */
     void *data;                   /* `count` values: the gradients of `params`, one after the other */
@@ -780,7 +781,7 @@ typedef struct cdp_bucket {
     uint32_t param_count;
     double divisor;               /* what the hook is to divide the sum by */
     cdp_ddp *ddp;
-    cdp_group *group;             /* where the operation is to run; a stage may set another */
+    cdp_group *group;             /* where this stage's operation is to run; a stage may set another of its own */
 } cdp_bucket;
 
 typedef struct cdp_hook {
@@ -793,11 +794,13 @@ typedef struct cdp_hook {
     cdp_status (*load)(void *self, const void *bytes, uint64_t count);
     double (*error_norm)(void *self); /* of what was left out of the last step, where errors are fed back */
     void (*destroy)(void *self);
-    bool keeps_layout; /* has state per bucket: buckets are not rebuilt while it is set */
+    uint32_t operations; /* most operations of one bucket, at most 8 (default: 1); the same on all ranks */
+    bool keeps_layout;   /* has state per bucket: buckets are not rebuilt while it is set */
 } cdp_hook;
 
 /* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is destroyed. The same on all
-   ranks, between steps. The hook is copied and destroyed with the ddp. With join_effective hooks still divide by all ranks.
+   ranks, between steps. Local, but for its operations it makes groups of all ranks (see cdp_group_new). The hook is copied and
+   destroyed with the ddp. With join_effective hooks still divide by all ranks.
    Errors: INVALID, STATE (in a backward pass); the hook is destroyed then, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *ddp, const cdp_hook *hook);
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp); /* for save, load and error_norm; NULL when there is none */
@@ -4841,6 +4844,8 @@ typedef struct cdp__bucket {
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
+#define CDP__LANES 8u
+
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
@@ -4859,6 +4864,8 @@ struct cdp_ddp {
     bool equal;                  /* all ranks had data in the last pass that any rank had data in */
     uint32_t root;               /* the highest rank that had data in it */
     cdp_hook hook;               /* stage NULL: none */
+    cdp_group *lanes[CDP__LANES]; /* where stages of a hook run; the first one is `group` */
+    uint32_t at[CDP__LANES + 1];  /* the bucket that comes next to each stage */
     cdp_work active, used, last; /* tails that travel alone because of a hook; the last thing started */
     cdp_status failed;           /* of ready(); reported again by backward_end */
     cdp_error failed_error;
@@ -4878,6 +4885,7 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     (void)!cdp_work_wait(d->last); /* it uses our memory */
     for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
+    for (i = 1; i < CDP__LANES; ++i) cdp_group_destroy(d->lanes[i]);
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     for (i = 0; d->params && i < d->param_count; ++i) {
         cdp__free(d->os, d->params[i].name);
@@ -5233,6 +5241,7 @@ CDP__CALLED cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     d->failed = CDP_OK;
     d->called_ns = 0;
     d->active.seq = d->used.seq = 0;
+    memset(d->at, 0, sizeof d->at);
     for (i = 0; i < d->bucket_count; ++i) {
         d->buckets[i].pending = d->buckets[i].params;
         d->buckets[i].done = false;
@@ -5280,9 +5289,11 @@ CDP__CALLED cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage
     cdp_request rq;
     cdp_status st;
     memset(&rq, 0, sizeof rq);
+    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
     st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
     b->done = st != CDP_PENDING;
     if (st != CDP_PENDING) return st;
+    if (stage >= d->hook.operations) return cdp__fail(CDP_ERR_INVALID, "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1, b->view.index, d->hook.operations);
     return cdp__ddp_start(d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
 }
 
@@ -5300,7 +5311,6 @@ CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t
     v->param_count = b->params;
     v->divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
     v->ddp = d;
-    v->group = d->group;
     b->start_ns = b->end_ns = 0;
     b->work.seq = 0;
     st = cdp__ddp_stage(d, b, 0);
@@ -5358,9 +5368,26 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     return st;
 }
 
+/* The later stages of a hook, as far as they can go without waiting: each takes the buckets in their order. */
+CDP__CALLED cdp_status cdp__ddp_advance(cdp_ddp *d) {
+    cdp_status st;
+    uint32_t stage;
+    for (stage = 1; stage <= d->hook.operations; ++stage)
+        for (; d->at[stage] < (stage == 1 ? d->launched : d->at[stage - 1]); ++d->at[stage]) {
+            cdp__bucket *b = &d->buckets[d->at[stage]];
+            if (b->done) continue;
+            st = cdp_work_test(b->work);
+            if (st == CDP_PENDING) break;
+            if (st == CDP_OK) st = cdp__ddp_stage(d, b, stage);
+            if (st != CDP_OK) return st;
+        }
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
     cdp_status st = CDP_OK;
     while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
+    if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
     if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
     return st;
 }
@@ -5476,20 +5503,30 @@ CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
     return cdp__ddp_launch_ready(d);
 }
 
-/* The later operations of a hook: stage by stage over all buckets, so that all ranks start them in one order. */
+/* Wait for an operation of a hook, with an eye on the ddp's own group: that one is where others, and aborts, are heard of. */
+CDP__CALLED cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_work w) {
+    cdp_status st = cdp_work_test(w);
+    while (st == CDP_PENDING) {
+        cdp__enter(w.group);
+        cdp__drive_until(w.group, w.seq, d->os->now_ns(d->os->user) + 20 * CDP__MS);
+        cdp__leave(w.group);
+        st = cdp_work_test(w);
+        if (st == CDP_PENDING && cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
+    }
+    return st;
+}
+
+/* Until the hook has finished with every bucket. */
 CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
-    bool busy = true;
-    cdp_status st = CDP_OK;
-    uint32_t stage, i;
-    for (stage = 1; busy && st == CDP_OK; ++stage) {
-        busy = false;
-        for (i = 0; i < d->bucket_count && st == CDP_OK; ++i) {
-            cdp__bucket *b = &d->buckets[i];
-            if (b->done) continue;
-            st = cdp_work_wait(b->work);
-            if (st == CDP_OK) st = cdp__ddp_stage(d, b, stage);
-            busy = busy || !b->done;
+    cdp_status st = cdp__ddp_advance(d);
+    uint32_t i = 0;
+    while (st == CDP_OK && i < d->bucket_count) {
+        if (d->buckets[i].done) {
+            ++i;
+            continue;
         }
+        st = cdp__ddp_wait(d, d->buckets[i].work);
+        if (st == CDP_OK) st = cdp__ddp_advance(d);
     }
     return st;
 }
@@ -5545,8 +5582,11 @@ CDP__CALLED void cdp__ddp_account(cdp_ddp *d) {
     for (i = 0; i < d->bucket_count; ++i) { /* operations of a group run one after the other: nothing is counted twice */
         const cdp__bucket *b = &d->buckets[i];
         s->comm_ns += b->end_ns - b->start_ns + b->late_ns;
-        s->exposed_ns += b->late_ns;
         if (b->end_ns > d->called_ns) s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
+    }
+    if (d->hook.stage) { /* stages run side by side: what was waited for is what can be told */
+        s->exposed_ns = d->end_ns - d->called_ns;
+        s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
     s->backward_ns = d->called_ns - d->begin_ns;
     s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
@@ -5584,6 +5624,17 @@ CDP__CALLED cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     return cdp__fail_peer(CDP_ERR_STATE, first, 0, "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
 }
 
+/* The others wait for buckets that will never come: tell them why, wherever they wait. */
+CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
+    uint32_t i;
+    cdp__enter(d->group); /* the lanes have the same lock */
+    for (i = 1; i < CDP__LANES; ++i)
+        if (d->lanes[i] && d->lanes[i]->health == CDP__HEALTHY) cdp__group_break(d->lanes[i], &d->failed_error);
+    if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
+    cdp__leave(d->group);
+    (void)cdp_group_status(d->group);
+}
+
 CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
@@ -5591,12 +5642,7 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     d->called_ns = d->os->now_ns(d->os->user);
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
-    if (d->failed != CDP_OK && d->sync) { /* the others wait for buckets that will never come: tell them why */
-        cdp__enter(d->group);
-        if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
-        cdp__leave(d->group);
-        (void)cdp_group_status(d->group);
-    }
+    if (d->failed != CDP_OK && d->sync) cdp__ddp_break(d);
     st = d->failed;
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
     if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
@@ -5755,11 +5801,29 @@ CDP_API uint64_t cdp_ddp_trace(const cdp_ddp *d, cdp_trace_format format, char *
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) { return d && d->hook.stage ? &d->hook : NULL; }
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? &d->params[i].user : NULL; }
 
+/* A group for each operation that a bucket may have. */
+CDP__CALLED cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
+    const uint32_t n = cdp_size(d->group);
+    uint32_t *all, i;
+    cdp_status st = CDP_OK;
+    d->lanes[0] = d->group;
+    if (operations < 2) return CDP_OK;
+    all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
+    if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
+    for (i = 0; i < n; ++i) all[i] = i;
+    for (i = 1; i < operations && st == CDP_OK; ++i)
+        if (!d->lanes[i]) st = cdp_group_new(d->group, all, n, &d->lanes[i]);
+    cdp__free(d->os, all);
+    return st;
+}
+
 CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     cdp_status st = CDP_OK;
     if (!d) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
     else if (hook && !hook->stage) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
+    else if (hook && hook->operations > CDP__LANES) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations", CDP__LANES);
     else if (d->in_backward) st = cdp__fail(CDP_ERR_STATE, "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
+    else if (hook) st = cdp__ddp_open_lanes(d, hook->operations);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);
         return st;
@@ -5767,6 +5831,7 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     memset(&d->hook, 0, sizeof d->hook);
     if (hook) d->hook = *hook;
+    d->hook.operations = (uint32_t)cdp__max(d->hook.operations, 1);
     return CDP_OK;
 }
 
@@ -5916,6 +5981,7 @@ CDP__CALLED cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b,
         s->inner.data = s->scratch;
         s->inner.dtype = t;
     }
+    s->inner.group = b->group;
     st = h->inner.stage ? h->inner.stage(h->inner.self, &s->inner, stage, op) : cdp__hook_allreduce(&s->inner, stage, op, s->inner.group);
     b->group = s->inner.group;
     if (st == CDP_OK) cdp__cast(t, s->scratch, b->dtype, b->data, b->count);
@@ -6322,6 +6388,8 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     out->load = cdp__hook_load;
     out->error_norm = cdp__hook_error_norm;
     out->destroy = cdp__hook_drop;
+    out->operations = desc->kind == CDP_HOOK_POWERSGD ? 3 : desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->kind == CDP_HOOK_QUANTIZE || desc->kind == CDP_HOOK_QUANTIZE_CHANNEL ? 2 : 1;
+    if (desc->inner) out->operations = desc->inner->operations;
     out->keeps_layout = (desc->kind >= CDP_HOOK_POWERSGD && desc->kind <= CDP_HOOK_POWERSGD_BATCHED) || desc->kind == CDP_HOOK_TOPK || (desc->inner && desc->inner->keeps_layout);
     return CDP_OK;
 }

@@ -297,6 +297,7 @@ static cdp_status program_hook(cdp_ddp *ddp, hook_kind kind) {
     memset(&d, 0, sizeof d);
     if (kind == HOOK_NONE) return cdp_ddp_set_hook(ddp, NULL);
     h.stage = stages;
+    h.operations = 2;
     h.keeps_layout = kind == HOOK_STAGES_FROZEN;
     d.kind = kind == HOOK_NOOP ? CDP_HOOK_NOOP : CDP_HOOK_ALLREDUCE;
     if ((kind == HOOK_NOOP || kind == HOOK_ALLREDUCE) && cdp_hook_create(&d, &h) != CDP_OK) return CDP_ERR_NOMEM;

@@ -111,6 +111,9 @@ TEST(mistakes_are_sentences) {
     T(cdp_ddp_hook(r.ddp) == NULL && cdp_ddp_hook(NULL) == NULL);
     T(cdp_ddp_param(r.ddp, N) == NULL && cdp_ddp_param(r.ddp, 1)->dtype == CDP_DTYPE_F32);
     T(!cdp_ddp_is_no_sync(r.ddp) && !cdp_ddp_is_no_sync(NULL));
+    hook.stage = cdp__hook_stage;
+    hook.operations = 9;
+    REFUSED(CDP_ERR_INVALID, "at most 8 operations", cdp_ddp_set_hook(r.ddp, &hook));
     T_EQ(CDP_OK, cdp_ddp_no_sync(r.ddp, true));
     T(cdp_ddp_is_no_sync(r.ddp));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
@@ -601,6 +604,93 @@ static void rank_trains_locally(cdp_group *g, void *arg) {
 
 TEST(local_training_and_averages) { run_ranks(2, NULL, 0, rank_trains_locally, NULL); }
 
+static cdp_status one_too_many(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    (void)self, (void)stage;
+    op->kind = CDP_COLL_ALLREDUCE;
+    op->out = b->data;
+    op->count = b->count;
+    return CDP_PENDING;
+}
+
+static void rank_has_a_wrong_hook(cdp_group *g, void *arg) {
+    cdp_hook h;
+    rig r;
+    memset(&h, 0, sizeof h);
+    h.stage = one_too_many;
+    h.operations = 2;
+    rig_desc(&r, g);
+    rig_open(&r);
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    REFUSED(CDP_ERR_INVALID, "asks for operation 3", rig_pass(&r, whole));
+    pthread_barrier_wait((pthread_barrier_t *)arg); /* nobody leaves before all have seen it */
+    cdp_ddp_destroy(r.ddp);
+}
+
+/* The second operation of the first bucket starts while the last buckets are still being computed. */
+static void rank_overlaps_stages(cdp_group *g, void *arg) {
+    cdp_hook_desc d;
+    rig r;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    d.kind = CDP_HOOK_QUANTIZE;
+    const cdp_hook h = made(d);
+    rig_desc(&r, g);
+    rig_open(&r);
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
+    for (uint32_t i = N; i-- > 1;) {
+        for (uint32_t k = 0; k < COUNT; ++k) grad(&r, i)[k] = wild(cdp_rank(g), i, k);
+        T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
+    }
+    for (int tries = 0; tries < 5000 && !r.ddp->buckets[0].done; ++tries) {
+        test_sleep_ms(1);
+        T_EQ(CDP_OK, cdp__ddp_advance(r.ddp)); /* what ready() does */
+    }
+    T(r.ddp->buckets[0].done); /* although parameter 0 is not ready anywhere yet */
+    T_EQ(CDP_OK, cdp_barrier(g));
+    for (uint32_t k = 0; k < COUNT; ++k) grad(&r, 0)[k] = wild(cdp_rank(g), 0, k);
+    T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, 0));
+    T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
+    for (uint32_t i = 0; i < N; ++i)
+        for (uint32_t k = 0; k < COUNT; ++k) T(fabs((double)grad(&r, i)[k] - mean_of(wild, cdp_size(g), i, k)) < 0.02);
+    cdp_ddp_destroy(r.ddp);
+}
+
+/* One rank forgets a parameter; the others wait in a later stage of an earlier bucket, and are told all the same. */
+static void rank_forgets(cdp_group *g, void *arg) {
+    cdp_hook_desc d;
+    cdp_status st;
+    rig r;
+    memset(&d, 0, sizeof d);
+    d.kind = CDP_HOOK_QUANTIZE;
+    const cdp_hook h = made(d);
+    rig_desc(&r, g);
+    rig_open(&r);
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    pthread_barrier_wait((pthread_barrier_t *)arg); /* all are made, before one of them breaks the group */
+    st = cdp_ddp_backward_begin(r.ddp);
+    T(st == CDP_OK || cdp_rank(g) != 1);
+    const uint64_t start = test_now_ns();
+    for (uint32_t i = N; i-- > 0;)
+        if (cdp_rank(g) != 1 || i != 1) (void)cdp_ddp_ready(r.ddp, i);
+    st = cdp_ddp_backward_end(r.ddp);
+    T_EQ(CDP_ERR_STATE, st);
+    T_TEXT("'attention' (index 1)", cdp_last_error()->text);
+    T_WITHIN(1000, test_now_ns() - start);
+    cdp_ddp_destroy(r.ddp);
+}
+
+TEST(stages_have_groups_of_their_own) {
+    pthread_barrier_t made_all;
+    pthread_barrier_init(&made_all, NULL, 3);
+    run_ranks(3, NULL, 0, rank_forgets, &made_all);
+    pthread_barrier_destroy(&made_all);
+    run_ranks(3, NULL, 0, rank_overlaps_stages, NULL);
+    pthread_barrier_init(&made_all, NULL, 2);
+    run_ranks(2, NULL, 0, rank_has_a_wrong_hook, &made_all);
+    pthread_barrier_destroy(&made_all);
+}
+
 TEST(mistakes_of_hooks) {
     cdp_group *g = alone(NULL);
     cdp_hook_desc d;
@@ -768,6 +858,7 @@ int main(int argc, char **argv) {
         {"topk_threshold", topk_threshold, 20},
         {"hook_state_is_saved_and_loaded", hook_state_is_saved_and_loaded, 20},
         {"local_training_and_averages", local_training_and_averages, 20},
+        {"stages_have_groups_of_their_own", stages_have_groups_of_their_own, 30},
         {"mistakes_of_hooks", mistakes_of_hooks, 20},
         {"sharded_optimizer", sharded_optimizer, 20},
         {"samplers", samplers, 20},
