@@ -2666,6 +2666,7 @@ struct cdp_group {
     /* the running operation */
     bool running;
     uint64_t long_ns;       /* when to tell the transport that it takes long, and again */
+    uint64_t listen_ns;     /* when to look at what those say that nothing is wanted from */
     int32_t blocked_peer;   /* whom the transport believes this rank to wait for, -1: nobody */
     uint32_t blocked_round;
     const cdp__algo *algo;
@@ -2698,6 +2699,7 @@ struct cdp_group {
 #define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
 #define CDP__TELL_MS 50u                /* how long a failed group tries to pass its cause on */
 #define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
+#define CDP__LISTEN_MS 20u
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
 
 /* A group speaks of its own ranks, errors and links of ranks in the world. */
@@ -3456,6 +3458,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->running = true;
     op->start_ns = g->os->now_ns(g->os->user);
     g->long_ns = op->start_ns + cdp__exec_long_ns(op);
+    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
     if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
     else if (g->rounds) cdp__exec_post(g);
 }
@@ -3527,11 +3530,35 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
     return false;
 }
 
+/* A rank reads from those that it needs something of now. Others may have failed and said so: look at what they sent. The
+   world need not: it hears of failures from the store, or from the hub. */
+CDP__CALLED bool cdp__exec_listen(cdp_group *g) {
+    uint32_t p, i;
+    for (p = 0; p < g->desc.world_size; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        cdp__stream *s = &peer->stream;
+        cdp__frame f;
+        uint8_t head[CDP__FRAME_BYTES];
+        if (p == g->desc.rank || peer->rx_left || peer->rx_head_got) continue;
+        (void)cdp__trunk_pump(g->mux, s->peer, NULL);
+        if (s->early_used < CDP__FRAME_BYTES) continue;
+        for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
+        if (!cdp__frame_decode(head, &f) || f.type != CDP__FRAME_ABORT || cdp__exec_recv_head(g, p, &f) <= 0) continue;
+        cdp__exec_read_abort(g);
+        return true;
+    }
+    return false;
+}
+
 /* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
 CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     if (now >= g->soonest_ns) {
         cdp__exec_fail_timeout(g, now);
         return CDP__MOVED; /* it has just failed: look again */
+    }
+    if (now >= g->listen_ns) {
+        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+        if (cdp__exec_listen(g)) return CDP__MOVED;
     }
     if (now >= g->long_ns) {
         const cdp__move *late = cdp__exec_late(g);
@@ -3611,7 +3638,7 @@ CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
-    return g->running ? cdp__min(g->soonest_ns, g->long_ns) : g->soonest_ns;
+    return g->running ? cdp__min(g->soonest_ns, cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
 }
 
 /* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
@@ -5503,19 +5530,6 @@ CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
     return cdp__ddp_launch_ready(d);
 }
 
-/* Wait for an operation of a hook, with an eye on the ddp's own group: that one is where others, and aborts, are heard of. */
-CDP__CALLED cdp_status cdp__ddp_wait(cdp_ddp *d, cdp_work w) {
-    cdp_status st = cdp_work_test(w);
-    while (st == CDP_PENDING) {
-        cdp__enter(w.group);
-        cdp__drive_until(w.group, w.seq, d->os->now_ns(d->os->user) + 20 * CDP__MS);
-        cdp__leave(w.group);
-        st = cdp_work_test(w);
-        if (st == CDP_PENDING && cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
-    }
-    return st;
-}
-
 /* Until the hook has finished with every bucket. */
 CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     cdp_status st = cdp__ddp_advance(d);
@@ -5525,7 +5539,7 @@ CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
             ++i;
             continue;
         }
-        st = cdp__ddp_wait(d, d->buckets[i].work);
+        st = cdp_work_wait(d->buckets[i].work);
         if (st == CDP_OK) st = cdp__ddp_advance(d);
     }
     return st;
@@ -5626,10 +5640,7 @@ CDP__CALLED cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
 
 /* The others wait for buckets that will never come: tell them why, wherever they wait. */
 CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
-    uint32_t i;
-    cdp__enter(d->group); /* the lanes have the same lock */
-    for (i = 1; i < CDP__LANES; ++i)
-        if (d->lanes[i] && d->lanes[i]->health == CDP__HEALTHY) cdp__group_break(d->lanes[i], &d->failed_error);
+    cdp__enter(d->group);
     if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
     cdp__leave(d->group);
     (void)cdp_group_status(d->group);
@@ -5811,8 +5822,11 @@ CDP__CALLED cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
     for (i = 0; i < n; ++i) all[i] = i;
-    for (i = 1; i < operations && st == CDP_OK; ++i)
-        if (!d->lanes[i]) st = cdp_group_new(d->group, all, n, &d->lanes[i]);
+    for (i = 1; i < operations && st == CDP_OK; ++i) {
+        if (d->lanes[i]) continue;
+        st = cdp_group_new(d->group, all, n, &d->lanes[i]);
+        if (st == CDP_OK) d->lanes[i]->parent = cdp__group_top(d->group); /* they fail together */
+    }
     cdp__free(d->os, all);
     return st;
 }
@@ -6151,7 +6165,7 @@ CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint3
         x->count = b->count;
         x->r = cdp__min(x->n, h->desc.rank);
     } else {
-        p = cdp_ddp_param(b->ddp, b->params[*i]);
+        p = &b->ddp->params[b->params[*i]].user;
         x->count = p->count;
         x->n = p->rows ? p->rows : p->count;
         x->m = x->n ? p->count / x->n : 0;

@@ -189,6 +189,26 @@ static void breaks(uint32_t rank, cdp_group *w) {
 
 TEST(a_group_breaks_alone) { run(3, 20000, breaks); }
 
+/* Who waits for one rank hears of the failure of another, though it reads nothing from that one. */
+static void far_away(uint32_t rank, cdp_group *w) {
+    const uint32_t all[4] = {0, 1, 2, 3};
+    static float x[4][100000];
+    cdp_group *g;
+    if (!OK(cdp_group_new(w, all, 4, &g))) return;
+    OK(cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* a ring: 0 reads from 3 */
+    if (rank == 1) cdp_group_abort(g, "rank 1 has had enough");
+    if (rank == 0) {
+        const uint64_t from = test_now_ns();
+        T_EQ(CDP_ERR_ABORTED, cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* 2 and 3 do not come */
+        T_TEXT("rank 1 has had enough", cdp_last_error()->text);
+        T_WITHIN(200, test_now_ns() - from);
+    }
+    OK(cdp_barrier(w));
+    cdp_group_destroy(g);
+}
+
+TEST(a_failure_far_away_is_heard) { run(4, 20000, far_away); }
+
 /* After a failure a new group is made of the ranks that are left, over the same links. */
 static void survivors(uint32_t rank, cdp_group *w) {
     const uint32_t left[2] = {0, 2};
@@ -428,6 +448,7 @@ int main(int argc, char **argv) {
         {"groups_in_different_orders", groups_in_different_orders, 120},
         {"unread_data_stops_nobody", unread_data_stops_nobody, 120},
         {"a_group_breaks_alone", a_group_breaks_alone, 60},
+        {"a_failure_far_away_is_heard", a_failure_far_away_is_heard, 60},
         {"survivors_go_on", survivors_go_on, 60},
         {"leaving_a_group", leaving_a_group, 60},
         {"many_groups_are_cheap", many_groups_are_cheap, 60},
