@@ -89,16 +89,17 @@
 
     THREADS
         A group may be used from any thread; all ranks must start the group's operations in one order, so it is best to
-        start them from one thread. By default each group has one progress thread, which sleeps unless work is in flight
-        that nobody waits for; who waits drives communication itself. A cdp_ddp belongs to one thread at a time.
+        start them from one thread. By default a group from cdp_group_create or cdp_init has one progress thread, which
+        serves the groups made from it, too, and sleeps unless work is in flight that nobody waits for; who waits drives
+        communication itself. A cdp_ddp belongs to one thread at a time.
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the group any more.
 
     MEMORY
         All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 2 KB and
         0.5 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
-        ranks in a hub two rings of 256 KiB when they first talk; a DDP the size of its gradients once (the buckets are the gradients), twice for a
-        moment when they are rebuilt, and what this rank did not use while others may have. Operations
-        allocate nothing once the largest small message and the longest queue have been seen.
+        ranks in a hub two rings of 256 KiB when they first talk; a DDP the size of its gradients once (the buckets are
+        the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
+        Operations allocate nothing once the largest small message and the longest queue have been seen.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started, correct it and go on. TIMEOUT, PEER_LOST, ABORTED,
@@ -248,7 +249,8 @@ typedef struct cdp_bytes {
 
 /* ---- >>error ------------------------------------------------------------------------------------------------- */
 
-/* Everything known about a failure. `text` is one complete sentence that already contains the other fields. */
+/* Everything known about a failure. `text` is one complete sentence that already contains the other fields. Ranks are those
+   in the world, also where a group of some of them failed. */
 typedef struct cdp_error {
     cdp_status status;
     int32_t rank;       /* who reports it, -1 outside a group                                        */
