@@ -250,6 +250,8 @@ inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp
 extern "C" {
 #endif
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>addr (pure): literal addresses ----------------------------------------------------------------------------- */
 
 /* The parsers return the first character behind what they took, or NULL. */
@@ -3040,6 +3042,8 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
     cdp_store_free(s, array);
     return status;
 }
+
+CDP__UNHURRIED_END
 
 #ifdef __cplusplus
 } /* extern "C" */

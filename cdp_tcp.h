@@ -879,6 +879,8 @@ CDP__CALLED void cdp__mesh_close(void *self) {
     cdp__free(os, m);
 }
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>rendezvous ------------------------------------------------------------------------------------------------------------- */
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name), claim/<rank> (who has the
@@ -1349,6 +1351,8 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
     st = cdp_tcp_desc_from_env(&d);
     return st == CDP_OK ? cdp_init(&d, out) : st;
 }
+
+CDP__UNHURRIED_END
 
 #ifdef __cplusplus
 } /* extern "C" */
