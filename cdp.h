@@ -4198,7 +4198,7 @@ CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, 
     g->channel = channel;
     g->abort_from = g->blocked_peer = g->told_by = -1;
     g->soonest_ns = CDP__NEVER;
-    g->queue_room = 8;
+    g->queue_room = channel == CDP__WORLD_CHANNEL ? 64 : 8;
     g->peers = (cdp__peer *)cdp__alloc_zero(m->os, desc->world_size * sizeof *g->peers);
     g->queue = (cdp__op *)cdp__alloc_zero(m->os, g->queue_room * sizeof *g->queue);
     if (!g->peers || !g->queue) {

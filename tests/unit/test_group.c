@@ -763,13 +763,16 @@ static void rank_until_aborted(cdp_group *g, void *arg) {
     uint64_t state = 3;
     cdp_status st = CDP_OK;
     while (st == CDP_OK) {
-        cdp_work work[3];
+        cdp_work work[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
         const uint64_t r = test_random(&state), count = r % 50000;
         if (r % 3 == 0) st = cdp_allreduce(g, NULL, x, count, CDP_DTYPE_F32, CDP_REDUCE_MAX);
         else if (r % 3 == 1) st = cdp_barrier(g);
         else
             for (int i = 0; i < 3 && st == CDP_OK; ++i) st = cdp_broadcast_async(g, x, count, CDP_DTYPE_F32, (uint32_t)i % cdp_size(g), &work[i]);
-        if (r % 3 == 2 && st == CDP_OK) st = cdp_work_wait(work[2]);
+        for (int i = 0; i < 3; ++i) { /* also when a later start failed: until then x is the library's */
+            const cdp_status ended = cdp_work_wait(work[i]);
+            if (st == CDP_OK) st = ended;
+        }
     }
     const uint64_t now = test_now_ns(), at = __atomic_load_n(&a->at_ns, __ATOMIC_SEQ_CST);
     test_check(st == CDP_ERR_ABORTED, __FILE__, __LINE__, "rank %u: %s: %s", cdp_rank(g), cdp_status_name(st), cdp_last_error()->text);
