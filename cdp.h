@@ -985,6 +985,8 @@ CDP__CALLED void cdp__free(const cdp_os *os, void *p) {
     if (p) os->free(os->user, p);
 }
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>core: text, errors, log ----------------------------------------------------------------------------------- */
 
 /* Our own small formatter, so that a build without stdio still has every message. Always ends the text with a zero,
@@ -1588,6 +1590,8 @@ CDP_API void cdp_lock_acquire(cdp_lock *l) {
 CDP_API void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->mutex_unlock(l->os->user, l->mutex);
 }
+
+CDP__UNHURRIED_END
 
 /* ---- >>loop: sockets and timers in one place ---------------------------------------------------------------------- */
 
@@ -4038,6 +4042,8 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     cdp_lock_release(&m->lock);
 }
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>group -------------------------------------------------------------------------------------------------------------------- */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
@@ -4396,6 +4402,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__leave(g);
     return st;
 }
+
+CDP__UNHURRIED_END
 
 /* ---- >>work, collectives ------------------------------------------------------------------------------------------------------------ */
 
