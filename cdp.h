@@ -3032,16 +3032,20 @@ CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
     return g->error.status == CDP_ERR_TIMEOUT ? g->late_ms / 20 : 0;
 }
 
-/* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
-   something with. */
-CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
+CDP__CALLED void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
     cdp__frame f;
-    uint32_t i;
     memset(&f, 0, sizeof f);
     f.type = CDP__FRAME_ABORT;
     f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
     cdp__frame_encode(&f, g->abort_frame);
     g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
+}
+
+/* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
+   something with. */
+CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
+    uint32_t i;
+    cdp__group_abort_frame(g, cause);
     for (i = 0; i < g->desc.world_size; ++i) {
         if (cdp__group_linked(g, i) || (g->channel != CDP__WORLD_CHANNEL && i != g->desc.rank)) g->peers[i].used = true; /* of a smaller group nobody else tells */
         g->peers[i].tell = g->peers[i].used;
@@ -3132,15 +3136,10 @@ CDP__CALLED const cdp__move *cdp__exec_late(const cdp_group *g) {
 
 /* A failed group has learned a deeper cause: who was told the old one, and still listens, hears the new one. */
 CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
-    cdp__frame f;
     uint32_t i;
     for (i = 0; i < g->desc.world_size; ++i)
         if (g->peers[i].tell && g->peers[i].told) return; /* half said: it is too late */
-    memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_ABORT;
-    f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
-    cdp__frame_encode(&f, g->abort_frame);
-    g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
+    cdp__group_abort_frame(g, cause);
     for (i = 0; i < g->desc.world_size; ++i) {
         g->peers[i].tell = g->peers[i].used;
         g->peers[i].told = 0;
