@@ -45,7 +45,7 @@
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, drive, group, work, bucket, reducer, join, trace, hooks
+        mux, exec, hub, drive, group, work, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -75,6 +75,10 @@
         run without any thread of the library              .no_thread = true and cdp_poll, or CDP_NO_THREADS
         stop everybody                                     cdp_group_abort
         know what went wrong                               cdp_last_error, cdp_print_error
+        see what a group did lately, or is stuck in        cdp_group_records, cdp_group_dump, .dump_path
+        see every setting and link                         cdp_describe
+        get the same bits whatever the sizes               .reproducible
+        choose algorithms                                  .choices
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one)
         CDP_IMPLEMENTATION     off       this file holds the implementation; CDP_CORE_IMPLEMENTATION: of cdp.h alone
@@ -446,6 +450,8 @@ typedef struct cdp_transport {
     /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round `where->round`; `where->text`
        describes the call. peer -1: not any more. What others need to find out who keeps whom waiting. Must not block. */
     void (*blocked)(void *self, const cdp_error *where);
+    /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses, whether it stands. */
+    void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
     void (*destroy)(void *self);
 } cdp_transport;
 
@@ -474,6 +480,15 @@ CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
 
 /* ---- >>group ---------------------------------------------------------------------------------------------------- */
 
+/* Which algorithm runs: the first row that fits an operation, the caller's rows before the built-in ones, which
+   cdp_describe() lists. Rows must be the same on all ranks; where they are not, the first operation that differs says so. */
+typedef struct cdp_choice {
+    cdp_coll_kind kind;
+    const char *algorithm;     /* required, as cdp_describe() spells it */
+    uint64_t max_bytes;        /* of the vector, or of the parts of all ranks together (default: any) */
+    uint32_t max_ranks;        /* (default: any) */
+} cdp_choice;
+
 /* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one group run in the order in
    which they are called, which must be the same on every rank; the first message of each carries what was called, so
    ranks that differ all get an error. */
@@ -491,12 +506,19 @@ typedef struct cdp_group_desc {
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
     bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
+    bool reproducible;         /* reductions whose bits depend on each rank's numbers alone: neither on counts,  */
+                               /* small_bytes, piece_bytes and buckets, nor on the transport                     */
+    const cdp_choice *choices; /* rows before the built-in table of algorithms; read at creation                 */
+    uint32_t choice_count;
+    uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
+    const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
+                               /* (default: nothing is written)                                                  */
     const cdp_os *os;          /* (default: cdp_os_default())                                                    */
     cdp_logger logger;         /* (default: warnings and errors to stderr)                                       */
 } cdp_group_desc;
 
 /* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
-   Errors: INVALID (rank, world size, no way to reach the others), NOMEM, IO (no thread). */
+   Errors: INVALID (rank, world size, no way to reach the others, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it, all with the same list:
@@ -532,6 +554,35 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread, any time, any
    number of times; the first reason wins. Does not wait for anybody. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
+
+/* What the group remembers of an operation: always on, in memory of a fixed size. Times are of os->now_ns. */
+typedef enum cdp_record_state { CDP_RECORD_QUEUED, CDP_RECORD_RUNNING, CDP_RECORD_DONE, CDP_RECORD_FAILED } cdp_record_state;
+typedef struct cdp_record {
+    uint64_t seq;              /* its number in the group, from 1 */
+    cdp_record_state state;
+    cdp_coll_kind kind;
+    cdp_dtype dtype;
+    cdp_reduce op;
+    uint32_t root;             /* for a message: its tag */
+    uint64_t count;            /* elements as the operation counts them; 0: uneven parts */
+    const char *algorithm;     /* NULL while QUEUED */
+    uint32_t round, rounds;    /* where it is, or ended */
+    int32_t waits_for;         /* RUNNING and FAILED: the rank in the world that it needs something from, else -1 */
+    uint64_t start_ns, end_ns; /* 0: not yet */
+} cdp_record;
+
+/* The group's last operations, oldest first, those that are still queued included: at most `max` of the newest. Returns how
+   many. Any thread, any time, also after a failure. */
+CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max);
+
+/* Write all that this rank knows as JSON: its groups, their failures, the last operations of each and whom they wait for.
+   examples/who_is_stuck.c reads the files of all ranks and says who keeps whom waiting. Any thread, any time.
+   Errors: IO (the file), NOMEM, UNSUPPORTED (CDP_NO_STDIO). */
+CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
+
+/* Every setting with its value and where it came from, the table of algorithms, and the link to each rank, as text for a
+   reader. Returns the length, which is below `size`: what does not fit is cut (4 KB and 100 bytes per rank are enough). Any thread. */
+CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 
 /* Let communication advance, for programs without a progress thread: returns after at most about `budget_us`
    microseconds (0: one look), or as soon as nothing is in flight. Any thread. Returns cdp_group_status(). */
@@ -1870,6 +1921,7 @@ CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
 }
 
 CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
+CDP__PRIVATE bool cdp__kind_has_parts(cdp_coll_kind k) { return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL; }
 CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) { return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER; }
 CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) { return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16; }
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) { return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t); }
@@ -2107,6 +2159,7 @@ typedef struct cdp__shape {
 typedef struct cdp__algo {
     const char *name;
     cdp_coll_kind kind;
+    bool fixed; /* the bits of the result depend on the inputs alone: not on counts, nor on where in a message an element lies */
     uint32_t (*rounds)(const cdp__shape *s);                                             /* equal on all ranks */
     uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);   /* returns the number of steps */
     uint64_t (*tmp_len)(const cdp__shape *s);                                            /* elements of TMP */
@@ -2380,6 +2433,121 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     return m;
 }
 
+/* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is combined along the same tree
+   over the ranks (that of recursive doubling), whatever its place, and so whatever the message that it travels in. In waves,
+   each rank collects everybody's slice of its own part in scratch, one slot per rank, and combines the slots; then the parts
+   go round the ring, or to the root. As many bytes on the wire as a ring. */
+#ifndef CDP__WAVE
+#define CDP__WAVE 32768u /* elements of a slot; fewer for many ranks, more for huge messages */
+#endif
+#define CDP__TREE_STEPS 2u /* in one round */
+
+CDP__CALLED cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
+}
+
+/* How many waves, and the elements of a slot. */
+CDP__CALLED uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
+    uint64_t longest = cdp__fixed_part(s, 0).len;
+    uint32_t i;
+    for (i = 1; i < s->size && s->in_offs; ++i) longest = cdp__max(longest, cdp__fixed_part(s, i).len);
+    *slot = cdp__max(cdp__min(CDP__WAVE, (32u * CDP__WAVE - 1) / s->size + 1), (longest + 1023) / 1024);
+    return (uint32_t)((longest + *slot - 1) / *slot);
+}
+
+CDP__CALLED cdp__span cdp__fixed_slice(const cdp__shape *s, uint32_t i, uint64_t at, uint64_t slot) {
+    cdp__span p = cdp__fixed_part(s, i);
+    at = cdp__min(at, p.len);
+    p.off += at;
+    p.len = cdp__min(p.len - at, slot);
+    return p;
+}
+
+/* TMP: what is worked on where that may not be OUT, then the slots. */
+CDP__CALLED uint64_t cdp__fixed_work_len(const cdp__shape *s) {
+    return s->kind == CDP_COLL_REDUCE ? cdp__reduce_tmp(s) : s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s) : 0;
+}
+
+CDP__PRIVATE uint64_t cdp__fixed_tmp(const cdp__shape *s) {
+    uint64_t slot;
+    const uint32_t waves = cdp__fixed_waves(s, &slot);
+    return cdp__fixed_work_len(s) + (waves && s->size > 1 ? s->size * slot : 0);
+}
+
+CDP__PRIVATE uint32_t cdp__fixed_wave_rounds(const cdp__shape *s) { return s->size - 1 + (s->size - 1 + CDP__TREE_STEPS - 1) / CDP__TREE_STEPS; }
+
+CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
+    uint64_t slot;
+    const uint32_t last = s->kind == CDP_COLL_REDUCE_SCATTER ? 0 : s->size - 1;
+    return 1 + (s->size > 1 ? cdp__fixed_waves(s, &slot) * cdp__fixed_wave_rounds(s) + last : 0);
+}
+
+/* Step t of the n-1 of the tree: which slot is combined with which, the lower rank's on the left. */
+CDP__CALLED cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, uint64_t len) {
+    const cdp__fold f = cdp__fold_of(s);
+    uint32_t level = 0, into = 2 * t + 1, from = 2 * t;
+    cdp__step step;
+    if (t >= f.extra) {
+        for (t -= f.extra; t >= 1u << (f.bits - 1 - level); ++level) t -= 1u << (f.bits - 1 - level);
+        into = t << (level + 1);
+        from = into + (1u << level);
+        into = into < f.extra ? 2 * into + 1 : into + f.extra;
+        from = from < f.extra ? 2 * from + 1 : from + f.extra;
+    }
+    step = cdp__step_make(CDP__REDUCE, -1, CDP__TMP, CDP__TMP, slots + from * slot, slots + into * slot, len);
+    step.flags = from < into ? CDP__SRC_FIRST : 0;
+    return step;
+}
+
+/* Round k of the wave that begins at element `at` of every part. */
+CDP__CALLED uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n, here = (r + 2 * n - k - 1) % n;
+    const uint64_t slots = cdp__fixed_work_len(s);
+    const cdp__span own = cdp__fixed_slice(s, r, at, slot);
+    const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER;
+    const uint64_t result = scatter && !s->in_place ? at : own.off;
+    uint32_t m = 0, t;
+    if (k < n - 1) {
+        out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
+        out[m++] = cdp__step_make(CDP__RECV, (int32_t)here, 0, CDP__TMP, 0, slots + here * slot, own.len);
+        if (k == 0) out[m++] = cdp__step_make(CDP__COPY, -1, work, CDP__TMP, own.off, slots + r * slot, own.len);
+        return m;
+    }
+    for (t = (k - (n - 1)) * CDP__TREE_STEPS; t < n - 1 && m < CDP__TREE_STEPS; ++t) out[m++] = cdp__fixed_tree_step(s, t, slots, slot, own.len);
+    if (t < n - 1) return m;
+    out[m] = cdp__step_make(CDP__COPY, -1, CDP__TMP, scatter ? (uint8_t)CDP__OUT : work, out[m - 1].dst_off, result, own.len);
+    if (s->op == CDP_REDUCE_AVG) out[m + 1] = cdp__step_make(CDP__DIVIDE, -1, 0, out[m].dst, 0, result, own.len), ++m;
+    return m + 1;
+}
+
+CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
+    const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
+    uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
+    cdp__span all = cdp__first(s->count);
+    uint64_t slot;
+    uint32_t from, waves;
+    if (s->kind == CDP_COLL_REDUCE_SCATTER) {
+        all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+        work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine; /* only scaled input is copied */
+        if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
+    }
+    if (k == 0) return cdp__bring(s, mine, all, work, 0, out);
+    waves = cdp__fixed_waves(s, &slot);
+    if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, work, out);
+    k -= waves * per;
+    if (s->kind == CDP_COLL_ALLREDUCE) {
+        out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, (r + n - k) % n));
+        out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (r + 2 * n - k - 1) % n));
+        return 2;
+    }
+    from = (s->root + k + 1) % n;
+    if (r == s->root) out[0] = cdp__step_recv(from, work, cdp__part(s, from));
+    else if (r == from) out[0] = cdp__step_send(s->root, work, cdp__part(s, from));
+    else return 0;
+    return 1;
+}
+
 CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, to = (s->rank + k) % n, from = (s->rank + n - k) % n;
     const cdp__span there = cdp__block_of(s, s->in_offs, to), here = cdp__block_of(s, s->out_offs, from);
@@ -2404,38 +2572,69 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are --------------------------------------- */
 
-enum { CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE, CDP__PAIRWISE, CDP__DIRECT, CDP__ALGO_COUNT };
+enum {
+    CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
+    CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__ALGO_COUNT
+};
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
     static const cdp__algo table[CDP__ALGO_COUNT] = {
-        {"ring", CDP_COLL_ALLREDUCE, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
-        {"recursive doubling", CDP_COLL_ALLREDUCE, cdp__doubling_rounds, cdp__doubling_round, cdp__doubling_tmp},
-        {"binomial tree", CDP_COLL_BROADCAST, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-        {"ring", CDP_COLL_ALLGATHER, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
-        {"dissemination", CDP_COLL_BARRIER, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
-        {"binomial tree", CDP_COLL_REDUCE, cdp__reduce_tree_rounds, cdp__reduce_tree_round, cdp__reduce_tmp},
-        {"ring", CDP_COLL_REDUCE, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
-        {"linear", CDP_COLL_GATHER, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"linear", CDP_COLL_SCATTER, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"pairwise", CDP_COLL_REDUCE_SCATTER, cdp__gather_rounds, cdp__scatter_reduce_round, cdp__pairwise_tmp},
-        {"pairwise", CDP_COLL_ALLTOALL, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
-        {"direct", CDP_COLL_SEND, cdp__log_rounds, cdp__tree_round, cdp__no_tmp}, /* a broadcast between two */
+        {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
+        {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round, cdp__doubling_tmp},
+        {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+        {"ring", CDP_COLL_ALLGATHER, true, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
+        {"dissemination", CDP_COLL_BARRIER, true, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
+        {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round, cdp__reduce_tmp},
+        {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
+        {"linear", CDP_COLL_GATHER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+        {"linear", CDP_COLL_SCATTER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+        {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round, cdp__pairwise_tmp},
+        {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
+        {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp}, /* a broadcast between two */
+        {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+        {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+        {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     };
     return i < CDP__ALGO_COUNT ? &table[i] : NULL;
 }
 
-CDP__PRIVATE uint32_t cdp__select(cdp_coll_kind kind, uint64_t bytes, uint64_t small_bytes) {
-    switch (kind) {
-    case CDP_COLL_ALLREDUCE: return bytes <= small_bytes ? CDP__DOUBLING : CDP__RING;
-    case CDP_COLL_BROADCAST: return CDP__TREE;
-    case CDP_COLL_ALLGATHER: return CDP__GATHER;
-    case CDP_COLL_REDUCE: return bytes <= small_bytes ? CDP__REDUCE_TREE : CDP__REDUCE_RING;
-    case CDP_COLL_GATHER: return CDP__LINEAR_GATHER;
-    case CDP_COLL_SCATTER: return CDP__LINEAR_SCATTER;
-    case CDP_COLL_REDUCE_SCATTER: return CDP__PAIRWISE_REDUCE;
-    case CDP_COLL_ALLTOALL: return CDP__PAIRWISE;
-    case CDP_COLL_SEND: return CDP__DIRECT;
-    default: return CDP__DISSEMINATION;
+#define CDP__SMALL UINT64_MAX /* in a row: the group's small_bytes */
+
+typedef struct cdp__row { /* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
+    uint64_t max_bytes;
+    uint32_t max_ranks;
+    uint8_t algo;
+} cdp__row;
+
+/* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
+CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
+    static const cdp__row table[] = {
+        {CDP__SMALL, 0, CDP__DOUBLING}, {0, 0, CDP__RING},           {0, 0, CDP__FIXED_ALLREDUCE}, {0, 0, CDP__TREE},    {0, 0, CDP__GATHER},
+        {CDP__SMALL, 0, CDP__REDUCE_TREE}, {0, 0, CDP__REDUCE_RING}, {0, 0, CDP__FIXED_REDUCE},   {0, 0, CDP__LINEAR_GATHER}, {0, 0, CDP__LINEAR_SCATTER},
+        {0, 0, CDP__PAIRWISE_REDUCE}, {0, 0, CDP__FIXED_SCATTER},  {0, 0, CDP__PAIRWISE},        {0, 0, CDP__DISSEMINATION},    {0, 0, CDP__DIRECT},
+    };
+    return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
+}
+
+/* What the choice depends on; equal on all ranks. */
+typedef struct cdp__choosing {
+    const cdp__row *rows; /* the caller's own */
+    uint32_t row_count;
+    uint64_t small_bytes;
+    bool reproducible;    /* only algorithms whose bits depend on the inputs alone */
+} cdp__choosing;
+
+/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. */
+CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks) {
+    uint32_t i;
+    for (i = 0;; ++i) {
+        const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
+        const cdp__algo *a;
+        CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
+        a = cdp__algo_at(row->algo);
+        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks)) continue;
+        if (row->max_bytes && bytes > (row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes)) continue;
+        return row->algo;
     }
 }
 
@@ -2613,10 +2812,18 @@ typedef struct cdp__mux {
     uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
     uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
     int32_t spin_luck; /* whether looking before sleeping has paid off lately */
+    cdp__choosing choosing;
+    cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
 } cdp__mux;
 /* ---- >>exec: runs round functions over streams ----------------------------------------------------------------------------- */
 
-#define CDP__PAST 8u /* calls that are remembered, for the text of a mismatch that shows only later */
+/* What is remembered of an operation: for the text of a mismatch that shows only later, and for cdp_group_records(). */
+typedef struct cdp__past {
+    cdp__frame call;
+    uint64_t start_ns, end_ns;
+    uint32_t round, rounds;
+} cdp__past;
+#define CDP__LANE_RECORDS 8u
 
 /* One message of the running round. */
 typedef struct cdp__move {
@@ -2688,7 +2895,7 @@ struct cdp_group {
     const cdp__algo *algo;
     cdp__shape shape;
     cdp__frame call; /* what this rank's frames say */
-    cdp__frame past[CDP__PAST]; /* what they said lately, by sequence number */
+    cdp__past *past;        /* desc.records of them, by sequence number */
     uint32_t round, rounds, move_count, step_count;
     cdp__step steps[CDP__ROUND_MAX];
     cdp__move moves[CDP__ROUND_MAX];
@@ -3211,8 +3418,10 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
     cdp__exec_take_abort(g, p, &cause);
 }
 
+CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) { return &g->past[seq % g->desc.records]; }
+
 CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
-    const cdp__frame *past = &g->past[theirs->seq % CDP__PAST], *ours = past->seq == theirs->seq ? past : &g->call;
+    const cdp__frame *past = &cdp__past_at(g, theirs->seq)->call, *ours = past->seq == theirs->seq ? past : &g->call;
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp__frame_text(ours, here, sizeof here);
@@ -3288,7 +3497,7 @@ CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
     cdp__frame f;
     if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0 && cdp__exec_recv_head(g, p, &f) > 0) {
         if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
-        else if (f.seq <= g->call.seq && !cdp__frame_same_call(&g->past[f.seq % CDP__PAST], &f)) cdp__exec_mismatch(g, p, &f);
+        else if (f.seq <= g->call.seq && !cdp__frame_same_call(&cdp__past_at(g, f.seq)->call, &f)) cdp__exec_mismatch(g, p, &f);
         if (g->health != CDP__HEALTHY) return;
     }
     cdp__group_fail(g, &e);
@@ -3442,10 +3651,38 @@ CDP__PRIVATE bool cdp__exec_need_tmp(cdp_group *g, uint64_t bytes) {
 
 CDP__PRIVATE uint64_t cdp__exec_long_ns(const cdp__op *op) { return cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS; }
 
+/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by rank, count as many. */
+CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
+    const cdp_request *rq = &op->rq;
+    const uint32_t n = g->desc.world_size;
+    const uint64_t size = cdp_dtype_size(rq->dtype);
+    if (rq->in_counts && rq->out_counts) return UINT64_MAX;
+    if (rq->in_counts) return op->offs[n] * size;
+    if (rq->out_counts) return op->offs[2 * n + 1] * size;
+    return rq->count * size * (cdp__kind_has_parts(rq->kind) ? n : 1);
+}
+
+CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
+    const cdp_request *rq = &op->rq;
+    cdp__frame f;
+    memset(&f, 0, sizeof f);
+    f.type = CDP__FRAME_DATA;
+    f.kind = (uint8_t)rq->kind;
+    f.dtype = (uint8_t)rq->dtype;
+    f.op = (uint8_t)rq->op;
+    f.algo = (uint8_t)cdp__select(&g->mux->choosing, rq->kind, cdp__op_bytes(g, op), g->desc.world_size);
+    f.seq = op->seq;
+    f.count = op->parts ? 0 : rq->count;
+    f.parts = op->parts;
+    f.root = rq->kind == CDP_COLL_SEND ? g->tag : rq->root;
+    return f;
+}
+
 CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_request *rq = &op->rq;
     cdp__shape *s = &g->shape;
+    cdp__past *past;
     g->elem = cdp_dtype_size(rq->dtype);
     s->kind = rq->kind;
     s->op = rq->op;
@@ -3456,22 +3693,16 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->in_place = !rq->in || rq->in == rq->out;
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
-    memset(&g->call, 0, sizeof g->call);
-    g->call.type = CDP__FRAME_DATA;
-    g->call.kind = (uint8_t)rq->kind;
-    g->call.dtype = (uint8_t)rq->dtype;
-    g->call.op = (uint8_t)rq->op;
-    g->call.algo = (uint8_t)cdp__select(rq->kind, rq->count * g->elem, g->desc.small_bytes);
-    g->call.seq = op->seq;
-    g->call.count = op->parts ? 0 : rq->count;
-    g->call.parts = op->parts;
-    g->call.root = rq->kind == CDP_COLL_SEND ? g->tag : rq->root;
-    g->past[op->seq % CDP__PAST] = g->call;
+    g->call = cdp__op_frame(g, op);
+    past = cdp__past_at(g, op->seq);
+    memset(past, 0, sizeof *past);
+    past->call = g->call;
     g->algo = cdp__algo_at(g->call.algo);
     g->round = g->step_count = g->move_count = 0;
     g->rounds = g->algo->rounds(s);
     g->running = true;
-    op->start_ns = g->os->now_ns(g->os->user);
+    past->rounds = g->rounds;
+    past->start_ns = op->start_ns = g->os->now_ns(g->os->user);
     g->long_ns = op->start_ns + cdp__exec_long_ns(op);
     g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
     if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
@@ -3494,15 +3725,17 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
 
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     const cdp__op op = *cdp__exec_head(g);
+    const uint64_t now = g->os->now_ns(g->os->user);
     uint32_t i;
     cdp__exec_say_blocked(g, -1);
     g->running = false;
     g->completed = op.seq;
+    cdp__past_at(g, op.seq)->end_ns = now;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
     g->soonest_ns = CDP__NEVER;
     for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
-    if (op.done) op.done(op.user, op.start_ns, g->os->now_ns(g->os->user));
+    if (op.done) op.done(op.user, op.start_ns, now);
     if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
 }
 
@@ -3608,13 +3841,19 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
     return r > 0 ? r : 0;
 }
 
+CDP__CALLED void cdp__group_dump_failed(cdp_group *g);
+
 /* True while there is time, and some peer has not been told, or might still answer with its own ABORT (which empties the
    connection, see cdp__exec_drain). An answer comes at once or not at all: it is awaited for CDP__ANSWER_MS only. */
 CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
-    if (now >= g->settle_ns) g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
     if (g->settle_ns == CDP__NEVER) return false;
+    if (now >= g->settle_ns) { /* whoever cannot be told by now will not be */
+        g->settle_ns = CDP__NEVER;
+        cdp__group_dump_failed(g);
+        return false;
+    }
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (!peer->used && cdp__group_linked(g, p)) peer->used = peer->tell = true; /* it has just come */
@@ -3625,6 +3864,7 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
         more = more || peer->tell || (!peer->heard && now < g->answer_ns) || g->abort_from >= 0;
     }
     if (!more) g->settle_ns = CDP__NEVER;
+    if (!more) cdp__group_dump_failed(g);
     return more;
 }
 
@@ -4061,6 +4301,9 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 256 * 1024), 1u << 30);
     d.spin_us = cdp__def(d.spin_us, 20);
+    d.records = cdp__def(d.records, 32);
+    d.choices = NULL;
+    d.choice_count = 0;
     if (!d.os) d.os = cdp_os_default();
     return d;
 }
@@ -4092,6 +4335,7 @@ CDP__CALLED void cdp__mux_destroy(cdp__mux *m) {
     if (m->cond) os->cond_destroy(os->user, m->cond);
     if (m->park) os->cond_destroy(os->user, m->park);
     cdp__lock_close(&m->lock);
+    cdp__free(os, (void *)(uintptr_t)m->choosing.rows);
     cdp__free(os, m->trunks);
     cdp__free(os, m->stage);
     cdp__free(os, m);
@@ -4162,6 +4406,7 @@ CDP__CALLED void cdp__group_free(cdp_group *g) {
     uint32_t i;
     for (i = 0; g->queue && i < g->queue_room; ++i) cdp__free(os, g->queue[i].offs);
     for (i = 0; g->peers && i < g->desc.world_size; ++i) cdp__free(os, g->peers[i].stream.early);
+    cdp__free(os, g->past);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
     cdp__free(os, g->tmp);
@@ -4206,7 +4451,8 @@ CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, 
     g->queue_room = channel == CDP__WORLD_CHANNEL ? 64 : 8;
     g->peers = (cdp__peer *)cdp__alloc_zero(m->os, desc->world_size * sizeof *g->peers);
     g->queue = (cdp__op *)cdp__alloc_zero(m->os, g->queue_room * sizeof *g->queue);
-    if (!g->peers || !g->queue) {
+    g->past = (cdp__past *)cdp__alloc_zero(m->os, g->desc.records * sizeof *g->past);
+    if (!g->peers || !g->queue || !g->past) {
         cdp__group_free(g);
         return NULL;
     }
@@ -4219,6 +4465,35 @@ CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, 
     m->groups = g;
     cdp__group_take_orphans(g);
     return g;
+}
+
+/* The caller's rows, names looked up. */
+CDP__CALLED cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) {
+    cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
+    uint32_t i, a;
+    m->choosing.rows = rows;
+    m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
+    m->choosing.reproducible = desc->reproducible;
+    if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
+    if (desc->choice_count && !desc->choices) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
+    for (i = 0; i < desc->choice_count; ++i) {
+        const cdp_choice *c = &desc->choices[i];
+        for (a = 0; a < CDP__ALGO_COUNT && (cdp__algo_at(a)->kind != c->kind || !c->algorithm || strcmp(cdp__algo_at(a)->name, c->algorithm) != 0); ++a) {}
+        if (a == CDP__ALGO_COUNT) {
+            char known[160] = "";
+            cdp__text t = {known, sizeof known, 0};
+            for (a = 0; a < CDP__ALGO_COUNT; ++a)
+                if (cdp__algo_at(a)->kind == c->kind) cdp__text_add(&t, "%s%s", t.used ? ", " : "", cdp__algo_at(a)->name);
+            return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s", i, c->algorithm, cdp_coll_name(c->kind), known);
+        }
+        if (desc->reproducible && !cdp__algo_at(a)->fixed)
+            return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which `reproducible` forbids", i, c->algorithm);
+        rows[i].algo = (uint8_t)a;
+        rows[i].max_bytes = cdp__min(c->max_bytes, CDP__SMALL - 1);
+        rows[i].max_ranks = c->max_ranks;
+    }
+    m->choosing.row_count = desc->choice_count;
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
@@ -4242,10 +4517,12 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         if (t.destroy) t.destroy(t.self);
         return st == CDP_OK ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__trunk) + CDP__STAGE_BYTES) : st;
     }
-    *out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL);
-    if (!*out) {
+    m->given = *desc;
+    st = cdp__choices_read(m, desc);
+    if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL))) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
+    if (st != CDP_OK) {
         cdp__mux_destroy(m);
-        return cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
+        return st;
     }
     if (!m->cond || d.no_thread || d.world_size == 1) return CDP_OK;
     m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m);
@@ -4271,13 +4548,14 @@ CDP__CALLED uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
 }
 
 /* The group of these ranks (in the world). Lock held. NULL: out of memory. */
-CDP__CALLED cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel) {
+CDP__CALLED cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
     uint32_t *own = (uint32_t *)cdp__alloc(parent->os, count * sizeof *own);
     cdp_group *g;
     if (!own) return NULL;
     memcpy(own, world, count * sizeof *own);
     d.world_size = count;
+    d.records = records;
     for (d.rank = 0; own[d.rank] != parent->mux->rank; ++d.rank) {}
     g = cdp__group_make(parent->mux, &d, channel, own);
     if (!g) cdp__free(parent->os, own);
@@ -4307,7 +4585,7 @@ CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint3
     }
     cdp__enter(parent);
     channel = cdp__mux_channel(parent->mux, hash);
-    if (channel) *out = cdp__group_of(parent, world, count, channel);
+    if (channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
     cdp__leave(parent);
     cdp__free(parent->os, world);
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
@@ -4707,7 +4985,7 @@ CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t t
     channel = cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
     for (lane = g->mux->groups; lane; lane = lane->next)
         if (lane->channel == channel) return lane;
-    lane = cdp__group_of(g, world, 2, channel);
+    lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
     if (!lane) return NULL;
     lane->parent = cdp__group_top(g);
     lane->tag = tag;
@@ -4820,6 +5098,200 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
 }
 
 CDP__UNHURRIED_BEGIN
+
+/* ---- >>recorder: what a group remembers, and what it is set to, in words -------------------------------------------------------- */
+
+/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
+CDP__CALLED bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
+    const cdp__past *past = cdp__past_at(g, seq);
+    const bool begun = past->call.seq == seq;
+    const cdp__move *late = cdp__exec_late(g);
+    cdp__frame call;
+    if (!begun && (seq <= g->completed || seq > g->issued)) return false;
+    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - g->completed - 1)) % g->queue_room]);
+    memset(r, 0, sizeof *r);
+    r->seq = seq;
+    r->kind = (cdp_coll_kind)call.kind;
+    r->dtype = (cdp_dtype)call.dtype;
+    r->op = (cdp_reduce)call.op;
+    r->root = call.root;
+    r->count = call.count;
+    r->waits_for = -1;
+    if (!begun) return true;
+    r->algorithm = cdp__algo_at(call.algo)->name;
+    r->rounds = r->round = past->rounds;
+    r->start_ns = past->start_ns;
+    r->end_ns = past->end_ns;
+    r->state = CDP_RECORD_DONE;
+    if (seq <= g->completed) return true;
+    r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
+    r->round = g->round;
+    if (late) r->waits_for = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
+    return true;
+}
+
+CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
+    cdp_record r;
+    uint64_t seq;
+    uint32_t n = 0, i;
+    if (!g || !out) return 0;
+    cdp__enter(g);
+    for (seq = g->issued; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
+    cdp__leave(g);
+    for (i = 0; i < n / 2; ++i) {
+        r = out[i];
+        out[i] = out[n - 1 - i];
+        out[n - 1 - i] = r;
+    }
+    return n;
+}
+
+#ifndef CDP_NO_STDIO
+/* JSON straight into a file; errors show at the end. */
+CDP__CALLED void cdp__json_text(FILE *f, const char *s) {
+    fputc('"', f);
+    for (; *s; ++s) {
+        if (*s == '"' || *s == '\\') fputc('\\', f);
+        if ((unsigned char)*s >= ' ') fputc(*s, f);
+    }
+    fputc('"', f);
+}
+
+CDP__CALLED void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
+    static const char *const states[] = {"queued", "running", "done", "failed"};
+    fprintf(f, "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"count\": %llu", (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
+            cdp_dtype_name(r->dtype), (unsigned long long)r->count);
+    if (cdp__kind_reduces(r->kind)) fprintf(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
+    fprintf(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
+    if (r->algorithm) fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu", r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
+    if (r->end_ns) fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
+    if (r->waits_for >= 0) fprintf(f, ", \"waits_for\": %d", (int)r->waits_for);
+    fputc('}', f);
+}
+
+CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+    static const char *const health[] = {"healthy", "settling", "failed"};
+    const char *comma = "";
+    cdp_record r;
+    uint64_t seq;
+    uint32_t p;
+    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [", (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : g->parent ? "messages" : "group");
+    for (p = 0; p < g->desc.world_size; ++p) fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    fprintf(f, "], \"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health], (unsigned long long)g->issued, (unsigned long long)g->completed);
+    if (g->health != CDP__HEALTHY) {
+        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": ", cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
+        cdp__json_text(f, g->error.text);
+        fputc('}', f);
+    }
+    fprintf(f, ", \"operations\": [");
+    for (seq = g->issued > g->desc.records ? g->issued - g->desc.records + 1 : 1; seq <= g->issued; ++seq) {
+        if (!cdp__record_of(g, seq, &r)) continue;
+        fputs(comma, f);
+        cdp__dump_record(f, &r, now);
+        comma = ",";
+    }
+    fprintf(f, "]}");
+}
+
+/* Lock held. */
+CDP__CALLED cdp_status cdp__dump(const cdp__mux *m, const char *path) {
+    FILE *f = fopen(path, "w");
+    const cdp_group *g;
+    bool good;
+    if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
+    fprintf(f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->world_size);
+    for (g = m->groups; g; g = g->next) {
+        cdp__dump_group(f, g, m->os->now_ns(m->os->user));
+        if (g->next) fputc(',', f);
+    }
+    fprintf(f, "\n]}\n");
+    good = !ferror(f);
+    if (fclose(f) != 0) good = false;
+    return good ? CDP_OK : cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
+}
+#endif
+
+CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
+    cdp_status st;
+    if (!g || !path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs a group and the path of a file");
+#ifdef CDP_NO_STDIO
+    st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
+#else
+    cdp__enter(g);
+    st = cdp__dump(g->mux, path);
+    cdp__leave(g);
+#endif
+    return st;
+}
+
+/* Its failure is final and has been passed on: leave what is known for whoever looks for the cause. Lock held. */
+CDP__CALLED void cdp__group_dump_failed(cdp_group *g) {
+#ifndef CDP_NO_STDIO
+    const cdp_error before = *cdp_last_error();
+    char path[512];
+    if (!g->desc.dump_path || g->parent) return;
+    cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->mux->rank);
+    if (cdp__dump(g->mux, path) != CDP_OK) cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
+    *cdp__error_slot() = before;
+#else
+    (void)g;
+#endif
+}
+
+CDP__CALLED void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
+    const cdp__choosing *c = &g->mux->choosing;
+    uint32_t kind, i;
+    cdp__text_add(t, "algorithms (the first row that fits):\n");
+    for (kind = CDP_COLL_NONE + 1; kind < CDP_COLL_COUNT; ++kind)
+        for (i = 0;; ++i) {
+            const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
+            const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
+            if (!row) break;
+            if (a->kind != (cdp_coll_kind)kind) continue;
+            cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
+            if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)(row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes));
+            if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
+            cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
+        }
+}
+
+CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    const cdp_group_desc *d, *given;
+    uint32_t p;
+    if (!g || !out || !size) return 0;
+    cdp__enter(g);
+    d = &g->desc;
+    given = &g->mux->given;
+#define CDP__SAY(name, unit) cdp__text_add(&t, "  %s = %llu%s (%s)\n", #name, (unsigned long long)d->name, unit, given->name ? "set" : "default")
+    cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR, CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
+    if (g->world) cdp__text_add(&t, ", rank %u of %u in the world", g->mux->rank, g->mux->world_size);
+    cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued, (unsigned long long)g->completed);
+    cdp__text_add(&t, "settings:\n");
+    CDP__SAY(timeout_ms, " ms");
+    CDP__SAY(small_bytes, "");
+    CDP__SAY(piece_bytes, "");
+    CDP__SAY(spin_us, " us");
+    CDP__SAY(no_spin, "");
+    CDP__SAY(no_thread, "");
+    CDP__SAY(reproducible, "");
+    CDP__SAY(records, "");
+#undef CDP__SAY
+    cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
+    cdp__describe_choices(g, &t);
+    cdp__text_add(&t, "links:\n");
+    for (p = 0; p < d->world_size; ++p) {
+        const cdp_transport *link = &g->mux->transport;
+        const uint32_t peer = cdp__world_rank(g, p);
+        char words[160] = "";
+        if (p == d->rank) continue;
+        if (link->describe) link->describe(link->self, peer, words, sizeof words);
+        else cdp__format(words, sizeof words, "%s", !link->linked ? "a transport that does not describe itself" : cdp__group_linked(g, p) ? "connected" : "not used yet");
+        cdp__text_add(&t, "  rank %u: %s\n", peer, words);
+    }
+    cdp__leave(g);
+    return t.used;
+}
 
 /* ---- >>bucket (pure): which parameters travel together ---------------------------------------------------------------------- */
 
