@@ -100,6 +100,11 @@ typedef struct cdp_tcp_desc {
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
+    bool reproducible;         /* likewise on all ranks */
+    const cdp_choice *choices; /* likewise */
+    uint32_t choice_count;
+    uint32_t records;
+    const char *dump_path;
     const cdp_os *os;
     cdp_logger logger;
 } cdp_tcp_desc;
@@ -1259,6 +1264,11 @@ CDP__CALLED cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.spin_us = d->spin_us;
     g.no_spin = d->no_spin;
     g.no_thread = d->no_thread;
+    g.reproducible = d->reproducible;
+    g.choices = d->choices;
+    g.choice_count = d->choice_count;
+    g.records = d->records;
+    g.dump_path = d->dump_path;
     g.os = d->os;
     g.logger = d->logger;
     return g;

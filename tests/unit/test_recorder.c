@@ -329,6 +329,119 @@ TEST(without_it_they_depend_on_the_sizes) {
     world_close(&w);
 }
 
+/* ---- who is stuck ---- */
+
+#define main who_is_stuck_main
+#include "../../examples/who_is_stuck.c"
+#undef main
+
+/* What the example says of these dumps. */
+static const char *verdict(char paths[][64], uint32_t n) {
+    static char text[16384];
+    char *argv[RANKS_MAX + 1] = {"who_is_stuck"}, out[64];
+    const int saved = dup(1);
+    uint32_t i;
+    for (i = 0; i < n; ++i) argv[i + 1] = paths[i];
+    snprintf(out, sizeof out, "/tmp/cdp_verdict_%d", (int)getpid());
+    fflush(stdout);
+    if (!freopen(out, "w", stdout)) abort();
+    (void)who_is_stuck_main((int)n + 1, argv);
+    fflush(stdout);
+    dup2(saved, 1);
+    close(saved);
+    snprintf(text, sizeof text, "%s", read_all(out));
+    unlink(out);
+    return text;
+}
+
+typedef struct scene {
+    cdp_group *g[4];
+    cdp_work work[4][4];
+    float x[4][4][8];
+} scene;
+
+/* A scene on four polled ranks: what has been called is moved as far as it goes; then everybody dumps but those in `silent`. */
+static const char *played(void (*play)(scene *), uint32_t silent) {
+    static scene s;
+    const cdp_group_desc like = {.no_thread = true, .logger = {.level = CDP_LOG_SILENT}};
+    static char text[16384];
+    char paths[4][64];
+    uint32_t r, i, n = 0;
+    world w;
+    memset(&s, 0, sizeof s);
+    if (!world_open(&w, 4, &like, 0)) return "";
+    memcpy(s.g, w.group, sizeof s.g);
+    play(&s);
+    for (i = 0; i < 400; ++i) (void)cdp_poll(s.g[i % 4], 0);
+    for (r = 0; r < 4; ++r) {
+        snprintf(paths[n], sizeof paths[n], "/tmp/cdp_scene_%d.%u.json", (int)getpid(), r);
+        if (!(silent >> r & 1)) T_EQ(CDP_OK, cdp_group_dump(s.g[r], paths[n++]));
+    }
+    snprintf(text, sizeof text, "%s", verdict(paths, n));
+    for (r = 0; r < n; ++r) unlink(paths[r]);
+    world_close(&w);
+    return text;
+}
+
+static void play_all(scene *s, uint32_t but, uint32_t k, uint64_t count) {
+    uint32_t r;
+    for (r = 0; r < 4; ++r)
+        if (r != but) T_EQ(CDP_OK, cdp_allreduce_async(s->g[r], NULL, s->x[r][k], count, CDP_DTYPE_F32, CDP_REDUCE_SUM, &s->work[r][k]));
+}
+
+static void play_one_is_missing(scene *s) {
+    play_all(s, 9, 0, 8);
+    play_all(s, 2, 1, 8);
+}
+
+static void play_mismatch(scene *s) {
+    play_all(s, 9, 0, 8);
+    play_all(s, 3, 1, 8);
+    T_EQ(CDP_OK, cdp_broadcast_async(s->g[3], s->x[3][1], 8, CDP_DTYPE_F32, 0, &s->work[3][1]));
+}
+
+static void play_chain(scene *s) {
+    T_EQ(CDP_OK, cdp_recv_async(s->g[0], s->x[0][0], 8, CDP_DTYPE_F32, 1, 5, &s->work[0][0]));
+    T_EQ(CDP_OK, cdp_recv_async(s->g[1], s->x[1][0], 8, CDP_DTYPE_F32, 3, 6, &s->work[1][0]));
+    T_EQ(CDP_OK, cdp_recv_async(s->g[3], s->x[3][0], 8, CDP_DTYPE_F32, 2, 7, &s->work[3][0]));
+}
+
+static void play_circle(scene *s) {
+    play_chain(s);
+    T_EQ(CDP_OK, cdp_recv_async(s->g[2], s->x[2][0], 8, CDP_DTYPE_F32, 0, 8, &s->work[2][0]));
+}
+
+static void play_well(scene *s) { play_all(s, 9, 0, 8); }
+
+static bool says(const char *text, const char *words) {
+    if (strstr(text, words)) return true;
+    printf("  \"%s\" is missing in:\n%s", words, text);
+    return false;
+}
+
+TEST(who_is_stuck_finds_the_cause) {
+    T(says(played(play_one_is_missing, 0), "waits for nobody: it does something else than communicate, or has ended\n  cause: rank 2\n"));
+    T(says(played(play_one_is_missing, 1u << 2), "left no dump: it has crashed, is stopped, or was not asked\n  cause: rank 2\n"));
+    T(says(played(play_mismatch, 0), "cause: ranks call different things: rank 0 calls allreduce #2 (8 x f32 sum, root 0), rank 3 calls broadcast #2"));
+    T(says(played(play_chain, 0), "rank 0 waits for rank 1, which waits for rank 3, which waits for rank 2, which waits for nobody"));
+    T(says(played(play_circle, 0), "a circle"));
+    T(says(played(play_well, 0), "nobody waits for anybody\n"));
+}
+
+TEST(who_is_stuck_refuses_what_is_no_dump) {
+    static const char *const bad[] = {"", "{", "[]", "{\"cdp_dump\": 1, \"rank\": 0}", "{\"cdp_dump\": 1, \"rank\": 70000, \"groups\": []}", "{\"cdp_dump\": 1, \"rank\": 0, \"groups\": [{}]}", "{\"a\": \"",
+                                      "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["};
+    char path[64], name[] = "who_is_stuck", *argv[] = {name, path};
+    uint32_t i;
+    snprintf(path, sizeof path, "/tmp/cdp_bad_%d", (int)getpid());
+    for (i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        FILE *f = fopen(path, "w");
+        if (f) fputs(bad[i], f), fclose(f);
+        T_EQ(2, who_is_stuck_main(2, argv));
+    }
+    unlink(path);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"records_are_the_last_operations", records_are_the_last_operations, 20},
@@ -340,6 +453,8 @@ int main(int argc, char **argv) {
         {"choices_choose", choices_choose, 20},
         {"wrong_choices_are_refused", wrong_choices_are_refused, 20},
         {"different_choices_are_named", different_choices_are_named, 20},
+        {"who_is_stuck_finds_the_cause", who_is_stuck_finds_the_cause, 20},
+        {"who_is_stuck_refuses_what_is_no_dump", who_is_stuck_refuses_what_is_no_dump, 20},
         {"reproducible_bits_depend_on_the_numbers_alone", reproducible_bits_depend_on_the_numbers_alone, 120},
         {"without_it_they_depend_on_the_sizes", without_it_they_depend_on_the_sizes, 20},
     };
