@@ -2438,9 +2438,9 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
    each rank collects everybody's slice of its own part in scratch, one slot per rank, and combines the slots; then the parts
    go round the ring, or to the root. As many bytes on the wire as a ring. */
 #ifndef CDP__WAVE
-#define CDP__WAVE 32768u /* elements of a slot; fewer for many ranks, more for huge messages */
+#define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
-#define CDP__TREE_STEPS 2u /* in one round */
+#define CDP__TREE_STEPS 3u /* in one round */
 
 CDP__CALLED cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
     return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
@@ -2482,42 +2482,60 @@ CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
     return 1 + (s->size > 1 ? cdp__fixed_waves(s, &slot) * cdp__fixed_wave_rounds(s) + last : 0);
 }
 
-/* Step t of the n-1 of the tree: which slot is combined with which, the lower rank's on the left. */
-CDP__CALLED cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, uint64_t len) {
+/* Where a node of the tree is kept: 2^level numbers of ranks (after folding) from node * 2^level on. What contains this rank's
+   own contribution stays in its place, so the result ends up there; the others stay in the slot of one of their ranks. */
+CDP__CALLED cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint32_t level, uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
-    uint32_t level = 0, into = 2 * t + 1, from = 2 * t;
-    cdp__step step;
-    if (t >= f.extra) {
-        for (t -= f.extra; t >= 1u << (f.bits - 1 - level); ++level) t -= 1u << (f.bits - 1 - level);
-        into = t << (level + 1);
-        from = into + (1u << level);
-        into = into < f.extra ? 2 * into + 1 : into + f.extra;
-        from = from < f.extra ? 2 * from + 1 : from + f.extra;
+    const uint32_t me = f.id < 0 ? s->rank / 2 : (uint32_t)f.id, id = node << level;
+    if (me >> level == node) return own;
+    return cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + (id < f.extra ? 2 * id + 1 : id + f.extra) * slot, own.len);
+}
+
+/* Step t of the n-1 of the tree: into which place which other one is added, the lower ranks on the left. */
+CDP__CALLED cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
+    const cdp__fold f = cdp__fold_of(s);
+    uint32_t level = 0, node = t;
+    cdp__step left = own, right = own, into;
+    bool keep_left;
+    if (t < f.extra) {
+        keep_left = s->rank == 2 * t;
+        left = cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + 2 * t * slot, own.len);
+        right = cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + (2 * t + 1) * slot, own.len);
+        if (s->rank == 2 * t) left = own;
+        if (s->rank == 2 * t + 1) right = own;
+    } else {
+        for (node -= f.extra; node >= 1u << (f.bits - 1 - level); ++level) node -= 1u << (f.bits - 1 - level);
+        left = cdp__fixed_place(s, 2 * node, level, slots, slot, own);
+        right = cdp__fixed_place(s, 2 * node + 1, level, slots, slot, own);
+        keep_left = right.dst != own.dst || right.dst_off != own.dst_off;
     }
-    step = cdp__step_make(CDP__REDUCE, -1, CDP__TMP, CDP__TMP, slots + from * slot, slots + into * slot, len);
-    step.flags = from < into ? CDP__SRC_FIRST : 0;
-    return step;
+    into = keep_left ? left : right;
+    into.src = keep_left ? right.dst : left.dst;
+    into.src_off = keep_left ? right.dst_off : left.dst_off;
+    into.flags = keep_left ? 0 : CDP__SRC_FIRST;
+    return into;
 }
 
 /* Round k of the wave that begins at element `at` of every part. */
 CDP__CALLED uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n, here = (r + 2 * n - k - 1) % n;
     const uint64_t slots = cdp__fixed_work_len(s);
-    const cdp__span own = cdp__fixed_slice(s, r, at, slot);
-    const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER;
-    const uint64_t result = scatter && !s->in_place ? at : own.off;
+    const cdp__span from = cdp__fixed_slice(s, r, at, slot);
+    const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place; /* the own part is to end up elsewhere */
+    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work, from.off, moved ? at : from.off, from.len);
     uint32_t m = 0, t;
     if (k < n - 1) {
         out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
         out[m++] = cdp__step_make(CDP__RECV, (int32_t)here, 0, CDP__TMP, 0, slots + here * slot, own.len);
-        if (k == 0) out[m++] = cdp__step_make(CDP__COPY, -1, work, CDP__TMP, own.off, slots + r * slot, own.len);
+        if (k == 0 && moved) out[m++] = own;
         return m;
     }
-    for (t = (k - (n - 1)) * CDP__TREE_STEPS; t < n - 1 && m < CDP__TREE_STEPS; ++t) out[m++] = cdp__fixed_tree_step(s, t, slots, slot, own.len);
-    if (t < n - 1) return m;
-    out[m] = cdp__step_make(CDP__COPY, -1, CDP__TMP, scatter ? (uint8_t)CDP__OUT : work, out[m - 1].dst_off, result, own.len);
-    if (s->op == CDP_REDUCE_AVG) out[m + 1] = cdp__step_make(CDP__DIVIDE, -1, 0, out[m].dst, 0, result, own.len), ++m;
-    return m + 1;
+    for (t = (k - (n - 1)) * CDP__TREE_STEPS; t < n - 1 && m < CDP__TREE_STEPS; ++t) {
+        out[m] = cdp__fixed_tree_step(s, t, slots, slot, own);
+        out[m++].kind = CDP__REDUCE;
+    }
+    if (t == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, own.dst, 0, own.dst_off, own.len);
+    return m;
 }
 
 CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {

@@ -93,7 +93,7 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
         return true;
     case D_LONGER:
         if (t->src == CDP__TMP && !message) return false; /* between slots of scratch, or over a part that is still to come: harmless */
-        if (t->dst == CDP__TMP && t->kind == CDP__COPY) return false;
+        if (t->kind == CDP__COPY && steps[0].peer >= 0) return false;
         if (t->kind == CDP__DIVIDE) return false; /* spoils an element that the next rounds overwrite: harmless */
         if (t->kind == CDP__COPY && (s->kind == CDP_COLL_ALLTOALL || s->in_place)) return false; /* likewise */
         ++t->len;
@@ -111,7 +111,7 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
     case D_TWICE:
         if ((t->kind == CDP__COPY || !t->len) && !message) return false;
         if (*n == CDP__ROUND_MAX) return false;
-        if (t->kind == CDP__REDUCE && steps[*n - 1].kind != CDP__REDUCE) return false; /* after the result has left the scratch: harmless */
+        if (t->kind == CDP__REDUCE && t->dst == CDP__TMP && d->step + 1 < *n) return false; /* into scratch that has been used already: harmless */
         steps[(*n)++] = *t;
         return true;
     case D_OPERANDS:
@@ -430,7 +430,7 @@ static void fixed_formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t
     const uint64_t part = scatter ? p->shape.count : part_len(p, 0), small = n <= 32 ? 4 : (128 + n - 1) / n;
     const uint64_t slot = part > 1024 * small ? (part + 1023) / 1024 : small, waves = (part + slot - 1) / slot;
     const uint64_t last = scatter ? 0 : p->shape.kind == CDP_COLL_ALLREDUCE ? n - 1 : r != p->shape.root;
-    *rounds = n == 1 ? 1 : 1 + waves * (n - 1 + n / 2) + (scatter ? 0 : n - 1);
+    *rounds = n == 1 ? 1 : 1 + waves * (n - 1 + (n + 1) / 3) + (scatter ? 0 : n - 1);
     *messages = n == 1 ? 0 : waves * (n - 1) + last;
     *elements = scatter ? (n - 1) * part : p->shape.count - part_len(p, r); /* every part but the own one goes to its rank */
     if (p->shape.kind == CDP_COLL_ALLREDUCE && n > 1) *elements += p->shape.count - part_len(p, r + 1); /* and all but the next one's go round */
