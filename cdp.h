@@ -2512,7 +2512,7 @@ CDP__CALLED cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint
     into = keep_left ? left : right;
     into.src = keep_left ? right.dst : left.dst;
     into.src_off = keep_left ? right.dst_off : left.dst_off;
-    into.flags = keep_left ? 0 : CDP__SRC_FIRST;
+    into.flags = (uint8_t)(keep_left ? 0 : CDP__SRC_FIRST);
     return into;
 }
 
