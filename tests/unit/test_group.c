@@ -61,7 +61,7 @@ TEST(polled_in_turn_every_call) {
 
 TEST(polled_in_random_turns_with_all_settings) {
     uint64_t state = 11;
-    for (int run = 0; run < 150; ++run) {
+    for (int run = 0; run < (TEST_OWN_THREADS ? 10 : 150); ++run) {
         static const uint64_t rings[] = {1, 7, 64, 500, 4096, 0}, pieces[] = {1, 13, 48, 1000, 0}, small[] = {1, 100, 1000000};
         cdp_group_desc like = no_thread_desc();
         call calls[20];
