@@ -113,7 +113,8 @@ static const char help_text[] =
     "  --master-addr ADDR  address of the machine with rank 0 (default: 127.0.0.1; required if M > 1)\n"
     "  --master-port PORT  port on it (default: one that is free now; required if M > 1)\n"
     "\n"
-    "Each process finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.\n"
+    "Each process finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the other variables\n"
+    "that torchrun sets in its environment; OMP_NUM_THREADS is 1 unless it is set or there is one process.\n"
     "\n"
     "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. (On a terminal\n"
     "         the ranks are background processes, so that ctrl-C reaches each of them exactly once, through cdprun.)\n"
@@ -176,12 +177,16 @@ static int color_option(const char *text)
 
 static const char *env_option(const char *text)
 {
-    static const char *const own[] = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT" };
+    static const char own[] =
+        " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
+        " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
+        " TORCHELASTIC_ERROR_FILE ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; ++i)
-        if (strlen(own[i]) == (size_t)(eq - text) && strncmp(own[i], text, strlen(own[i])) == 0)
-            usage_error("--env cannot set %s, because cdprun sets it", own[i]);
+    const int len = (int)(eq - text);
+    char name[64];
+    if (snprintf(name, sizeof name, " %.*s ", len, text) < (int)sizeof name && strstr(own, name) != NULL)
+        usage_error("--env cannot set %.*s, because cdprun sets it", len, text);
     return text;
 }
 
@@ -742,13 +747,19 @@ static int rank_of_pid(const job *j, pid_t pid)
     return -1;
 }
 
+static void env_text(const char *name, const char *value)
+{
+    if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
+}
+
 static void env_set(const char *name, int value)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", value);
-    if (setenv(name, text, 1) != 0) fatal("cannot set the environment");
+    env_text(name, text);
 }
 
+/* All that torchrun's workers find: whatever is not set here would reach the ranks from a launcher around this one. */
 static void env_common(const options *o, int port)
 {
     for (int i = 0; i < o->env_count; ++i) {
@@ -756,13 +767,23 @@ static void env_common(const options *o, int port)
         if (name == NULL) fatal("out of memory");
         char *value = strchr(name, '=');
         *value++ = '\0';
-        if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
+        env_text(name, value);
         free(name);
     }
     env_set("WORLD_SIZE", o->n * o->nnodes);
     env_set("LOCAL_WORLD_SIZE", o->n);
+    env_set("GROUP_RANK", o->node_rank);
+    env_set("GROUP_WORLD_SIZE", o->nnodes);
+    env_text("ROLE_NAME", "default");
+    env_set("ROLE_WORLD_SIZE", o->n * o->nnodes);
+    env_text("MASTER_ADDR", o->addr);
     env_set("MASTER_PORT", port);
-    if (setenv("MASTER_ADDR", o->addr, 1) != 0) fatal("cannot set the environment");
+    env_set("TORCHELASTIC_RESTART_COUNT", 0);
+    env_set("TORCHELASTIC_MAX_RESTARTS", 0);
+    env_text("TORCHELASTIC_RUN_ID", "none");
+    env_text("TORCHELASTIC_USE_AGENT_STORE", "False");   /* rank 0 serves the store */
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+    if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_set("OMP_NUM_THREADS", 1);   /* or n ranks use n times the cores */
 }
 
 /* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this puts things right. */
@@ -772,6 +793,7 @@ _Noreturn static void rank_exec(const job *j, int local, pid_t keeper, int out, 
     die_with(keeper);
     signal(SIGCHLD, SIG_DFL);
     env_set("RANK", global_rank(j, local));
+    env_set("ROLE_RANK", global_rank(j, local));
     env_set("LOCAL_RANK", local);
     const bool keep_stdin = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
     const int null = keep_stdin ? 0 : open("/dev/null", O_RDONLY);

@@ -282,6 +282,19 @@ check env-silent "$(cat err)" ""
 "$C" -n2 --nnodes=3 --node-rank 2 --master-addr 10.9.8.7 --master-port 4321 sh -c 'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT' > out
 check env-several-machines "$(sort out)" "[4] 4 0 6 2 10.9.8.7 4321
 [5] 5 1 6 2 10.9.8.7 4321"
+outer() {                                            # as inside a worker of another launcher
+    env TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_ERROR_FILE=/outer/error.json TORCHELASTIC_RESTART_COUNT=7 TORCHELASTIC_MAX_RESTARTS=9 \
+        TORCHELASTIC_RUN_ID=outer GROUP_RANK=5 GROUP_WORLD_SIZE=6 ROLE_RANK=11 ROLE_WORLD_SIZE=12 ROLE_NAME=outer MASTER_PORT=1 MASTER_ADDR=x RANK=3 "$@"
+}
+outer "$C" -n 2 sh -c 'echo $GROUP_RANK $GROUP_WORLD_SIZE $ROLE_RANK $ROLE_WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE' > out
+check env-torchrun "$(sort out)" "[0] 0 1 0 2 default 0 0 none False
+[1] 0 1 1 2 default 0 0 none False"
+check env-outer-error-file "$(outer "$C" -n 1 sh -c 'case $TORCHELASTIC_ERROR_FILE in /outer/*) echo outer ;; *) echo own ;; esac')" "[0] own"
+check env-omp "$(unset OMP_NUM_THREADS; "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort; "$C" -n 1 sh -c 'echo ${OMP_NUM_THREADS-unset}'; OMP_NUM_THREADS=4 "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort)" "[0] 1
+[1] 1
+[0] unset
+[0] 4
+[1] 4"
 check descriptors-not-leaked "$("$C" -n 3 "$H" many-fds | sort)" "[0] 3
 [1] 3
 [2] 3"
