@@ -5222,15 +5222,6 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
 
 #ifndef CDP_NO_STDIO
 /* JSON straight into a file; errors show at the end. */
-CDP__CALLED void cdp__json_text(FILE *f, const char *s) {
-    fputc('"', f);
-    for (; *s; ++s) {
-        if (*s == '"' || *s == '\\') fputc('\\', f);
-        if ((unsigned char)*s >= ' ') fputc(*s, f);
-    }
-    fputc('"', f);
-}
-
 CDP__CALLED void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
     fprintf(f, "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"count\": %llu", (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
@@ -5253,9 +5244,9 @@ CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
     for (p = 0; p < g->desc.world_size; ++p) fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
     fprintf(f, "], \"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health], (unsigned long long)g->issued, (unsigned long long)g->completed);
     if (g->health != CDP__HEALTHY) {
-        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": ", cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_text(f, g->error.text);
-        fputc('}', f);
+        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"", cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
+        cdp__json_put(f, g->error.text);
+        fputs("\"}", f);
     }
     fprintf(f, ", \"operations\": [");
     for (seq = g->issued > g->desc.records ? g->issued - g->desc.records + 1 : 1; seq <= g->issued; ++seq) {
