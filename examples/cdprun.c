@@ -25,8 +25,8 @@
         that killing "cdprun" by group, name or command line meets the front only.
     Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left them are not.
 
-    SECTIONS   >>options >>messages >>port >>files >>children >>sink >>stream >>ranks >>stop >>report >>attempt
-               >>keeper >>front  */
+    SECTIONS   >>options >>messages >>port >>files >>children >>sink >>stream >>ranks >>stop >>report >>nodes
+               >>attempt >>keeper >>front  */
 
 #define _DEFAULT_SOURCE 1
 #define CDP_IMPLEMENTATION
@@ -66,11 +66,14 @@
 #define TAIL_BYTES     4096                    /* last output of a failed rank that the report repeats      */
 #define SINK_BYTES     262144                  /* unwritten output above which the ranks are no longer read */
 #define WRITE_BYTES    4096                    /* a pipe that polls writable takes this much without waiting */
-#define FAILURE_BYTES  768                     /* one failure in words                                      */
+#define FAILURE_BYTES  1024                    /* one failure in words                                      */
 #define SECOND         INT64_C(1000000000)
 #define NEVER          INT64_MAX
 #define KILL_TICK      (SECOND / 50)
 #define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
+#define LOOK_TICK      (SECOND / 10)           /* how often the launchers of several machines look at each other */
+#define TELL_DELAY     (SECOND / 5)            /* what is told later than a crash on another machine, which may be its cause */
+#define LEAVE_LIMIT    (3 * SECOND)            /* for the other machines to read why the job has ended       */
 #define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
 #define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
 #define REPEAT_NS      (SECOND / 5)            /* two signals closer than this count as one                 */
@@ -999,7 +1002,6 @@ static void stream_end(stream *s)
 
 static void stream_free(stream *s)
 {
-    if (s == NULL) return;
     stream_end(s);
     free(s->line);
     free(s);
@@ -1050,17 +1052,33 @@ typedef struct rank {
 } rank;
 
 typedef enum phase {
+    JOIN,    /* several machines: waiting for the others, until deadline                   */
     RUN,     /* all is well                                                                */
     GRACE,   /* something has ended the job; ranks may end by themselves until deadline    */
     TERM,    /* they have been sent SIGTERM; until deadline                                */
     SWEEP,   /* all ranks have ended, processes they left behind have been sent SIGTERM    */
     KILL,    /* SIGKILL for every child, again and again, until there are none or deadline */
     DRAIN,   /* nobody is left who could write: read the pipes to their ends               */
+    AGREE,   /* several machines: waiting to learn how the attempt has ended on the others */
+    LEAVE,   /* node 0: the others still have to read that, until deadline                 */
     FLUSH,   /* report made; write what is buffered                                        */
     DONE
 } phase;
 
-typedef enum cause { NOTHING, FAILURE, SIGNALLED, TIMED_OUT, NOT_STARTED, READER_GONE } cause;
+typedef enum cause { NOTHING, FAILURE, ELSEWHERE, SIGNALLED, TIMED_OUT, NOT_STARTED, READER_GONE } cause;
+
+typedef struct nodes {
+    cdp_store_server *server;     /* node 0's                                                      */
+    cdp_store *store;             /* NULL: not connected                                           */
+    int64_t    look_at;           /* when to look into the store next                              */
+    int64_t    tell_at;           /* when to tell of the failure here                              */
+    bool       introduced, told;  /* node.K is set; how this attempt has ended here is told        */
+    int        present;           /* node 0: so many of the first machines have come               */
+    int        expected;          /* node 0: so many machines will say that they leave             */
+    bool       final;             /* the verdict rules out another attempt                         */
+    int        code;              /* the exit code that goes with the verdict                      */
+    char       verdict[FAILURE_BYTES]; /* the first failure of this attempt, wherever it was; "" none */
+} nodes;
 
 typedef struct job {
     const options *opts;
@@ -1081,6 +1099,7 @@ typedef struct job {
     int64_t        user_signal_at, begin, deadline, timeout_at;
     uint64_t       sent;          /* signals that we have sent, as bits                    */
     int            attempt;       /* restarts so far                                       */
+    nodes          nodes;
     bool           no_restart;    /* somebody wants the job to end                         */
     bool           abandoned;     /* the front is dead: nobody to report to                */
 } job;
@@ -1266,6 +1285,17 @@ static void enter_kill(job *j)
     enter(j, KILL, KILL_LIMIT);
 }
 
+/* Of several failures seen at one look, a crash is more likely the first cause than an exit code, by which the
+   survivors of a distributed job report that they have lost a peer. */
+static int blame(const rank *r)
+{
+    static const int crashes[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP };
+    if (r->status == 0) return 0;
+    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
+        if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
+    return 1;
+}
+
 /* "rank 3 on node 1, exit code 7 after 0.31 s: what it wrote to its error file" */
 static void failure_text(const job *j, int local, char *text, size_t size)
 {
@@ -1285,6 +1315,7 @@ static void on_failure(job *j, int local)
     j->cause = FAILURE;
     j->first = local;
     j->code = exit_code_of(r->status);
+    j->nodes.tell_at = j->nodes.look_at = now_ns() + (blame(r) == 2 ? 0 : TELL_DELAY);
     enter(j, GRACE, j->opts->grace);
     if (j->running == 0) return;
     end_text(text, sizeof text, r);
@@ -1292,18 +1323,27 @@ static void on_failure(job *j, int local)
         seconds(r->end - j->begin), seconds(j->opts->grace));
 }
 
+/* No rank runs here; the other machines are waited for. */
+static bool is_idle(const job *j) { return j->phase == JOIN || j->phase == AGREE; }
+
+/* An idle reader (a pager) may take its time, unless somebody wanted the job to end. */
+static int64_t reader_limit(const job *j) { return j->user_signal != 0 || j->cause == TIMED_OUT ? READER_LIMIT : NEVER; }
+
+static void enter_drain(job *j) { enter(j, DRAIN, reader_limit(j)); }
+
 static void on_timeout(job *j)
 {
     j->no_restart = true;
-    if (j->phase >= DRAIN) {                          /* only the reader of our output is late */
+    j->timeout_at = NEVER;
+    if (j->phase == DRAIN || j->phase == FLUSH) {     /* only the reader of our output is late */
         j->phase = DONE;
-    } else if (j->phase == RUN) {
+    } else if (j->phase == RUN || is_idle(j)) {
         j->cause = TIMED_OUT;
         j->code = EXIT_TIMEOUT;
         say(j, "the job has not ended within %.10g s; ending it", seconds(j->opts->timeout));
-        enter_term(j);
+        if (is_idle(j)) enter_drain(j);
+        else enter_term(j);
     }
-    j->timeout_at = NEVER;
 }
 
 static void on_reader_gone(job *j)
@@ -1328,8 +1368,9 @@ static void on_stop_signal(job *j, int sig)
         j->cause = SIGNALLED;
         j->code = 128 + sig;
     }
-    if (j->phase >= DRAIN) { j->phase = DONE; return; }   /* only the reader of our output is late */
-    if (j->phase == KILL) return;
+    if (is_idle(j)) { enter_drain(j); return; }
+    if (j->phase == DRAIN || j->phase == FLUSH) { j->phase = DONE; return; }   /* only the reader of our output is late */
+    if (j->phase == KILL || j->phase == LEAVE) return;
     if (again) { enter_kill(j); return; }
     ranks_ask_to_end(j, sig);
     if (j->phase == RUN && sig != SIGTERM) enter(j, GRACE, j->opts->grace);
@@ -1372,17 +1413,6 @@ static void read_started(job *j)
     }
 }
 
-/* Of several failures seen at one look, a crash is more likely the first cause than an exit code, by which the
-   survivors of a distributed job report that they have lost a peer. */
-static int blame(const rank *r)
-{
-    static const int crashes[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP };
-    if (r->status == 0) return 0;
-    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
-        if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
-    return 1;
-}
-
 static void rank_ended(job *j, rank *r, int status)
 {
     r->ended = true;
@@ -1409,6 +1439,7 @@ static void on_overtaken(job *j, int local)
     char text[96];
     j->first = local;
     j->code = exit_code_of(j->ranks[local].status);
+    j->nodes.tell_at = j->nodes.look_at = 0;
     end_text(text, sizeof text, &j->ranks[local]);
     say(j, "rank %d failed at the same time: %s, which counts as the first failure", global_rank(j, local), text);
 }
@@ -1473,23 +1504,213 @@ static void report_ends(job *j)
 
 static void report(job *j)
 {
-    if (j->cause == SIGNALLED) {
-        bool fine = true;
-        for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
-        if (fine) j->code = 0;                        /* the program handled the signal */
-        else say(j, "ended by %s", signal_name(j->user_signal));
-    }
+    const char *elsewhere = j->nodes.verdict;         /* or here, in the same words */
+    const bool started = j->ranks[0].pid > 0;
+    if (j->cause == SIGNALLED) say(j, "ended by %s", signal_name(j->user_signal));
     if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
+    if (j->cause == ELSEWHERE) say(j, started ? "first failure: %s" : "%s", elsewhere);
     if (j->cause == FAILURE) {
         char text[FAILURE_BYTES];
         const rank *r = &j->ranks[j->first];
         const int which = r->out[1]->total > 0;
         failure_text(j, j->first, text, sizeof text);
-        say(j, "first failure: %s%s%s", text, r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
+        const bool not_first = elsewhere[0] != '\0' && strcmp(text, elsewhere) != 0;
+        if (not_first) say(j, "first failure: %s", elsewhere);
+        say(j, "first failure%s: %s%s%s", not_first ? " here" : "", text, r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
             r->out[which]->total == 0 ? "" : which ? "stderr:" : "stdout:");
         report_tail(j, r->out[which]);
     }
-    report_ends(j);
+    if (started) report_ends(j);
+}
+
+/* ---- >>nodes  What the launchers of several machines tell each other, through a store that node 0's launcher serves.
+   Keys below ID/: A/node.K (who machine K is), A/go (all have come: the port of the ranks), A/failure (the first one),
+   A/done (how many machines have ended well) for each attempt A; final (why there will be no other attempt, which is also
+   the last will of every launcher), left (how many have read the end). The server has a thread; everything else happens
+   in the keeper's loop, which looks into the store several times a second, because all these calls are short. */
+
+static const char *node_key(const job *j, const char *name, int attempt)
+{
+    static char key[600];
+    if (attempt < 0) snprintf(key, sizeof key, "%.500s/%s", j->opts->run_id, name);
+    else snprintf(key, sizeof key, "%.500s/%d/%s", j->opts->run_id, attempt, name);
+    return key;
+}
+
+/* `text` is an exit code and a sentence. The first verdict stays. */
+static void verdict_set(job *j, const char *text, bool final)
+{
+    nodes *s = &j->nodes;
+    char *words;
+    if (s->verdict[0] != '\0') return;
+    s->code = (int)strtol(text, &words, 10);
+    if (s->code < 1 || s->code > 255) s->code = EXIT_INTERNAL;
+    s->final = final;
+    snprintf(s->verdict, sizeof s->verdict, "%s", words + strspn(words, " "));
+}
+
+/* A call has failed: the store will not come back. */
+static void nodes_lost(job *j)
+{
+    char text[FAILURE_BYTES];
+    snprintf(text, sizeof text, "%d node 0 does not answer any more: %s", EXIT_INTERNAL, cdp_last_error()->text);
+    cdp_store_destroy(j->nodes.store);
+    j->nodes.store = NULL;
+    j->nodes.final = true;
+    verdict_set(j, text, true);
+}
+
+static bool take_value(job *j, cdp_status status, void *value, char *out)
+{
+    if (status != CDP_OK) nodes_lost(j);
+    else snprintf(out, FAILURE_BYTES, "%s", (const char *)value);
+    if (status == CDP_OK) cdp_store_free(j->nodes.store, value);
+    return status == CDP_OK;
+}
+
+/* False if the key is not there (yet). `out` has FAILURE_BYTES. */
+static bool nodes_look(job *j, const char *key, char *out)
+{
+    bool there = false;
+    void *value = NULL;
+    if (j->nodes.store == NULL) return false;
+    cdp_status status = cdp_store_check(j->nodes.store, &key, 1, &there);
+    if (status == CDP_OK && !there) return false;
+    if (status == CDP_OK) status = cdp_store_get(j->nodes.store, key, &value, NULL, 0);
+    return take_value(j, status, value, out);
+}
+
+/* Whoever is the first to set the key wins; all get what is there then. */
+static bool nodes_claim(job *j, const char *key, const char *text, char *out)
+{
+    void *value = NULL;
+    if (j->nodes.store == NULL) return false;
+    const cdp_status status = cdp_store_compare_set(j->nodes.store, key, "", 0, text, strlen(text), &value, NULL);
+    return take_value(j, status, value, out);
+}
+
+static int nodes_count(job *j, const char *key, int more)
+{
+    int64_t sum = 0;
+    if (j->nodes.store != NULL && cdp_store_add(j->nodes.store, key, more, &sum) != CDP_OK) nodes_lost(j);
+    return (int)sum;
+}
+
+static void nodes_look_for_verdict(job *j)
+{
+    char text[FAILURE_BYTES];
+    if (j->nodes.verdict[0] != '\0') return;
+    if (nodes_look(j, node_key(j, "final", -1), text)) verdict_set(j, text, true);
+    else if (nodes_look(j, node_key(j, "failure", j->attempt), text)) verdict_set(j, text, false);
+}
+
+/* Tells the others what has ended the attempt here, and learns whether something else had before. */
+static void nodes_tell(job *j, const char *sentence, int code, bool final)
+{
+    char text[FAILURE_BYTES], there[FAILURE_BYTES];
+    snprintf(text, sizeof text, "%d %s", code, sentence);
+    if (nodes_claim(j, final ? node_key(j, "final", -1) : node_key(j, "failure", j->attempt), text, there)) verdict_set(j, there, final);
+    else verdict_set(j, text, final);
+}
+
+static void nodes_tell_end(job *j)
+{
+    const options *o = j->opts;
+    char text[FAILURE_BYTES - 8] = "";
+    j->nodes.told = true;
+    switch (j->cause) {
+    case FAILURE:     failure_text(j, j->first, text, sizeof text); break;
+    case SIGNALLED:   snprintf(text, sizeof text, "node %d was ended by %s", o->node_rank, signal_name(j->user_signal)); break;
+    case TIMED_OUT:   snprintf(text, sizeof text, "node %d has reached its --timeout", o->node_rank); break;
+    case NOT_STARTED: snprintf(text, sizeof text, "node %d cannot run '%.500s'", o->node_rank, o->command[0]); break;
+    case READER_GONE: snprintf(text, sizeof text, "on node %d the reader of stdout went away", o->node_rank); break;
+    case ELSEWHERE:   return;
+    case NOTHING:     nodes_count(j, node_key(j, "done", j->attempt), 1); return;
+    }
+    nodes_tell(j, text, j->code, j->cause != FAILURE || j->no_restart);
+}
+
+/* False: not yet. Short tries, so that signals are not kept waiting. */
+static bool nodes_connect(job *j)
+{
+    const options *o = j->opts;
+    nodes *s = &j->nodes;
+    char will[80];
+    cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port };
+    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
+    if (o->node_rank == 0 && s->server == NULL && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
+        nodes_lost(j);
+        snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host, o->host_port, cdp_last_error()->text);
+        return false;
+    }
+    cd.will_key = node_key(j, "final", -1);
+    cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died", EXIT_INTERNAL, o->node_rank);
+    cd.will_value.data = will;
+    return cdp_tcp_store_create(&cd, &s->store) == CDP_OK;
+}
+
+/* Everything that must be equal on all machines; what stands before the blank is who we are. */
+static bool nodes_introduce(job *j)
+{
+    const options *o = j->opts;
+    char mine[FAILURE_BYTES], there[FAILURE_BYTES], name[32], host[128] = "?";
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "node.%d", o->node_rank);
+    snprintf(mine, sizeof mine, "%s:%ld -n %d --nnodes %d --max-restarts %d --role %.100s", host, (long)getpid(), o->n, o->nnodes, o->max_restarts, o->role);
+    if (!nodes_claim(j, node_key(j, name, j->attempt), mine, there)) return false;
+    j->nodes.introduced = strcmp(mine, there) == 0;
+    if (!j->nodes.introduced) {
+        snprintf(mine, sizeof mine, "%d two launchers have --node-rank %d: process %.*s and this one", EXIT_USAGE, o->node_rank, (int)strcspn(there, " "), there);
+        verdict_set(j, mine, true);
+    }
+    return j->nodes.introduced;
+}
+
+static int attempt_port(const job *j) { return j->opts->port > 0 ? j->opts->port : port_choose(); }
+
+/* On node 0: when all are there and agree, the ranks may start. */
+static void nodes_gather(job *j)
+{
+    nodes *s = &j->nodes;
+    char mine[FAILURE_BYTES], theirs[FAILURE_BYTES], name[32], port[16];
+    if (!nodes_look(j, node_key(j, "node.0", j->attempt), mine)) return;
+    for (; s->present < j->opts->nnodes; ++s->present) {
+        snprintf(name, sizeof name, "node.%d", s->present);
+        if (!nodes_look(j, node_key(j, name, j->attempt), theirs)) return;
+        if (strcmp(theirs + strcspn(theirs, " "), mine + strcspn(mine, " ")) == 0) continue;
+        s->expected = s->present + 1;
+        char text[FAILURE_BYTES - 8];
+        snprintf(text, sizeof text, "node %d was started with other options than node 0:%.300s, not%.300s", s->present, theirs + strcspn(theirs, " "), mine + strcspn(mine, " "));
+        nodes_tell(j, text, EXIT_USAGE, true);
+        return;
+    }
+    s->expected = s->present;
+    snprintf(port, sizeof port, "%d", attempt_port(j));
+    nodes_claim(j, node_key(j, "go", j->attempt), port, theirs);
+}
+
+/* Who is missing, after the time in which all should have come. */
+static void nodes_give_up(job *j)
+{
+    const options *o = j->opts;
+    char who[200] = "", text[FAILURE_BYTES - 8], there[FAILURE_BYTES], name[32];
+    int missing = 0;
+    size_t used = 0;
+    if (o->node_rank == 0) {
+        for (int k = 0; k < o->nnodes && j->nodes.store != NULL; ++k) {
+            snprintf(name, sizeof name, "node.%d", k);
+            if (nodes_look(j, node_key(j, name, j->attempt), there)) continue;
+            if (++missing <= 16) used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", missing > 1 ? ", " : "", k);
+        }
+        j->nodes.expected = o->nnodes - missing;
+        snprintf(text, sizeof text, "node rank%s %s%s of %d did not come within %.10g s; each must run cdprun with --rdzv-endpoint %s:%d", missing == 1 ? "" : "s",
+                 who, missing > 16 ? " and others" : "", o->nnodes, seconds(o->join_timeout), o->host, o->host_port);
+    } else if (j->nodes.store == NULL) {
+        snprintf(text, sizeof text, "node rank 0 did not come within %.10g s: %s", seconds(o->join_timeout), cdp_last_error()->text);
+    } else {
+        snprintf(text, sizeof text, "node rank 0 has not let the ranks start within %.10g s", seconds(o->join_timeout));
+    }
+    nodes_tell(j, text, EXIT_TIMEOUT, true);
 }
 
 /* ---- >>attempt  All ranks once, from their start to their common end; after a failure perhaps once more. */
@@ -1519,25 +1740,108 @@ static void attempt_start(job *j, int port)
     close(report_pipe[1]);
 }
 
-static int attempt_port(const job *j) { return j->opts->port > 0 ? j->opts->port : port_choose(); }
-
+/* What has ended this attempt would not end another one. */
 static bool may_restart(const job *j)
 {
-    return j->cause == FAILURE && !j->no_restart && !j->abandoned && j->attempt < j->opts->max_restarts;
+    if (j->no_restart || j->abandoned || j->nodes.final) return false;
+    return (j->cause == FAILURE || j->cause == ELSEWHERE) && j->attempt < j->opts->max_restarts;
+}
+
+static void attempt_next(job *j)
+{
+    char text[FAILURE_BYTES];
+    nodes *s = &j->nodes;
+    if (s->verdict[0] != '\0') memcpy(text, s->verdict, sizeof text);
+    else failure_text(j, j->first, text, sizeof text);
+    ++j->attempt;
+    say(j, "%s; starting all ranks again (restart %d of %d)", text, j->attempt, j->opts->max_restarts);
+    j->cause = NOTHING;
+    j->code = s->present = 0;
+    s->introduced = s->told = false;
+    s->verdict[0] = '\0';
+    if (j->opts->nnodes > 1) enter(j, JOIN, j->opts->join_timeout);
+    else attempt_start(j, attempt_port(j));
+}
+
+/* All is known about this attempt, also from the other machines. */
+static void attempt_judge(job *j)
+{
+    nodes *s = &j->nodes;
+    if (s->verdict[0] != '\0' && (j->cause == FAILURE || j->cause == ELSEWHERE)) j->code = s->code;
+    if (may_restart(j)) {
+        attempt_next(j);
+        return;
+    }
+    if (s->verdict[0] != '\0' && !s->final && j->attempt < j->opts->max_restarts) {   /* the others might wait for us */
+        char there[FAILURE_BYTES], text[FAILURE_BYTES];
+        snprintf(text, sizeof text, "%d node %d was asked to end", j->code, j->opts->node_rank);
+        nodes_claim(j, node_key(j, "final", -1), text, there);
+    }
+    report(j);
+    nodes_count(j, node_key(j, "left", -1), 1);
+    if (s->server != NULL && s->store != NULL) enter(j, LEAVE, LEAVE_LIMIT);
+    else enter(j, FLUSH, reader_limit(j));
 }
 
 static void attempt_over(job *j)
 {
-    char text[FAILURE_BYTES];
-    if (!may_restart(j)) {
-        report(j);
-        j->phase = FLUSH;
-        return;
+    bool fine = true;                                 /* then the program has handled the signal */
+    for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
+    if (j->cause == SIGNALLED && fine) {
+        j->cause = NOTHING;
+        j->code = 0;
     }
-    failure_text(j, j->first, text, sizeof text);
-    ++j->attempt;
-    say(j, "%s; starting all ranks again (restart %d of %d)", text, j->attempt, j->opts->max_restarts);
-    attempt_start(j, attempt_port(j));
+    j->nodes.told = false;
+    j->nodes.look_at = 0;
+    if (j->opts->nnodes > 1) enter(j, AGREE, NEVER);
+    else attempt_judge(j);
+}
+
+static void on_elsewhere(job *j)
+{
+    j->cause = ELSEWHERE;
+    j->code = j->nodes.code;
+    if (j->phase != RUN) return;
+    say(j, "%s; the ranks here have %.10g s to end by themselves", j->nodes.verdict, seconds(j->opts->grace));
+    enter(j, GRACE, j->opts->grace);
+}
+
+static void join_step(job *j)
+{
+    nodes *s = &j->nodes;
+    char port[FAILURE_BYTES];
+    const int64_t late = j->opts->node_rank == 0 ? 0 : 3 * SECOND;   /* node 0 knows best who is missing */
+    bool there = s->store != NULL || nodes_connect(j);
+    there = there && (s->introduced || nodes_introduce(j));
+    if (there && j->opts->node_rank == 0) nodes_gather(j);
+    if (s->verdict[0] == '\0' && nodes_look(j, node_key(j, "go", j->attempt), port)) attempt_start(j, atoi(port));
+    else if (s->verdict[0] == '\0' && now_ns() >= j->deadline + (s->store != NULL ? late : 0)) nodes_give_up(j);
+    if (s->verdict[0] == '\0') return;
+    on_elsewhere(j);
+    attempt_judge(j);
+}
+
+static void agree_step(job *j)
+{
+    nodes *s = &j->nodes;
+    if (!s->told) nodes_tell_end(j);
+    if (s->verdict[0] == '\0' && nodes_count(j, node_key(j, "done", j->attempt), 0) < j->opts->nnodes) return;
+    if (s->verdict[0] != '\0' && j->cause == NOTHING) on_elsewhere(j);
+    attempt_judge(j);
+}
+
+static void nodes_step(job *j)
+{
+    nodes *s = &j->nodes;
+    const int64_t now = now_ns();
+    if (j->opts->nnodes == 1 || j->phase >= FLUSH || now < s->look_at) return;
+    s->look_at = now + LOOK_TICK;
+    nodes_look_for_verdict(j);
+    if (s->verdict[0] != '\0' && j->cause == NOTHING && j->phase < AGREE && j->phase != JOIN) on_elsewhere(j);
+    if (j->cause == FAILURE && !s->told && j->phase < AGREE && now >= s->tell_at) nodes_tell_end(j);
+    if (j->phase == JOIN) join_step(j);
+    else if (j->phase == AGREE) agree_step(j);
+    else if (j->phase == LEAVE && (nodes_count(j, node_key(j, "left", -1), 0) >= s->expected || now >= j->deadline)) enter(j, FLUSH, reader_limit(j));
 }
 
 /* ---- >>keeper  The loop: one wait, then every part takes its share. */
@@ -1559,7 +1863,8 @@ static stream *stream_at(const job *j, int i) { return j->ranks[i / 2].out[i % 2
 
 static int poll_timeout(const job *j)
 {
-    int64_t when = j->deadline < j->timeout_at ? j->deadline : j->timeout_at;
+    int64_t when = j->deadline < j->timeout_at && j->phase != JOIN && j->phase != LEAVE ? j->deadline : j->timeout_at;
+    if (j->opts->nnodes > 1 && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
@@ -1619,12 +1924,6 @@ static void drain(job *j)
     attempt_over(j);
 }
 
-/* An idle reader (a pager) may take its time, unless somebody wanted the job to end. */
-static void enter_drain(job *j)
-{
-    enter(j, DRAIN, j->cause == SIGNALLED || j->cause == TIMED_OUT ? READER_LIMIT : NEVER);
-}
-
 static void all_ranks_ended(job *j)
 {
     if (!j->children) {
@@ -1640,9 +1939,10 @@ static void all_ranks_ended(job *j)
 
 static void advance(job *j)
 {
+    if (now_ns() >= j->timeout_at) on_timeout(j);
+    nodes_step(j);
+    if (j->phase != JOIN && j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
     const int64_t now = now_ns();
-    if (now >= j->timeout_at) on_timeout(j);
-    if (j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
     const bool due = now >= j->deadline;
     switch (j->phase) {
     case GRACE: if (due) enter_term(j); break;
@@ -1660,7 +1960,8 @@ static void advance(job *j)
     }
     if (j->phase == DRAIN) drain(j);                  /* at once: no event will come to wake us for these two */
     if (j->phase == FLUSH && sink_pending(&j->sinks[0]) + sink_pending(&j->sinks[1]) == 0) j->phase = DONE;
-    if ((j->abandoned || now >= j->deadline) && j->phase >= DRAIN) j->phase = DONE;
+    if (now >= j->deadline && (j->phase == DRAIN || j->phase == FLUSH)) j->phase = DONE;
+    if (j->abandoned && j->phase >= DRAIN) j->phase = DONE;
 }
 
 static void job_open_sinks(job *j)
@@ -1691,6 +1992,7 @@ static void job_open(job *j)
     env_common(o);
     job_open_sinks(j);
     j->ranks = zalloc((size_t)o->n, sizeof *j->ranks);
+    for (int i = 0; i < 2 * o->n; ++i) j->ranks[i / 2].out[i % 2] = stream_open(-1, j->to[i % 2], o, i / 2, -1, true);
     j->polls = zalloc((size_t)(POLL_STREAMS + 2 * o->n), sizeof *j->polls);
     for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i) j->polls[i].events = POLLIN;
     j->polls[POLL_WAKE].fd = wake_pipe[0];
@@ -1703,7 +2005,8 @@ static int keeper_run(const options *o, const struct rlimit *files, const sigset
     adopt_orphans();
     nonblocking(control);
     job_open(&j);
-    attempt_start(&j, attempt_port(&j));
+    if (o->nnodes > 1) enter(&j, JOIN, o->join_timeout);
+    else attempt_start(&j, attempt_port(&j));
     while (j.phase != DONE) {
         wait_for_events(&j);
         read_control(&j);
@@ -1713,6 +2016,10 @@ static int keeper_run(const options *o, const struct rlimit *files, const sigset
         advance(&j);
     }
     run_dir_remove(o);
+    if (!j.abandoned) {                               /* else our last will is to be executed */
+        cdp_store_destroy(j.nodes.store);
+        cdp_store_server_destroy(j.nodes.server);
+    }
     if (!j.sinks[0].closed || j.code != 0) return j.code;
     return j.sinks[0].error == EPIPE ? 128 + SIGPIPE : EXIT_INTERNAL;
 }
