@@ -79,6 +79,7 @@
         see every setting and link                         cdp_describe
         get the same bits whatever the sizes               .reproducible
         choose algorithms                                  .choices
+        tell the launcher why this rank failed             cdp_error_record_from_env
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one)
         CDP_IMPLEMENTATION     off       this file holds the implementation; CDP_CORE_IMPLEMENTATION: of cdp.h alone
@@ -276,6 +277,15 @@ CDP_API const cdp_error *cdp_last_error(void);
 /* Print cdp_last_error() as one line ("cdp: ...") to a `FILE *` (usually stderr) and return 1, so that main() can end
    with `return cdp_print_error(stderr);`. Does nothing but return 1 under CDP_NO_STDIO. */
 CDP_API int cdp_print_error(void *file);
+
+/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the form that torchrun and cdprun
+   read, {"message": {"message": ..., "extraInfo": {"py_callstack": ..., "timestamp": "seconds since 1970"}}}, replacing what
+   is there. `message` (NULL: cdp_last_error()) is UTF-8 text for people. ..._from_env: to the file that the variable
+   TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out, beside cdp_print_error():
+   cdp_last_error() stays as it is even when this fails. Any thread. Errors: INVALID (no path); IO (the file cannot be
+   written, errno says why); UNSUPPORTED under CDP_NO_STDIO. */
+CDP_API cdp_status cdp_error_record(const char *path, const char *message);
+CDP_API cdp_status cdp_error_record_from_env(const char *message);
 
 /* ---- >>log --------------------------------------------------------------------------------------------------- */
 
@@ -1179,6 +1189,70 @@ CDP_API int cdp_print_error(void *file) {
     (void)file;
 #endif
     return 1;
+}
+
+#ifndef CDP_NO_STDIO
+/* The next code point of a text, '?' for each byte that is not UTF-8. */
+CDP__CALLED uint32_t cdp__utf8_next(const uint8_t **at) {
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000}; /* of a sequence with so many bytes more */
+    const uint8_t *p = *at;
+    const uint32_t more = p[0] < 0x80 ? 0 : p[0] < 0xc0 ? 4 : p[0] < 0xe0 ? 1 : p[0] < 0xf0 ? 2 : p[0] < 0xf8 ? 3 : 4;
+    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
+    *at = p + 1;
+    if (more == 4) return '?';
+    for (i = 1; i <= more; ++i) {
+        if ((p[i] & 0xc0) != 0x80) return '?';
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
+    *at = p + more + 1;
+    return c;
+}
+
+/* Pure ASCII, which every reader's locale can take. */
+CDP__CALLED void cdp__json_put(FILE *f, const char *text) {
+    const uint8_t *p = (const uint8_t *)text;
+    while (*p) {
+        const uint32_t c = cdp__utf8_next(&p);
+        if (c == '"' || c == '\\') fprintf(f, "\\%c", (int)c);
+        else if (c >= 0x20 && c < 0x7f) fputc((int)c, f);
+        else if (c < 0x10000) fprintf(f, "\\u%04x", c);
+        else fprintf(f, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+    }
+}
+#endif
+
+CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
+#ifndef CDP_NO_STDIO
+    const cdp_error *e = cdp_last_error();
+    char own[sizeof e->text + 32];
+    FILE *f;
+    bool bad;
+    if (!path || !*path) return CDP_ERR_INVALID;
+    cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
+    f = fopen(path, "w");
+    if (!f) return CDP_ERR_IO;
+    fputs("{\"message\": {\"message\": \"", f);
+    cdp__json_put(f, message ? message : own);
+    fputs("\", \"extraInfo\": {\"py_callstack\": \"", f); /* what torchrun shows */
+    cdp__json_put(f, message ? message : own);
+    if (!message && e->where && *e->where) {
+        fputs("\\n  at ", f);
+        cdp__json_put(f, e->where);
+    }
+    fprintf(f, "\", \"timestamp\": \"%lld\"}}}\n", (long long)time(NULL));
+    bad = ferror(f) != 0;
+    return fclose(f) != 0 || bad ? CDP_ERR_IO : CDP_OK;
+#else
+    (void)path;
+    (void)message;
+    return CDP_ERR_UNSUPPORTED;
+#endif
+}
+
+CDP_API cdp_status cdp_error_record_from_env(const char *message) {
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    return path && *path ? cdp_error_record(path, message) : CDP_OK;
 }
 
 CDP__PRIVATE void cdp__log_text(const cdp_logger *l, cdp_log_level level, int32_t rank, const char *text) {
@@ -5166,15 +5240,6 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
 
 #ifndef CDP_NO_STDIO
 /* JSON straight into a file; errors show at the end. */
-CDP__CALLED void cdp__json_text(FILE *f, const char *s) {
-    fputc('"', f);
-    for (; *s; ++s) {
-        if (*s == '"' || *s == '\\') fputc('\\', f);
-        if ((unsigned char)*s >= ' ') fputc(*s, f);
-    }
-    fputc('"', f);
-}
-
 CDP__CALLED void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
     fprintf(f, "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"count\": %llu", (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
@@ -5197,9 +5262,9 @@ CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
     for (p = 0; p < g->desc.world_size; ++p) fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
     fprintf(f, "], \"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health], (unsigned long long)g->issued, (unsigned long long)g->completed);
     if (g->health != CDP__HEALTHY) {
-        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": ", cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_text(f, g->error.text);
-        fputc('}', f);
+        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"", cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
+        cdp__json_put(f, g->error.text);
+        fputs("\"}", f);
     }
     fprintf(f, ", \"operations\": [");
     for (seq = g->issued > g->desc.records ? g->issued - g->desc.records + 1 : 1; seq <= g->issued; ++seq) {

@@ -72,10 +72,19 @@ __attribute__((format(printf, 2, 3))) static bool because(reason *why, const cha
     return false; /* so that a function can end with `return because(why, ...)` */
 }
 
-static void complain(const reason *why) { fprintf(stderr, "train_text: %s\n", why->text); }
+/* Launchers show the last reason that a rank has recorded. */
+static void complain(const reason *why) {
+    fprintf(stderr, "train_text: %s\n", why->text);
+    (void)cdp_error_record_from_env(why->text);
+}
 
-/* After a failed cdp call the library knows the whole story; this prints it. */
-static bool worked(cdp_status status) { return status == CDP_OK || (cdp_print_error(stderr), false); }
+/* After a failed cdp call the library knows the whole story; this prints and records it. */
+static bool worked(cdp_status status) {
+    if (status == CDP_OK) return true;
+    (void)cdp_error_record_from_env(NULL);
+    cdp_print_error(stderr);
+    return false;
+}
 
 static void *need(uint64_t count, uint64_t size) {
     void *got = count <= SIZE_MAX / 2 / size ? calloc(count ? (size_t)count : 1, (size_t)size) : NULL;

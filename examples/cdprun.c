@@ -1,6 +1,6 @@
 /*  cdprun.c - starts the ranks of a job on this machine and leaves nothing behind
 
-    COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm        (C11 and POSIX, nothing else)
+    COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm        (C11, POSIX and cdp_store.h, nothing else)
 
     EXAMPLES  cdprun -n 4 ./train --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug ./train
@@ -25,13 +25,12 @@
         that killing "cdprun" by group, name or command line meets the front only.
     Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left them are not.
 
-    SECTIONS   >>options >>messages >>port >>children >>sink >>stream >>ranks >>stop >>report >>keeper >>front  */
+    SECTIONS   >>options >>messages >>port >>files >>children >>sink >>stream >>ranks >>stop >>report >>nodes
+               >>attempt >>keeper >>front  */
 
-#define _POSIX_C_SOURCE 200809L
-#ifdef __APPLE__
-#define _DARWIN_C_SOURCE
-#endif
-
+#define _DEFAULT_SOURCE 1
+#define CDP_IMPLEMENTATION
+#include "../cdp_store.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -61,15 +60,20 @@
 #endif
 
 #define VERSION        "0.1.0"
+#define DEFAULT_PORT   29400                   /* of --rdzv-endpoint, as torchrun's                         */
 #define MAX_RANKS      4096                    /* per machine; a typing error should not become a fork bomb */
 #define LINE_BYTES     65536                   /* longest line kept whole                                   */
 #define TAIL_BYTES     4096                    /* last output of a failed rank that the report repeats      */
 #define SINK_BYTES     262144                  /* unwritten output above which the ranks are no longer read */
 #define WRITE_BYTES    4096                    /* a pipe that polls writable takes this much without waiting */
+#define FAILURE_BYTES  1024                    /* one failure in words                                      */
 #define SECOND         INT64_C(1000000000)
 #define NEVER          INT64_MAX
 #define KILL_TICK      (SECOND / 50)
 #define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
+#define LOOK_TICK      (SECOND / 10)           /* how often the launchers of several machines look at each other */
+#define TELL_DELAY     (SECOND / 5)            /* what is told later than a crash on another machine, which may be its cause */
+#define LEAVE_LIMIT    (3 * SECOND)            /* for the other machines to read why the job has ended       */
 #define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
 #define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
 #define REPEAT_NS      (SECOND / 5)            /* two signals closer than this count as one                 */
@@ -80,11 +84,23 @@ enum { EXIT_INTERNAL = 1, EXIT_USAGE = 2, EXIT_TIMEOUT = 124, EXIT_CANNOT_RUN = 
 /* ---- >>options */
 
 enum { COLOR_AUTO, COLOR_NEVER, COLOR_ALWAYS };
+enum { TO_CONSOLE = 0, STDOUT = 1, STDERR = 2 };   /* bits of --redirects and --tee, as in torchrun */
 
 typedef struct options {
     int          n, nnodes, node_rank, port;   /* node_rank -1: not given; port 0: choose one */
-    const char  *addr;                         /* NULL: not given                             */
-    int64_t      grace, timeout;               /* ns; timeout 0: none                         */
+    int          max_restarts;
+    const char  *addr;                         /* MASTER_ADDR; NULL: not given                */
+    const char  *endpoint, *run_id, *role;
+    char         host[256];                    /* where the launchers meet, if nnodes > 1     */
+    int          host_port;
+    bool         standalone, open;
+    const char  *key_file;
+    char         key[260];                     /* CDP_JOB_KEY; "": none                       */
+    const char  *log_dir, *redirects, *tee;
+    unsigned char *redirected, *teed;          /* per local rank: STDOUT | STDERR             */
+    char         run_dir[4096];                /* log and error files; "": there can be none  */
+    int64_t      grace, kill_grace;            /* ns */
+    int64_t      timeout, join_timeout;        /* ns; timeout 0: none                         */
     bool         prefix, stdin_rank0;
     int          color;
     char       **command;                      /* NULL-terminated                             */
@@ -93,37 +109,65 @@ typedef struct options {
 } options;
 
 static const char help_text[] =
-    "cdprun - starts N processes of one program as the ranks of a job, on this machine\n"
+    "cdprun - starts N processes of one program as the ranks of a job, on this machine or on several\n"
     "\n"
     "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
     "\n"
-    "  -n N                number of processes to start here (1 to 4096)\n"
-    "  --env NAME=VALUE    set one more variable for every rank; may be repeated\n"
-    "  --grace SECONDS     how long the others may go on after a failure, and again after SIGTERM (default: 5)\n"
-    "  --timeout SECONDS   end the job after this time, with exit code 124 (default: never)\n"
-    "  --no-prefix         pass output on as it is, without '[RANK] ' before each line\n"
-    "  --color WHEN        colour the prefix by rank: auto, always or never (default: auto)\n"
-    "  --no-stdin          give /dev/null to rank 0, too\n"
-    "  -h, --help          print this text\n"
-    "  -V, --version       print the version\n"
+    "Options are spelled as torchrun's: --opt VALUE or --opt=VALUE, with - or _ between words.\n"
     "\n"
-    "several machines (run cdprun once on each):\n"
-    "  --nnodes M          number of machines (default: 1); each runs N ranks\n"
-    "  --node-rank K       which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK\n"
-    "  --master-addr ADDR  address of the machine with rank 0 (default: 127.0.0.1; required if M > 1)\n"
-    "  --master-port PORT  port on it (default: one that is free now; required if M > 1)\n"
+    "  -n, --nproc-per-node N   processes to start here: 1 to 4096, or 'auto' or 'cpu' for one per processor\n"
+    "  --max-restarts R         start all ranks again, up to R times, when one of them fails (default: 0)\n"
+    "  --env NAME=VALUE         set one more variable for every rank; may be repeated\n"
+    "  --role NAME              ROLE_NAME of the ranks (default: default)\n"
+    "  --timeout SECONDS        end the job after this time, with exit code 124 (default: never)\n"
+    "  --grace SECONDS          how long the others may go on after a failure (default: 5)\n"
+    "  --kill-grace SECONDS     how long after SIGTERM a process is killed (default: as --grace)\n"
     "\n"
-    "Each process finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.\n"
+    "output:\n"
+    "  --no-prefix              pass output on as it is, without '[RANK] ' before each line\n"
+    "  --color WHEN             colour the prefix by rank: auto, always or never (default: auto)\n"
+    "  --log-dir DIR            keep files: DIR/ID_RANDOM/attempt_A/LOCAL_RANK/stdout.log, stderr.log, error.json\n"
+    "  -r, --redirects WHAT     what goes to these files only: 0 nothing, 1 stdout, 2 stderr, 3 both; or per local\n"
+    "                           rank: 0:3,1:1 (the others: nothing)\n"
+    "  -t, --tee WHAT           what goes there and to the console\n"
+    "  --no-stdin               give /dev/null to rank 0, too\n"
     "\n"
+    "several machines (run cdprun once on each, with the same options but --node-rank):\n"
+    "  --nnodes M               number of machines (default: 1); each runs N ranks\n"
+    "  --node-rank K            which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK\n"
+    "  --rdzv-endpoint HOST[:PORT]\n"
+    "                           where the launchers meet: an address of machine 0, which serves it (default port: 29400;\n"
+    "                           default: --master-addr and --master-port)\n"
+    "  --master-addr ADDR       address of machine 0 for the ranks (default: HOST above; one machine: 127.0.0.1)\n"
+    "  --master-port PORT       port there (default: one that is free, another one after each restart)\n"
+    "  --rdzv-id ID             name of the job, which keeps jobs at one endpoint apart (default: none)\n"
+    "  --join-timeout SECONDS   how long to wait for all machines (default: 600)\n"
+    "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
+    "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
+    "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random bytes)\n"
+    "  --open                   no secret: whoever reaches the ports may take part\n"
+    "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
+    "\n"
+    "  --no-python, --monitor-interval, --rdzv-backend static or c10d: accepted, and without effect\n"
+    "  -h, --help               print this text\n"
+    "  -V, --version            print the version\n";
+
+static const char help_more[] =
+    "\n"
+    "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME,\n"
+    "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, _MAX_RESTARTS, _RUN_ID,\n"
+    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets them; CDP_JOB_KEY; and\n"
+    "         OMP_NUM_THREADS=1 if there are several ranks and it is not set.\n"
     "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. (On a terminal\n"
     "         the ranks are background processes, so that ctrl-C reaches each of them exactly once, through cdprun.)\n"
     "Output:  whole lines; stdout goes to stdout, stderr to stderr. A line over 64 KiB is cut; its further pieces start\n"
     "         with '[RANK]+'. Progress bars (text ended by a carriage return alone) appear as lines, at most one per\n"
     "         second and rank. With --no-prefix no byte is added but a line end between the texts of two ranks.\n"
     "Failure: the first rank that exits with a code other than 0, or dies by a signal, ends the job: the others have\n"
-    "         --grace seconds to finish by themselves, then they get SIGTERM, then, after as long again, SIGKILL. A\n"
-    "         report names the first failure, repeats its last 4 KiB of stderr (stdout if there is none), and lists\n"
-    "         how each rank ended.\n"
+    "         --grace seconds to finish by themselves, then they get SIGTERM and, --kill-grace later, SIGKILL. Then all\n"
+    "         start again, or a report names the first failure, with what the rank wrote to its TORCHELASTIC_ERROR_FILE\n"
+    "         (cdp_error_record) and its last 4 KiB of stderr (stdout if there is none), and lists how each rank ended.\n"
+    "         Several machines do all this together.\n"
     "Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job in the same way; a second one kills\n"
     "         at once. SIGUSR1 and SIGUSR2 are passed on. Processes that ranks leave behind are ended with the job,\n"
     "         also when cdprun itself is killed.\n"
@@ -133,8 +177,9 @@ static const char help_text[] =
     "\n"
     "examples:\n"
     "  cdprun -n 4 ./train --epochs 3\n"
+    "  cdprun -n 4 --max-restarts 3 --log-dir logs --tee 3 ./train --resume\n"
     "  cdprun -n 2 sh -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec ./train'\n"
-    "  cdprun -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29500 ./train\n";
+    "  cdprun -n 8 --nnodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400 --job-key-file job.key ./train\n";
 
 _Noreturn static void usage_error(const char *format, ...)
 {
@@ -157,6 +202,23 @@ static int number_option(const char *name, const char *text, int min, int max)
     return (int)value;
 }
 
+static int processes_option(const char *name, const char *text)
+{
+    if (strcmp(text, "gpu") == 0) usage_error("%s gpu: cdprun does not count GPUs; give their number", name);
+    if (strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0) return number_option(name, text, 1, MAX_RANKS);
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return processors < 1 ? 1 : processors > MAX_RANKS ? MAX_RANKS : (int)processors;
+}
+
+static int nodes_option(const char *text)             /* "M", or torchrun's "M:M" */
+{
+    const char *colon = strchr(text, ':');
+    if (colon == NULL) return number_option("--nnodes", text, 1, 1000000);
+    if (strtol(text, NULL, 10) != strtol(colon + 1, NULL, 10))
+        usage_error("--nnodes %s: the number of machines cannot change here; give one number", text);
+    return number_option("--nnodes", colon + 1, 1, 1000000);
+}
+
 static int64_t seconds_option(const char *name, const char *text)
 {
     char *end;
@@ -164,6 +226,19 @@ static int64_t seconds_option(const char *name, const char *text)
     if (end == text || *end != '\0' || !isfinite(value) || value < 0 || value > 1e9)
         usage_error("%s needs a number of seconds, not '%s'", name, text);
     return (int64_t)(value * 1e9);
+}
+
+static int64_t limit_option(const char *name, const char *text)
+{
+    const int64_t ns = seconds_option(name, text);
+    if (ns == 0) usage_error("%s must be more than 0 seconds", name);
+    return ns;
+}
+
+static const char *text_option(const char *name, const char *text)
+{
+    if (text[0] == '\0') usage_error("%s must not be empty", name);
+    return text;
 }
 
 static int color_option(const char *text)
@@ -174,64 +249,125 @@ static int color_option(const char *text)
     usage_error("--color must be auto, always or never, not '%s'", text);
 }
 
+static void backend_option(const char *text)
+{
+    if (strcmp(text, "static") != 0 && strcmp(text, "c10d") != 0)
+        usage_error("--rdzv-backend must be static or c10d, not '%s'", text);
+}
+
 static const char *env_option(const char *text)
 {
-    static const char *const own[] = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT" };
+    static const char own[] =
+        " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
+        " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
+        " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; ++i)
-        if (strlen(own[i]) == (size_t)(eq - text) && strncmp(own[i], text, strlen(own[i])) == 0)
-            usage_error("--env cannot set %s, because cdprun sets it", own[i]);
+    const int len = (int)(eq - text);
+    char name[64];
+    if (snprintf(name, sizeof name, " %.*s ", len, text) < (int)sizeof name && strstr(own, name) != NULL)
+        usage_error("--env cannot set %.*s, because cdprun sets it", len, text);
     return text;
 }
 
-typedef struct option_row { const char *name; char id; bool has_value; } option_row;
+/* "3", or "0:3,1:1" by local rank. NULL: nothing. */
+static unsigned char *streams_option(const char *name, const char *text, int n)
+{
+    unsigned char *which = calloc((size_t)n, 1);
+    if (which == NULL) usage_error("out of memory");
+    if (text == NULL) return which;
+    if (text[0] >= '0' && text[0] <= '3' && text[1] == '\0') return memset(which, text[0] - '0', (size_t)n);
+    for (const char *p = text;; ++p) {
+        char *end;
+        const long rank = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
+        if (rank < 0 || end[0] != ':' || end[1] < '0' || end[1] > '3' || (end[2] != '\0' && end[2] != ','))
+            usage_error("%s must be 0, 1, 2 or 3, or a list as 0:3,1:1, not '%s'", name, text);
+        if (rank >= n) usage_error("%s names local rank %ld, but there are only %d here", name, rank, n);
+        which[rank] = (unsigned char)(end[1] - '0');
+        p = end + 2;
+        if (*p == '\0') return which;
+    }
+}
+
+typedef enum option_id {
+    OPT_PROCESSES, OPT_RESTARTS, OPT_ENV, OPT_ROLE, OPT_TIMEOUT, OPT_GRACE, OPT_KILL_GRACE, OPT_NO_PREFIX, OPT_COLOR, OPT_LOG_DIR,
+    OPT_REDIRECTS, OPT_TEE, OPT_NO_STDIN, OPT_NODES, OPT_NODE_RANK, OPT_ENDPOINT, OPT_ADDR, OPT_PORT, OPT_RUN_ID, OPT_JOIN_TIMEOUT,
+    OPT_KEY_FILE, OPT_OPEN, OPT_STANDALONE, OPT_BACKEND, OPT_IGNORED, OPT_HELP, OPT_VERSION
+} option_id;
+
+typedef struct option_row { const char *name; option_id id; bool has_value; } option_row;
 
 static const option_row option_table[] = {
-    { "-n", 'n', true }, { "-np", 'n', true }, { "--env", 'e', true }, { "--grace", 'g', true }, { "--timeout", 't', true },
-    { "--no-prefix", 'p', false }, { "--color", 'c', true }, { "--no-stdin", 'i', false }, { "--nnodes", 'm', true },
-    { "--node-rank", 'k', true }, { "--master-addr", 'a', true }, { "--master-port", 'o', true },
-    { "-h", 'h', false }, { "--help", 'h', false }, { "-V", 'v', false }, { "--version", 'v', false },
+    { "-n", OPT_PROCESSES, true }, { "-np", OPT_PROCESSES, true }, { "--nproc-per-node", OPT_PROCESSES, true },
+    { "--max-restarts", OPT_RESTARTS, true }, { "--env", OPT_ENV, true }, { "--role", OPT_ROLE, true },
+    { "--timeout", OPT_TIMEOUT, true }, { "--grace", OPT_GRACE, true }, { "--kill-grace", OPT_KILL_GRACE, true },
+    { "--no-prefix", OPT_NO_PREFIX, false }, { "--color", OPT_COLOR, true }, { "--log-dir", OPT_LOG_DIR, true },
+    { "-r", OPT_REDIRECTS, true }, { "--redirects", OPT_REDIRECTS, true }, { "-t", OPT_TEE, true }, { "--tee", OPT_TEE, true },
+    { "--no-stdin", OPT_NO_STDIN, false }, { "--nnodes", OPT_NODES, true }, { "--node-rank", OPT_NODE_RANK, true },
+    { "--rdzv-endpoint", OPT_ENDPOINT, true }, { "--master-addr", OPT_ADDR, true }, { "--master-port", OPT_PORT, true },
+    { "--rdzv-id", OPT_RUN_ID, true }, { "--join-timeout", OPT_JOIN_TIMEOUT, true }, { "--job-key-file", OPT_KEY_FILE, true },
+    { "--open", OPT_OPEN, false }, { "--standalone", OPT_STANDALONE, false }, { "--rdzv-backend", OPT_BACKEND, true },
+    { "--no-python", OPT_IGNORED, false }, { "--monitor-interval", OPT_IGNORED, true },
+    { "-h", OPT_HELP, false }, { "--help", OPT_HELP, false }, { "-V", OPT_VERSION, false }, { "--version", OPT_VERSION, false },
 };
 
-/* Finds "--name", "--name=value" and "-n4"; *value is NULL unless the value is part of the same word. */
+/* Finds "--two-words", "--two_words", "--name=value", "-n" and "-n4"; *value is NULL unless it is part of the same word. */
 static const option_row *option_find(const char *word, const char **value)
 {
+    char name[32];
+    const bool is_long = word[1] == '-';
+    const size_t len = is_long ? strcspn(word, "=") : strlen(word);
+    *value = NULL;
+    if (len >= sizeof name) usage_error("unknown option '%s'", word);
+    for (size_t i = 0; i <= len; ++i) name[i] = (char)(i == len ? '\0' : is_long && word[i] == '_' ? '-' : word[i]);
     for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
         const option_row *row = &option_table[i];
-        const size_t len = strlen(row->name);
-        *value = NULL;
-        if (strcmp(word, row->name) == 0) return row;
-        if (strncmp(word, row->name, len) != 0) continue;
-        if (word[1] == '-' && word[len] == '=') {
-            *value = word + len + 1;
-            if (!row->has_value) usage_error("%s takes no value", row->name);
+        const size_t part = strlen(row->name);
+        if (strcmp(name, row->name) == 0) {
+            if (word[len] == '=') *value = word + len + 1;
+            if (*value != NULL && !row->has_value) usage_error("%s takes no value", row->name);
             return row;
         }
-        if (row->id == 'n' && word[len] >= '0' && word[len] <= '9') { *value = word + len; return row; }
+        if (!is_long && row->has_value && strncmp(word, row->name, part) == 0 && word[part] >= '0' && word[part] <= '9') {
+            *value = word + part;
+            return row;
+        }
     }
     usage_error("unknown option '%s'", word);
 }
 
 static void option_apply(options *o, const option_row *row, const char *value)
 {
+    const char *name = row->name;
     switch (row->id) {
-    case 'n': o->n = number_option(row->name, value, 1, MAX_RANKS); break;
-    case 'm': o->nnodes = number_option(row->name, value, 1, 1000000); break;
-    case 'k': o->node_rank = number_option(row->name, value, 0, INT_MAX); break;
-    case 'o': o->port = number_option(row->name, value, 1, 65535); break;
-    case 'a': o->addr = value; break;
-    case 'e': o->env[o->env_count++] = env_option(value); break;
-    case 'g': o->grace = seconds_option(row->name, value); break;
-    case 't': o->timeout = seconds_option(row->name, value); break;
-    case 'c': o->color = color_option(value); break;
-    case 'p': o->prefix = false; break;
-    case 'i': o->stdin_rank0 = false; break;
-    case 'h': fputs(help_text, stdout); exit(0);
-    default:  puts("cdprun " VERSION); exit(0);
+    case OPT_PROCESSES:    o->n = processes_option(name, value); break;
+    case OPT_RESTARTS:     o->max_restarts = number_option(name, value, 0, 1000000); break;
+    case OPT_ENV:          o->env[o->env_count++] = env_option(value); break;
+    case OPT_ROLE:         o->role = text_option(name, value); break;
+    case OPT_TIMEOUT:      o->timeout = limit_option(name, value); break;
+    case OPT_GRACE:        o->grace = seconds_option(name, value); break;
+    case OPT_KILL_GRACE:   o->kill_grace = seconds_option(name, value); break;
+    case OPT_NO_PREFIX:    o->prefix = false; break;
+    case OPT_COLOR:        o->color = color_option(value); break;
+    case OPT_LOG_DIR:      o->log_dir = text_option(name, value); break;
+    case OPT_REDIRECTS:    o->redirects = value; break;
+    case OPT_TEE:          o->tee = value; break;
+    case OPT_NO_STDIN:     o->stdin_rank0 = false; break;
+    case OPT_NODES:        o->nnodes = nodes_option(value); break;
+    case OPT_NODE_RANK:    o->node_rank = number_option(name, value, 0, INT_MAX); break;
+    case OPT_ENDPOINT:     o->endpoint = text_option(name, value); break;
+    case OPT_ADDR:         o->addr = text_option(name, value); break;
+    case OPT_PORT:         o->port = number_option(name, value, 1, 65535); break;
+    case OPT_RUN_ID:       o->run_id = text_option(name, value); break;
+    case OPT_JOIN_TIMEOUT: o->join_timeout = limit_option(name, value); break;
+    case OPT_KEY_FILE:     o->key_file = text_option(name, value); break;
+    case OPT_OPEN:         o->open = true; break;
+    case OPT_STANDALONE:   o->standalone = true; break;
+    case OPT_BACKEND:      backend_option(value); break;
+    case OPT_IGNORED:      break;
+    case OPT_HELP:         fputs(help_text, stdout); fputs(help_more, stdout); exit(0);
+    case OPT_VERSION:      puts("cdprun " VERSION); exit(0);
     }
-    if (row->id == 't' && o->timeout == 0) usage_error("--timeout must be more than 0 seconds");
-    if (row->id == 'a' && value[0] == '\0') usage_error("--master-addr must not be empty");
 }
 
 static void options_check(const options *o)
@@ -239,17 +375,85 @@ static void options_check(const options *o)
     if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
     if (o->command[0] == NULL) usage_error("the command is missing: what should be started?");
     if (o->command[0][0] == '\0') usage_error("the command is empty");
+    if (o->log_dir == NULL && (o->redirects != NULL || o->tee != NULL))
+        usage_error("%s needs --log-dir: where should the files be?", o->redirects != NULL ? "--redirects" : "--tee");
+    if (o->open && o->key_file != NULL) usage_error("--open and --job-key-file exclude each other");
+    if (o->standalone && o->nnodes > 1) usage_error("--standalone is for one machine, but --nnodes is %d", o->nnodes);
     if (o->nnodes == 1 && o->node_rank > 0) usage_error("--node-rank %d needs --nnodes", o->node_rank);
     if (o->nnodes == 1) return;
     if (o->node_rank < 0) usage_error("--nnodes needs --node-rank, the number of this machine");
     if (o->node_rank >= o->nnodes) usage_error("--node-rank must be below --nnodes (%d), not %d", o->nnodes, o->node_rank);
-    if (o->addr == NULL || o->port == 0) usage_error("--nnodes needs --master-addr and --master-port, the same on all machines");
+    if (o->endpoint == NULL && (o->addr == NULL || o->port == 0))
+        usage_error("--nnodes needs --rdzv-endpoint (or --master-addr and --master-port), the same on all machines");
     if (o->n > INT_MAX / o->nnodes) usage_error("%d ranks on each of %d machines are too many", o->n, o->nnodes);
+}
+
+/* "host", "host:port", "1.2.3.4:port", "[::1]:port", "::1". */
+static void endpoint_parse(options *o)
+{
+    const char *text = o->endpoint, *colon = strrchr(text, ':'), *close = strchr(text, ']');
+    const bool bare = text[0] != '[' && colon != NULL && strchr(text, ':') != colon;    /* IPv6 without a port */
+    if (bare || (close != NULL && colon != NULL && colon < close)) colon = NULL;
+    size_t len = colon != NULL ? (size_t)(colon - text) : strlen(text);
+    o->host_port = colon != NULL ? number_option("the port of --rdzv-endpoint", colon + 1, 1, 65535) : DEFAULT_PORT;
+    if (text[0] == '[' && close != NULL) len = (size_t)(close - ++text);
+    if (len == 0 || len >= sizeof o->host) usage_error("--rdzv-endpoint must be HOST or HOST:PORT, not '%s'", o->endpoint);
+    memcpy(o->host, text, len);
+    o->host[len] = '\0';
+}
+
+/* Where the launchers meet. As with torchrun, --master-addr and --master-port stand in for a missing --rdzv-endpoint. */
+static void options_place(options *o)
+{
+    if (o->nnodes > 1 && o->endpoint != NULL) {
+        endpoint_parse(o);
+    } else if (o->nnodes > 1) {
+        if (strlen(o->addr) >= sizeof o->host) usage_error("--master-addr is too long");
+        strcpy(o->host, o->addr);
+        o->host_port = o->port;
+        o->port = 0;
+    }
+    if (o->node_rank < 0) o->node_rank = 0;
+    if (o->addr == NULL) o->addr = o->nnodes > 1 ? o->host : "127.0.0.1";
+    if (o->run_id == NULL) o->run_id = "none";
+}
+
+static void key_read(options *o)
+{
+    FILE *f = fopen(o->key_file, "r");
+    if (f == NULL) usage_error("cannot read the file of --job-key-file, %s: %s", o->key_file, strerror(errno));
+    const size_t len = fread(o->key, 1, sizeof o->key - 1, f);
+    fclose(f);
+    o->key[len] = '\0';
+    const size_t word = strcspn(o->key, " \t\r\n");
+    if (word == 0 || o->key[word + strspn(o->key + word, " \t\r\n")] != '\0' || word > 256)
+        usage_error("the file of --job-key-file, %s, must hold one word of at most 256 characters", o->key_file);
+    o->key[word] = '\0';
+}
+
+/* The secret by which the ranks of a job know each other. Never an option, which every user of the machine could read. */
+static void options_key(options *o)
+{
+    const char *given = getenv("CDP_JOB_KEY");
+    unsigned char random[32];
+    if (o->open) return;
+    if (o->key_file != NULL) {
+        key_read(o);
+    } else if (given != NULL && given[0] != '\0') {
+        if (strlen(given) >= sizeof o->key) usage_error("the variable CDP_JOB_KEY is longer than %zu characters", sizeof o->key - 1);
+        strcpy(o->key, given);
+    } else if (o->nnodes > 1) {
+        usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, the same on all (or --open)");
+    } else {
+        if (cdp_os_default()->random(NULL, random, sizeof random) != CDP_OK) usage_error("the system has no random bytes");
+        for (size_t i = 0; i < sizeof random; ++i) snprintf(o->key + 2 * i, 3, "%02x", random[i]);
+    }
 }
 
 static options options_parse(int argc, char **argv)
 {
-    options o = { .nnodes = 1, .node_rank = -1, .grace = 5 * SECOND, .prefix = true, .stdin_rank0 = true };
+    options o = { .nnodes = 1, .node_rank = -1, .role = "default", .grace = 5 * SECOND, .kill_grace = -1,
+                  .join_timeout = 600 * SECOND, .prefix = true, .stdin_rank0 = true };
     o.env = calloc((size_t)argc + 1, sizeof *o.env);
     if (o.env == NULL) usage_error("out of memory");
     int i = 1;
@@ -265,16 +469,19 @@ static options options_parse(int argc, char **argv)
     }
     o.command = argv + i;
     options_check(&o);
-    if (o.node_rank < 0) o.node_rank = 0;
-    if (o.addr == NULL) o.addr = "127.0.0.1";
+    options_place(&o);
+    options_key(&o);
+    if (o.kill_grace < 0) o.kill_grace = o.grace;
+    o.redirected = streams_option("--redirects", o.redirects, o.n);
+    o.teed = streams_option("--tee", o.tee, o.n);
     return o;
 }
 
-/* Two pipes per rank. The ranks themselves get the old limit back (see rank_exec). */
-static struct rlimit files_raise(int n)
+/* Two pipes and two files per rank. The ranks themselves get the old limit back (see rank_exec). */
+static struct rlimit files_raise(int n, bool log_files)
 {
     struct rlimit old, raised;
-    const rlim_t need = (rlim_t)n * 2 + 32;
+    const rlim_t need = (rlim_t)n * (log_files ? 4 : 2) + 32;
     if (getrlimit(RLIMIT_NOFILE, &old) != 0) usage_error("cannot read the limit of open files: %s", strerror(errno));
     if (old.rlim_cur == RLIM_INFINITY || old.rlim_cur >= need) return old;
     raised = old;
@@ -372,10 +579,11 @@ static int port_free(void)
     return port;
 }
 
-/* False only if another launcher has this port. The socket stays open until the keeper ends. */
+/* False only if another launcher has this port. The socket stays open until the next claim, or the keeper's end. */
 static bool port_claim(int port)
 {
 #ifdef __linux__
+    static int held = -1;
     struct sockaddr_un name;
     memset(&name, 0, sizeof name);
     name.sun_family = AF_UNIX;
@@ -383,8 +591,11 @@ static bool port_claim(int port)
     const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
     if (fd < 0) return true;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (bind(fd, (const struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)) == 0)
+    if (bind(fd, (const struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)) == 0) {
+        if (held >= 0) close(held);
+        held = fd;
         return true;
+    }
     const int reason = errno;
     close(fd);
     return reason != EADDRINUSE;
@@ -403,6 +614,130 @@ static int port_choose(void)
     }
     errno = EADDRINUSE;
     fatal("cannot find a free port");
+}
+
+/* ---- >>files  Log and error files of the ranks.
+   With --log-dir as torchrun has them: RUN_DIR/attempt_A/LOCAL_RANK/NAME. Without it only error files are needed, which
+   lie side by side in a folder of their own that goes with the job. */
+
+static void run_dir_make(options *o)
+{
+    const char *temporary = getenv("TMPDIR");
+    char *path = o->run_dir;
+    if (o->log_dir == NULL) {
+        snprintf(path, sizeof o->run_dir, "%s/cdprun_XXXXXX", temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
+        if (mkdtemp(path) == NULL) path[0] = '\0';    /* then there are no error files */
+        return;
+    }
+    const int base = snprintf(path, sizeof o->run_dir, "%s/", o->log_dir);
+    if (base < 0 || (size_t)base + strlen(o->run_id) + 32 > sizeof o->run_dir) usage_error("--log-dir is too long");
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) usage_error("cannot make the folder %s of --log-dir: %s", path, strerror(errno));
+        *slash = '/';
+    }
+    strcpy(path + base, o->run_id);
+    for (char *p = path + base; *p != '\0'; ++p) if (*p == '/') *p = '_';
+    strcat(path, "_XXXXXX");
+    if (mkdtemp(path) == NULL) usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
+}
+
+/* Front and keeper both do this at their end, in case the other one has been killed. */
+static void run_dir_remove(const options *o)
+{
+    DIR *dir = o->log_dir == NULL && o->run_dir[0] != '\0' ? opendir(o->run_dir) : NULL;
+    if (dir == NULL) return;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) unlinkat(dirfd(dir), e->d_name, 0);
+    closedir(dir);
+    rmdir(o->run_dir);
+}
+
+/* The file NAME of one rank in one attempt; "": none. */
+static const char *file_path(const options *o, int attempt, int local, const char *name)
+{
+    static char path[sizeof o->run_dir + 64];
+    path[0] = '\0';
+    if (o->log_dir != NULL) snprintf(path, sizeof path, "%s/attempt_%d/%d/%s", o->run_dir, attempt, local, name);
+    else if (o->run_dir[0] != '\0') snprintf(path, sizeof path, "%s/%d.%d.%s", o->run_dir, attempt, local, name);
+    return path;
+}
+
+static void attempt_dirs_make(const options *o, int attempt)
+{
+    char path[sizeof o->run_dir + 64];
+    if (o->log_dir == NULL) return;
+    snprintf(path, sizeof path, "%s/attempt_%d", o->run_dir, attempt);
+    bool good = mkdir(path, 0777) == 0;
+    for (int i = 0; good && i < o->n; ++i) {
+        snprintf(path, sizeof path, "%s/attempt_%d/%d", o->run_dir, attempt, i);
+        good = mkdir(path, 0777) == 0;
+    }
+    if (!good) fatal(path);
+}
+
+static int log_open(const options *o, int attempt, int local, const char *name)
+{
+    const char *path = file_path(o, attempt, local, name);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) fatal(path);
+    return fd;
+}
+
+static size_t utf8_put(char *out, unsigned code)
+{
+    if (code < 0x20 || code == 0x7f) code = ' ';
+    if (code < 0x80) { out[0] = (char)code; return 1; }
+    const size_t more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const unsigned char lead[] = { 0, 0xc0, 0xe0, 0xf0 };
+    out[0] = (char)(lead[more] | code >> (6 * more));
+    for (size_t i = 1; i <= more; ++i) out[i] = (char)(0x80 | (code >> (6 * (more - i)) & 63));
+    return more + 1;
+}
+
+/* One character of a JSON string: at most 4 bytes of UTF-8. Control characters become blanks. */
+static size_t json_char(const char **at, char *out)
+{
+    const char *p = *at + 1;
+    unsigned code = (unsigned char)p[-1], low = 0;
+    if (code == '\\' && *p == 'u' && sscanf(p + 1, "%4x", &code) == 1) {
+        p += strnlen(p, 5);
+        if (code >= 0xd800 && code < 0xdc00 && sscanf(p, "\\u%4x", &low) == 1 && low >= 0xdc00 && low < 0xe000) {
+            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+            p += strnlen(p, 6);
+        }
+    } else if (code == '\\' && *p != '\0') {
+        code = strchr("bfnrt", *p) != NULL ? ' ' : (unsigned char)*p;
+        ++p;
+    } else if (code >= 0x80) {                        /* UTF-8 already */
+        out[0] = (char)code;
+        *at = p;
+        return 1;
+    }
+    *at = p;
+    return utf8_put(out, code >= 0xd800 && code < 0xe000 ? '?' : code);
+}
+
+/* What a rank has written to its error file: the first text named "message" in {"message": {"message": "..."}} or
+   {"message": "..."}. Empty if there is none. */
+static void error_read(const char *path, char *out, size_t size)
+{
+    char text[16384];
+    size_t used = 0, got = 0;
+    FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
+    if (f != NULL) {
+        got = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+    }
+    text[got] = '\0';
+    for (const char *p = text; used == 0 && (p = strstr(p, "\"message\"")) != NULL;) {
+        p += 9;
+        p += strspn(p, " \t\r\n");
+        if (*p != ':') continue;
+        p += 1 + strspn(p + 1, " \t\r\n");
+        if (*p != '"') continue;
+        for (++p; *p != '"' && *p != '\0' && used + 5 < size;) used += json_char(&p, out + used);
+    }
+    out[used] = '\0';
 }
 
 /* ---- >>children  What front and keeper both need in order to leave nobody behind. */
@@ -526,6 +861,8 @@ static void sink_open(sink *k, int fd, int color)
 struct stream {
     int      fd;                  /* -1: ended                                                     */
     sink    *to;
+    int      log;                 /* file that gets every byte; -1: none                           */
+    bool     quiet;               /* nothing goes to the console                                   */
     bool     prefixed, cut;       /* cut: what comes next continues a line that was too long       */
     bool     eat_newline;         /* the held text was shown already, only its '\n' may follow     */
     char     prefix[48];
@@ -537,7 +874,7 @@ struct stream {
     char    *line;                /* text whose end has not come yet, up to LINE_BYTES             */
 };
 
-static stream *stream_open(int fd, sink *to, const options *o, int rank)
+static stream *stream_open(int fd, sink *to, const options *o, int rank, int log, bool quiet)
 {
     static const int colors[] = { 36, 33, 32, 35, 34, 31 };
     char largest[16];
@@ -548,6 +885,8 @@ static stream *stream_open(int fd, sink *to, const options *o, int rank)
     if (s->line == NULL) fatal("out of memory");
     s->fd = fd;
     s->to = to;
+    s->log = log;
+    s->quiet = quiet;
     s->prefixed = o->prefix;
     s->shown = now_ns() - SECOND;
     s->due = NEVER;
@@ -565,21 +904,22 @@ static void tail_add(stream *s, const char *p, size_t n)
 static void stream_emit(stream *s, const char *p, size_t n)
 {
     if (n > 0 && p[n - 1] == '\r') --n;
+    tail_add(s, p, n);
+    tail_add(s, "\n", 1);
+    if (s->quiet) return;
     sink_source(s->to, s);
     sink_put(s->to, s->prefix, (size_t)s->prefix_len);
     sink_put(s->to, s->cut ? "+" : " ", 1);
     sink_put(s->to, p, n);
     sink_put(s->to, "\n", 1);
-    tail_add(s, p, n);
-    tail_add(s, "\n", 1);
 }
 
 static void stream_emit_raw(stream *s, const char *p, size_t n)
 {
-    if (n == 0) return;
+    tail_add(s, p, n);
+    if (s->quiet || n == 0) return;
     sink_source(s->to, s);
     sink_put(s->to, p, n);
-    tail_add(s, p, n);
 }
 
 /* Length of the first complete line, its end included; 0: not complete. A '\r' alone ends progress text; whether
@@ -656,7 +996,32 @@ static void stream_end(stream *s)
     if (s->fd < 0) return;
     stream_split(s, true);
     close(s->fd);
-    s->fd = -1;
+    if (s->log >= 0) close(s->log);
+    s->fd = s->log = -1;
+}
+
+static void stream_free(stream *s)
+{
+    stream_end(s);
+    free(s->line);
+    free(s);
+}
+
+/* A full disk must not end the job: the file is given up. */
+static void stream_log(stream *s, const char *p, size_t n)
+{
+    while (s->log >= 0 && n > 0) {
+        const ssize_t done = write(s->log, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) {
+            fprintf(stderr, "cdprun: cannot write a log file, giving it up: %s\n", strerror(errno));
+            close(s->log);
+            s->log = -1;
+            return;
+        }
+        p += done;
+        n -= (size_t)done;
+    }
 }
 
 /* One read. False: nothing more to be had now. */
@@ -669,6 +1034,7 @@ static bool stream_pump(stream *s)
         stream_end(s);
         return false;
     }
+    stream_log(s, s->line + s->len, (size_t)n);
     s->len += (size_t)n;
     stream_split(s, false);
     return true;
@@ -686,17 +1052,33 @@ typedef struct rank {
 } rank;
 
 typedef enum phase {
+    JOIN,    /* several machines: waiting for the others, until deadline                   */
     RUN,     /* all is well                                                                */
     GRACE,   /* something has ended the job; ranks may end by themselves until deadline    */
     TERM,    /* they have been sent SIGTERM; until deadline                                */
     SWEEP,   /* all ranks have ended, processes they left behind have been sent SIGTERM    */
     KILL,    /* SIGKILL for every child, again and again, until there are none or deadline */
     DRAIN,   /* nobody is left who could write: read the pipes to their ends               */
+    AGREE,   /* several machines: waiting to learn how the attempt has ended on the others */
+    LEAVE,   /* node 0: the others still have to read that, until deadline                 */
     FLUSH,   /* report made; write what is buffered                                        */
     DONE
 } phase;
 
-typedef enum cause { NOTHING, FAILURE, SIGNALLED, TIMED_OUT, NOT_STARTED, READER_GONE } cause;
+typedef enum cause { NOTHING, FAILURE, ELSEWHERE, SIGNALLED, TIMED_OUT, NOT_STARTED, READER_GONE } cause;
+
+typedef struct nodes {
+    cdp_store_server *server;     /* node 0's                                                      */
+    cdp_store *store;             /* NULL: not connected                                           */
+    int64_t    look_at;           /* when to look into the store next                              */
+    int64_t    tell_at;           /* when to tell of the failure here                              */
+    bool       introduced, told;  /* node.K is set; how this attempt has ended here is told        */
+    int        present;           /* node 0: so many of the first machines have come               */
+    int        expected;          /* node 0: so many machines will say that they leave             */
+    bool       final;             /* the verdict rules out another attempt                         */
+    int        code;              /* the exit code that goes with the verdict                      */
+    char       verdict[FAILURE_BYTES]; /* the first failure of this attempt, wherever it was; "" none */
+} nodes;
 
 typedef struct job {
     const options *opts;
@@ -716,6 +1098,9 @@ typedef struct job {
     int            user_signal;   /* first signal that asked for the end                   */
     int64_t        user_signal_at, begin, deadline, timeout_at;
     uint64_t       sent;          /* signals that we have sent, as bits                    */
+    int            attempt;       /* restarts so far                                       */
+    nodes          nodes;
+    bool           no_restart;    /* somebody wants the job to end                         */
     bool           abandoned;     /* the front is dead: nobody to report to                */
 } job;
 
@@ -742,27 +1127,60 @@ static int rank_of_pid(const job *j, pid_t pid)
     return -1;
 }
 
-static void env_set(const char *name, int value)
+static void env_text(const char *name, const char *value)
+{
+    if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
+}
+
+static void env_number(const char *name, int value)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", value);
-    if (setenv(name, text, 1) != 0) fatal("cannot set the environment");
+    env_text(name, text);
 }
 
-static void env_common(const options *o, int port)
+/* With env_attempt and env_rank, all that torchrun's workers find: whatever is not set there would reach the ranks from a
+   launcher around this one. */
+static void env_common(const options *o)
 {
     for (int i = 0; i < o->env_count; ++i) {
         char *name = strdup(o->env[i]);
         if (name == NULL) fatal("out of memory");
         char *value = strchr(name, '=');
         *value++ = '\0';
-        if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
+        env_text(name, value);
         free(name);
     }
-    env_set("WORLD_SIZE", o->n * o->nnodes);
-    env_set("LOCAL_WORLD_SIZE", o->n);
-    env_set("MASTER_PORT", port);
-    if (setenv("MASTER_ADDR", o->addr, 1) != 0) fatal("cannot set the environment");
+    env_number("WORLD_SIZE", o->n * o->nnodes);
+    env_number("LOCAL_WORLD_SIZE", o->n);
+    env_number("GROUP_RANK", o->node_rank);
+    env_number("GROUP_WORLD_SIZE", o->nnodes);
+    env_text("ROLE_NAME", o->role);
+    env_number("ROLE_WORLD_SIZE", o->n * o->nnodes);
+    env_text("MASTER_ADDR", o->addr);
+    env_number("TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
+    env_text("TORCHELASTIC_RUN_ID", o->run_id);
+    env_text("TORCHELASTIC_USE_AGENT_STORE", "False");   /* rank 0 serves the store */
+    if (o->key[0] != '\0') env_text("CDP_JOB_KEY", o->key);
+    else unsetenv("CDP_JOB_KEY");
+    if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_number("OMP_NUM_THREADS", 1);   /* or n ranks use n times the cores */
+}
+
+static void env_attempt(const job *j, int port)
+{
+    env_number("MASTER_PORT", port);
+    env_number("TORCHELASTIC_RESTART_COUNT", j->attempt);
+}
+
+/* Before the fork: where there is a thread (see nodes), a child must not allocate. */
+static void env_rank(const job *j, int local)
+{
+    const char *path = file_path(j->opts, j->attempt, local, "error.json");
+    env_number("RANK", global_rank(j, local));
+    env_number("ROLE_RANK", global_rank(j, local));
+    env_number("LOCAL_RANK", local);
+    if (path[0] != '\0') env_text("TORCHELASTIC_ERROR_FILE", path);
+    else unsetenv("TORCHELASTIC_ERROR_FILE");
 }
 
 /* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this puts things right. */
@@ -771,8 +1189,6 @@ _Noreturn static void rank_exec(const job *j, int local, pid_t keeper, int out, 
     setpgid(0, 0);
     die_with(keeper);
     signal(SIGCHLD, SIG_DFL);
-    env_set("RANK", global_rank(j, local));
-    env_set("LOCAL_RANK", local);
     const bool keep_stdin = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
     const int null = keep_stdin ? 0 : open("/dev/null", O_RDONLY);
     start_error e = { .local = local };
@@ -787,11 +1203,23 @@ _Noreturn static void rank_exec(const job *j, int local, pid_t keeper, int out, 
     _exit(told < 0 ? EXIT_INTERNAL : EXIT_NOT_FOUND);
 }
 
+/* The stream number `which` (0: stdout, 1: stderr) of one rank, which comes out of `fd`. */
+static stream *rank_stream(job *j, int local, int which, int fd)
+{
+    const options *o = j->opts;
+    const int bit = which == 0 ? STDOUT : STDERR;
+    const bool quiet = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
+    const int log = quiet || (o->teed[local] & bit) != 0 ? log_open(o, j->attempt, local, which == 0 ? "stdout.log" : "stderr.log") : -1;
+    nonblocking(fd);
+    return stream_open(fd, j->to[which], o, global_rank(j, local), log, quiet);
+}
+
 static void rank_start(job *j, int local, int report)
 {
     int out[2], err[2];
     const pid_t keeper = getpid();
     rank *r = &j->ranks[local];
+    env_rank(j, local);
     pipe_make(out);
     pipe_make(err);
     const pid_t pid = fork();
@@ -800,11 +1228,9 @@ static void rank_start(job *j, int local, int report)
     setpgid(pid, pid);                               /* here too, so that the group is there at once */
     close(out[1]);
     close(err[1]);
-    nonblocking(out[0]);
-    nonblocking(err[0]);
     r->pid = pid;
-    r->out[0] = stream_open(out[0], j->to[0], j->opts, global_rank(j, local));
-    r->out[1] = stream_open(err[0], j->to[1], j->opts, global_rank(j, local));
+    r->out[0] = rank_stream(j, local, 0, out[0]);
+    r->out[1] = rank_stream(j, local, 1, err[0]);
     ++j->running;
 }
 
@@ -850,13 +1276,36 @@ static void ranks_ask_to_end(job *j, int sig)
 static void enter_term(job *j)
 {
     ranks_ask_to_end(j, SIGTERM);
-    enter(j, TERM, j->opts->grace);
+    enter(j, TERM, j->opts->kill_grace);
 }
 
 static void enter_kill(job *j)
 {
     ranks_signal(j, SIGKILL);
     enter(j, KILL, KILL_LIMIT);
+}
+
+/* Of several failures seen at one look, a crash is more likely the first cause than an exit code, by which the
+   survivors of a distributed job report that they have lost a peer. */
+static int blame(const rank *r)
+{
+    static const int crashes[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP };
+    if (r->status == 0) return 0;
+    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
+        if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
+    return 1;
+}
+
+/* "rank 3 on node 1, exit code 7 after 0.31 s: what it wrote to its error file" */
+static void failure_text(const job *j, int local, char *text, size_t size)
+{
+    char end[96], node[24] = "", message[512];
+    const rank *r = &j->ranks[local];
+    end_text(end, sizeof end, r);
+    if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
+    error_read(file_path(j->opts, j->attempt, local, "error.json"), message, sizeof message);
+    snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end, seconds(r->end - j->begin),
+             message[0] != '\0' ? ": " : "", message);
 }
 
 static void on_failure(job *j, int local)
@@ -866,6 +1315,7 @@ static void on_failure(job *j, int local)
     j->cause = FAILURE;
     j->first = local;
     j->code = exit_code_of(r->status);
+    j->nodes.tell_at = j->nodes.look_at = now_ns() + (blame(r) == 2 ? 0 : TELL_DELAY);
     enter(j, GRACE, j->opts->grace);
     if (j->running == 0) return;
     end_text(text, sizeof text, r);
@@ -873,21 +1323,32 @@ static void on_failure(job *j, int local)
         seconds(r->end - j->begin), seconds(j->opts->grace));
 }
 
+/* No rank runs here; the other machines are waited for. */
+static bool is_idle(const job *j) { return j->phase == JOIN || j->phase == AGREE; }
+
+/* An idle reader (a pager) may take its time, unless somebody wanted the job to end. */
+static int64_t reader_limit(const job *j) { return j->user_signal != 0 || j->cause == TIMED_OUT ? READER_LIMIT : NEVER; }
+
+static void enter_drain(job *j) { enter(j, DRAIN, reader_limit(j)); }
+
 static void on_timeout(job *j)
 {
-    if (j->phase >= DRAIN) {                          /* only the reader of our output is late */
+    j->no_restart = true;
+    j->timeout_at = NEVER;
+    if (j->phase == DRAIN || j->phase == FLUSH) {     /* only the reader of our output is late */
         j->phase = DONE;
-    } else if (j->phase == RUN) {
+    } else if (j->phase == RUN || is_idle(j)) {
         j->cause = TIMED_OUT;
         j->code = EXIT_TIMEOUT;
         say(j, "the job has not ended within %.10g s; ending it", seconds(j->opts->timeout));
-        enter_term(j);
+        if (is_idle(j)) enter_drain(j);
+        else enter_term(j);
     }
-    j->timeout_at = NEVER;
 }
 
 static void on_reader_gone(job *j)
 {
+    j->no_restart = true;
     if (j->phase != RUN) return;
     j->cause = READER_GONE;                           /* what any program in a pipeline does */
     j->code = 128 + SIGPIPE;
@@ -901,17 +1362,19 @@ static void on_stop_signal(job *j, int sig)
     if (j->user_signal != 0 && now - j->user_signal_at < REPEAT_NS) return;
     const bool again = j->user_signal != 0;
     if (!again) j->user_signal = sig;
+    j->no_restart = true;
     j->user_signal_at = now;
     if (j->cause == NOTHING) {
         j->cause = SIGNALLED;
         j->code = 128 + sig;
     }
-    if (j->phase >= DRAIN) { j->phase = DONE; return; }   /* only the reader of our output is late */
-    if (j->phase == KILL) return;
+    if (is_idle(j)) { enter_drain(j); return; }
+    if (j->phase == DRAIN || j->phase == FLUSH) { j->phase = DONE; return; }   /* only the reader of our output is late */
+    if (j->phase == KILL || j->phase == LEAVE) return;
     if (again) { enter_kill(j); return; }
     ranks_ask_to_end(j, sig);
     if (j->phase == RUN && sig != SIGTERM) enter(j, GRACE, j->opts->grace);
-    else if (j->phase == RUN || j->phase == GRACE) enter(j, TERM, j->opts->grace);
+    else if (j->phase == RUN || j->phase == GRACE) enter(j, TERM, j->opts->kill_grace);
 }
 
 static void read_control(job *j)
@@ -950,17 +1413,6 @@ static void read_started(job *j)
     }
 }
 
-/* Of several failures seen at one look, a crash is more likely the first cause than an exit code, by which the
-   survivors of a distributed job report that they have lost a peer. */
-static int blame(const rank *r)
-{
-    static const int crashes[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP };
-    if (r->status == 0) return 0;
-    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
-        if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
-    return 1;
-}
-
 static void rank_ended(job *j, rank *r, int status)
 {
     r->ended = true;
@@ -987,6 +1439,7 @@ static void on_overtaken(job *j, int local)
     char text[96];
     j->first = local;
     j->code = exit_code_of(j->ranks[local].status);
+    j->nodes.tell_at = j->nodes.look_at = 0;
     end_text(text, sizeof text, &j->ranks[local]);
     say(j, "rank %d failed at the same time: %s, which counts as the first failure", global_rank(j, local), text);
 }
@@ -1051,24 +1504,344 @@ static void report_ends(job *j)
 
 static void report(job *j)
 {
-    if (j->cause == SIGNALLED) {
-        bool fine = true;
-        for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
-        if (fine) j->code = 0;                        /* the program handled the signal */
-        else say(j, "ended by %s", signal_name(j->user_signal));
-    }
+    const char *elsewhere = j->nodes.verdict;         /* or here, in the same words */
+    const bool started = j->ranks[0].pid > 0;
+    if (j->cause == SIGNALLED) say(j, "ended by %s", signal_name(j->user_signal));
     if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
+    if (j->cause == ELSEWHERE) say(j, started ? "first failure: %s" : "%s", elsewhere);
     if (j->cause == FAILURE) {
-        char text[96];
+        char text[FAILURE_BYTES];
         const rank *r = &j->ranks[j->first];
         const int which = r->out[1]->total > 0;
-        end_text(text, sizeof text, r);
-        say(j, "first failure: rank %d, %s after %.2f s%s%s", global_rank(j, j->first), text, seconds(r->end - j->begin),
-            r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
+        failure_text(j, j->first, text, sizeof text);
+        const bool not_first = elsewhere[0] != '\0' && strcmp(text, elsewhere) != 0;
+        if (not_first) say(j, "first failure: %s", elsewhere);
+        say(j, "first failure%s: %s%s%s", not_first ? " here" : "", text, r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
             r->out[which]->total == 0 ? "" : which ? "stderr:" : "stdout:");
         report_tail(j, r->out[which]);
     }
-    report_ends(j);
+    if (started) report_ends(j);
+}
+
+/* ---- >>nodes  What the launchers of several machines tell each other, through a store that node 0's launcher serves.
+   Keys below ID/: A/node.K (who machine K is), A/go (all have come: the port of the ranks), A/failure (the first one),
+   A/done (how many machines have ended well) for each attempt A; final (why there will be no other attempt, which is also
+   the last will of every launcher), left (how many have read the end). The server has a thread; everything else happens
+   in the keeper's loop, which looks into the store several times a second, because all these calls are short. */
+
+static const char *node_key(const job *j, const char *name, int attempt)
+{
+    static char key[600];
+    if (attempt < 0) snprintf(key, sizeof key, "%.500s/%s", j->opts->run_id, name);
+    else snprintf(key, sizeof key, "%.500s/%d/%s", j->opts->run_id, attempt, name);
+    return key;
+}
+
+/* `text` is an exit code and a sentence. The first verdict stays. */
+static void verdict_set(job *j, const char *text, bool final)
+{
+    nodes *s = &j->nodes;
+    char *words;
+    if (s->verdict[0] != '\0') return;
+    s->code = (int)strtol(text, &words, 10);
+    if (s->code < 1 || s->code > 255) s->code = EXIT_INTERNAL;
+    s->final = final;
+    snprintf(s->verdict, sizeof s->verdict, "%s", words + strspn(words, " "));
+}
+
+/* A call has failed: the store will not come back. */
+static void nodes_lost(job *j)
+{
+    char text[FAILURE_BYTES];
+    snprintf(text, sizeof text, "%d node 0 does not answer any more: %s", EXIT_INTERNAL, cdp_last_error()->text);
+    cdp_store_destroy(j->nodes.store);
+    j->nodes.store = NULL;
+    j->nodes.final = true;
+    verdict_set(j, text, true);
+}
+
+static bool take_value(job *j, cdp_status status, void *value, char *out)
+{
+    if (status != CDP_OK) nodes_lost(j);
+    else snprintf(out, FAILURE_BYTES, "%s", (const char *)value);
+    if (status == CDP_OK) cdp_store_free(j->nodes.store, value);
+    return status == CDP_OK;
+}
+
+/* False if the key is not there (yet). `out` has FAILURE_BYTES. */
+static bool nodes_look(job *j, const char *key, char *out)
+{
+    bool there = false;
+    void *value = NULL;
+    if (j->nodes.store == NULL) return false;
+    cdp_status status = cdp_store_check(j->nodes.store, &key, 1, &there);
+    if (status == CDP_OK && !there) return false;
+    if (status == CDP_OK) status = cdp_store_get(j->nodes.store, key, &value, NULL, 0);
+    return take_value(j, status, value, out);
+}
+
+/* Whoever is the first to set the key wins; all get what is there then. */
+static bool nodes_claim(job *j, const char *key, const char *text, char *out)
+{
+    void *value = NULL;
+    if (j->nodes.store == NULL) return false;
+    const cdp_status status = cdp_store_compare_set(j->nodes.store, key, "", 0, text, strlen(text), &value, NULL);
+    return take_value(j, status, value, out);
+}
+
+static int nodes_count(job *j, const char *key, int more)
+{
+    int64_t sum = 0;
+    if (j->nodes.store != NULL && cdp_store_add(j->nodes.store, key, more, &sum) != CDP_OK) nodes_lost(j);
+    return (int)sum;
+}
+
+static void nodes_look_for_verdict(job *j)
+{
+    char text[FAILURE_BYTES];
+    if (j->nodes.verdict[0] != '\0') return;
+    if (nodes_look(j, node_key(j, "final", -1), text)) verdict_set(j, text, true);
+    else if (nodes_look(j, node_key(j, "failure", j->attempt), text)) verdict_set(j, text, false);
+}
+
+/* Tells the others what has ended the attempt here, and learns whether something else had before. */
+static void nodes_tell(job *j, const char *sentence, int code, bool final)
+{
+    char text[FAILURE_BYTES], there[FAILURE_BYTES];
+    snprintf(text, sizeof text, "%d %s", code, sentence);
+    if (nodes_claim(j, final ? node_key(j, "final", -1) : node_key(j, "failure", j->attempt), text, there)) verdict_set(j, there, final);
+    else verdict_set(j, text, final);
+}
+
+static void nodes_tell_end(job *j)
+{
+    const options *o = j->opts;
+    char text[FAILURE_BYTES - 8] = "";
+    j->nodes.told = true;
+    switch (j->cause) {
+    case FAILURE:     failure_text(j, j->first, text, sizeof text); break;
+    case SIGNALLED:   snprintf(text, sizeof text, "node %d was ended by %s", o->node_rank, signal_name(j->user_signal)); break;
+    case TIMED_OUT:   snprintf(text, sizeof text, "node %d has reached its --timeout", o->node_rank); break;
+    case NOT_STARTED: snprintf(text, sizeof text, "node %d cannot run '%.500s'", o->node_rank, o->command[0]); break;
+    case READER_GONE: snprintf(text, sizeof text, "on node %d the reader of stdout went away", o->node_rank); break;
+    case ELSEWHERE:   return;
+    case NOTHING:     nodes_count(j, node_key(j, "done", j->attempt), 1); return;
+    }
+    nodes_tell(j, text, j->code, j->cause != FAILURE || j->no_restart);
+}
+
+/* False: not yet. Short tries, so that signals are not kept waiting. */
+static bool nodes_connect(job *j)
+{
+    const options *o = j->opts;
+    nodes *s = &j->nodes;
+    char will[80];
+    cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port };
+    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
+    if (o->node_rank == 0 && s->server == NULL && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
+        nodes_lost(j);
+        snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host, o->host_port, cdp_last_error()->text);
+        return false;
+    }
+    cd.will_key = node_key(j, "final", -1);
+    cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died", EXIT_INTERNAL, o->node_rank);
+    cd.will_value.data = will;
+    return cdp_tcp_store_create(&cd, &s->store) == CDP_OK;
+}
+
+/* Everything that must be equal on all machines; what stands before the blank is who we are. */
+static bool nodes_introduce(job *j)
+{
+    const options *o = j->opts;
+    char mine[FAILURE_BYTES], there[FAILURE_BYTES], name[32], host[128] = "?";
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "node.%d", o->node_rank);
+    snprintf(mine, sizeof mine, "%s:%ld -n %d --nnodes %d --max-restarts %d --role %.100s", host, (long)getpid(), o->n, o->nnodes, o->max_restarts, o->role);
+    if (!nodes_claim(j, node_key(j, name, j->attempt), mine, there)) return false;
+    j->nodes.introduced = strcmp(mine, there) == 0;
+    if (!j->nodes.introduced) {
+        snprintf(mine, sizeof mine, "%d two launchers have --node-rank %d: process %.*s and this one", EXIT_USAGE, o->node_rank, (int)strcspn(there, " "), there);
+        verdict_set(j, mine, true);
+    }
+    return j->nodes.introduced;
+}
+
+static int attempt_port(const job *j) { return j->opts->port > 0 ? j->opts->port : port_choose(); }
+
+/* On node 0: when all are there and agree, the ranks may start. */
+static void nodes_gather(job *j)
+{
+    nodes *s = &j->nodes;
+    char mine[FAILURE_BYTES], theirs[FAILURE_BYTES], name[32], port[16];
+    if (!nodes_look(j, node_key(j, "node.0", j->attempt), mine)) return;
+    for (; s->present < j->opts->nnodes; ++s->present) {
+        snprintf(name, sizeof name, "node.%d", s->present);
+        if (!nodes_look(j, node_key(j, name, j->attempt), theirs)) return;
+        if (strcmp(theirs + strcspn(theirs, " "), mine + strcspn(mine, " ")) == 0) continue;
+        s->expected = s->present + 1;
+        char text[FAILURE_BYTES - 8];
+        snprintf(text, sizeof text, "node %d was started with other options than node 0:%.300s, not%.300s", s->present, theirs + strcspn(theirs, " "), mine + strcspn(mine, " "));
+        nodes_tell(j, text, EXIT_USAGE, true);
+        return;
+    }
+    s->expected = s->present;
+    snprintf(port, sizeof port, "%d", attempt_port(j));
+    nodes_claim(j, node_key(j, "go", j->attempt), port, theirs);
+}
+
+/* Who is missing, after the time in which all should have come. */
+static void nodes_give_up(job *j)
+{
+    const options *o = j->opts;
+    char who[200] = "", text[FAILURE_BYTES - 8], there[FAILURE_BYTES], name[32];
+    int missing = 0;
+    size_t used = 0;
+    if (o->node_rank == 0) {
+        for (int k = 0; k < o->nnodes && j->nodes.store != NULL; ++k) {
+            snprintf(name, sizeof name, "node.%d", k);
+            if (nodes_look(j, node_key(j, name, j->attempt), there)) continue;
+            if (++missing <= 16) used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", missing > 1 ? ", " : "", k);
+        }
+        j->nodes.expected = o->nnodes - missing;
+        snprintf(text, sizeof text, "node rank%s %s%s of %d did not come within %.10g s; each must run cdprun with --rdzv-endpoint %s:%d", missing == 1 ? "" : "s",
+                 who, missing > 16 ? " and others" : "", o->nnodes, seconds(o->join_timeout), o->host, o->host_port);
+    } else if (j->nodes.store == NULL) {
+        snprintf(text, sizeof text, "node rank 0 did not come within %.10g s: %s", seconds(o->join_timeout), cdp_last_error()->text);
+    } else {
+        snprintf(text, sizeof text, "node rank 0 has not let the ranks start within %.10g s", seconds(o->join_timeout));
+    }
+    nodes_tell(j, text, EXIT_TIMEOUT, true);
+}
+
+/* ---- >>attempt  All ranks once, from their start to their common end; after a failure perhaps once more. */
+
+static void attempt_start(job *j, int port)
+{
+    int report_pipe[2];
+    j->phase = RUN;
+    j->cause = NOTHING;
+    j->code = 0;
+    j->first = -1;
+    j->sent = 0;
+    j->children = true;
+    j->begin = now_ns();
+    j->deadline = NEVER;
+    env_attempt(j, port);
+    attempt_dirs_make(j->opts, j->attempt);
+    pipe_make(report_pipe);
+    nonblocking(report_pipe[0]);
+    if (j->started >= 0) close(j->started);
+    j->started = report_pipe[0];
+    for (int i = 0; i < j->opts->n; ++i) {
+        for (int k = 0; k < 2; ++k) stream_free(j->ranks[i].out[k]);
+        memset(&j->ranks[i], 0, sizeof j->ranks[i]);
+    }
+    for (int i = 0; i < j->opts->n; ++i) rank_start(j, i, report_pipe[1]);
+    close(report_pipe[1]);
+}
+
+/* What has ended this attempt would not end another one. */
+static bool may_restart(const job *j)
+{
+    if (j->no_restart || j->abandoned || j->nodes.final) return false;
+    return (j->cause == FAILURE || j->cause == ELSEWHERE) && j->attempt < j->opts->max_restarts;
+}
+
+static void attempt_next(job *j)
+{
+    char text[FAILURE_BYTES];
+    nodes *s = &j->nodes;
+    if (s->verdict[0] != '\0') memcpy(text, s->verdict, sizeof text);
+    else failure_text(j, j->first, text, sizeof text);
+    ++j->attempt;
+    say(j, "%s; starting all ranks again (restart %d of %d)", text, j->attempt, j->opts->max_restarts);
+    j->cause = NOTHING;
+    j->code = s->present = 0;
+    s->introduced = s->told = false;
+    s->verdict[0] = '\0';
+    if (j->opts->nnodes > 1) enter(j, JOIN, j->opts->join_timeout);
+    else attempt_start(j, attempt_port(j));
+}
+
+/* All is known about this attempt, also from the other machines. */
+static void attempt_judge(job *j)
+{
+    nodes *s = &j->nodes;
+    if (s->verdict[0] != '\0' && (j->cause == FAILURE || j->cause == ELSEWHERE)) j->code = s->code;
+    if (may_restart(j)) {
+        attempt_next(j);
+        return;
+    }
+    if (s->verdict[0] != '\0' && !s->final && j->attempt < j->opts->max_restarts) {   /* the others might wait for us */
+        char there[FAILURE_BYTES], text[FAILURE_BYTES];
+        snprintf(text, sizeof text, "%d node %d was asked to end", j->code, j->opts->node_rank);
+        nodes_claim(j, node_key(j, "final", -1), text, there);
+    }
+    report(j);
+    nodes_count(j, node_key(j, "left", -1), 1);
+    if (s->server != NULL && s->store != NULL) enter(j, LEAVE, LEAVE_LIMIT);
+    else enter(j, FLUSH, reader_limit(j));
+}
+
+static void attempt_over(job *j)
+{
+    bool fine = true;                                 /* then the program has handled the signal */
+    for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
+    if (j->cause == SIGNALLED && fine) {
+        j->cause = NOTHING;
+        j->code = 0;
+    }
+    j->nodes.told = false;
+    j->nodes.look_at = 0;
+    if (j->opts->nnodes > 1) enter(j, AGREE, NEVER);
+    else attempt_judge(j);
+}
+
+static void on_elsewhere(job *j)
+{
+    j->cause = ELSEWHERE;
+    j->code = j->nodes.code;
+    if (j->phase != RUN) return;
+    say(j, "%s; the ranks here have %.10g s to end by themselves", j->nodes.verdict, seconds(j->opts->grace));
+    enter(j, GRACE, j->opts->grace);
+}
+
+static void join_step(job *j)
+{
+    nodes *s = &j->nodes;
+    char port[FAILURE_BYTES];
+    const int64_t late = j->opts->node_rank == 0 ? 0 : 3 * SECOND;   /* node 0 knows best who is missing */
+    bool there = s->store != NULL || nodes_connect(j);
+    there = there && (s->introduced || nodes_introduce(j));
+    if (there && j->opts->node_rank == 0) nodes_gather(j);
+    if (s->verdict[0] == '\0' && nodes_look(j, node_key(j, "go", j->attempt), port)) attempt_start(j, atoi(port));
+    else if (s->verdict[0] == '\0' && now_ns() >= j->deadline + (s->store != NULL ? late : 0)) nodes_give_up(j);
+    if (s->verdict[0] == '\0') return;
+    on_elsewhere(j);
+    attempt_judge(j);
+}
+
+static void agree_step(job *j)
+{
+    nodes *s = &j->nodes;
+    if (!s->told) nodes_tell_end(j);
+    if (s->verdict[0] == '\0' && nodes_count(j, node_key(j, "done", j->attempt), 0) < j->opts->nnodes) return;
+    if (s->verdict[0] != '\0' && j->cause == NOTHING) on_elsewhere(j);
+    attempt_judge(j);
+}
+
+static void nodes_step(job *j)
+{
+    nodes *s = &j->nodes;
+    const int64_t now = now_ns();
+    if (j->opts->nnodes == 1 || j->phase >= FLUSH || now < s->look_at) return;
+    s->look_at = now + LOOK_TICK;
+    nodes_look_for_verdict(j);
+    if (s->verdict[0] != '\0' && j->cause == NOTHING && j->phase < AGREE && j->phase != JOIN) on_elsewhere(j);
+    if (j->cause == FAILURE && !s->told && j->phase < AGREE && now >= s->tell_at) nodes_tell_end(j);
+    if (j->phase == JOIN) join_step(j);
+    else if (j->phase == AGREE) agree_step(j);
+    else if (j->phase == LEAVE && (nodes_count(j, node_key(j, "left", -1), 0) >= s->expected || now >= j->deadline)) enter(j, FLUSH, reader_limit(j));
 }
 
 /* ---- >>keeper  The loop: one wait, then every part takes its share. */
@@ -1090,7 +1863,8 @@ static stream *stream_at(const job *j, int i) { return j->ranks[i / 2].out[i % 2
 
 static int poll_timeout(const job *j)
 {
-    int64_t when = j->deadline < j->timeout_at ? j->deadline : j->timeout_at;
+    int64_t when = j->deadline < j->timeout_at && j->phase != JOIN && j->phase != LEAVE ? j->deadline : j->timeout_at;
+    if (j->opts->nnodes > 1 && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
@@ -1147,14 +1921,7 @@ static void drain(job *j)
         if (sink_full(s->to)) return;
         stream_end(s);
     }
-    report(j);
-    j->phase = FLUSH;
-}
-
-/* An idle reader (a pager) may take its time, unless somebody wanted the job to end. */
-static void enter_drain(job *j)
-{
-    enter(j, DRAIN, j->cause == SIGNALLED || j->cause == TIMED_OUT ? READER_LIMIT : NEVER);
+    attempt_over(j);
 }
 
 static void all_ranks_ended(job *j)
@@ -1166,15 +1933,16 @@ static void all_ranks_ended(job *j)
         enter_drain(j);
     } else if (j->phase < SWEEP) {
         ranks_ask_to_end(j, SIGTERM);
-        enter(j, SWEEP, j->opts->grace < LEFTOVER_GRACE ? j->opts->grace : LEFTOVER_GRACE);
+        enter(j, SWEEP, j->opts->kill_grace < LEFTOVER_GRACE ? j->opts->kill_grace : LEFTOVER_GRACE);
     }
 }
 
 static void advance(job *j)
 {
+    if (now_ns() >= j->timeout_at) on_timeout(j);
+    nodes_step(j);
+    if (j->phase != JOIN && j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
     const int64_t now = now_ns();
-    if (now >= j->timeout_at) on_timeout(j);
-    if (j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
     const bool due = now >= j->deadline;
     switch (j->phase) {
     case GRACE: if (due) enter_term(j); break;
@@ -1192,7 +1960,8 @@ static void advance(job *j)
     }
     if (j->phase == DRAIN) drain(j);                  /* at once: no event will come to wake us for these two */
     if (j->phase == FLUSH && sink_pending(&j->sinks[0]) + sink_pending(&j->sinks[1]) == 0) j->phase = DONE;
-    if ((j->abandoned || now >= j->deadline) && j->phase >= DRAIN) j->phase = DONE;
+    if (now >= j->deadline && (j->phase == DRAIN || j->phase == FLUSH)) j->phase = DONE;
+    if (j->abandoned && j->phase >= DRAIN) j->phase = DONE;
 }
 
 static void job_open_sinks(job *j)
@@ -1205,10 +1974,9 @@ static void job_open_sinks(job *j)
     j->to[1] = &j->sinks[same ? 0 : 1];               /* one buffer for one file, or lines could mix */
 }
 
-static void job_start(job *j)
+static void job_open(job *j)
 {
     const options *o = j->opts;
-    int report_pipe[2];
     struct sigaction action;
     sigset_t most;
     memset(&action, 0, sizeof action);
@@ -1221,28 +1989,24 @@ static void job_start(job *j)
     sigfillset(&most);                                /* SIGPIPE and SIGTTOU among them; the front listens for us */
     sigdelset(&most, SIGCHLD);
     sigprocmask(SIG_SETMASK, &most, NULL);
-    env_common(o, o->port > 0 ? o->port : port_choose());
+    env_common(o);
     job_open_sinks(j);
     j->ranks = zalloc((size_t)o->n, sizeof *j->ranks);
+    for (int i = 0; i < 2 * o->n; ++i) j->ranks[i / 2].out[i % 2] = stream_open(-1, j->to[i % 2], o, i / 2, -1, true);
     j->polls = zalloc((size_t)(POLL_STREAMS + 2 * o->n), sizeof *j->polls);
     for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i) j->polls[i].events = POLLIN;
     j->polls[POLL_WAKE].fd = wake_pipe[0];
-    j->begin = now_ns();
-    j->deadline = NEVER;
-    j->timeout_at = o->timeout > 0 ? j->begin + o->timeout : NEVER;
-    pipe_make(report_pipe);
-    nonblocking(report_pipe[0]);
-    for (int i = 0; i < o->n; ++i) rank_start(j, i, report_pipe[1]);
-    close(report_pipe[1]);
-    j->started = report_pipe[0];
+    j->timeout_at = o->timeout > 0 ? now_ns() + o->timeout : NEVER;
 }
 
 static int keeper_run(const options *o, const struct rlimit *files, const sigset_t *mask, int control)
 {
-    job j = { .opts = o, .files = *files, .mask = *mask, .control = control, .first = -1, .children = true };
+    job j = { .opts = o, .files = *files, .mask = *mask, .control = control, .started = -1, .deadline = NEVER };
     adopt_orphans();
     nonblocking(control);
-    job_start(&j);
+    job_open(&j);
+    if (o->nnodes > 1) enter(&j, JOIN, o->join_timeout);
+    else attempt_start(&j, attempt_port(&j));
     while (j.phase != DONE) {
         wait_for_events(&j);
         read_control(&j);
@@ -1250,6 +2014,11 @@ static int keeper_run(const options *o, const struct rlimit *files, const sigset
         reap(&j);
         carry_output(&j);
         advance(&j);
+    }
+    run_dir_remove(o);
+    if (!j.abandoned) {                               /* else our last will is to be executed */
+        cdp_store_destroy(j.nodes.store);
+        cdp_store_server_destroy(j.nodes.server);
     }
     if (!j.sinks[0].closed || j.code != 0) return j.code;
     return j.sinks[0].error == EPIPE ? 128 + SIGPIPE : EXIT_INTERNAL;
@@ -1264,25 +2033,24 @@ static void keep_standard_files_open(void)            /* or a pipe of ours would
     if (fd > 2) close(fd);
 }
 
-/* See "both die" at the top. The command is copied first, because the title overwrites the argument strings. */
-static void keeper_title(options *o, int argc, char **argv, pid_t front)
+static char **arguments_copy(int argc, char **argv)
+{
+    char **copy = zalloc((size_t)argc + 1, sizeof *copy);
+    for (int i = 0; i < argc; ++i)
+        if ((copy[i] = strdup(argv[i])) == NULL) fatal("out of memory");
+    return copy;
+}
+
+/* See "both die" at the top. The title overwrites the argument strings, therefore the copy. */
+static void keeper_title(int argc, char **argv, pid_t front)
 {
 #ifdef __linux__
-    int count = 0;
-    while (o->command[count] != NULL) ++count;
-    char **copy = zalloc((size_t)count + 1, sizeof *copy);
-    for (int i = 0; i < count; ++i)
-        if ((copy[i] = strdup(o->command[i])) == NULL) fatal("out of memory");
-    o->command = copy;
-    if ((o->addr = strdup(o->addr)) == NULL) fatal("out of memory");
-    for (int i = 0; i < o->env_count; ++i)
-        if ((o->env[i] = strdup(o->env[i])) == NULL) fatal("out of memory");
     const size_t size = (size_t)(argv[argc - 1] + strlen(argv[argc - 1]) + 1 - argv[0]);
     memset(argv[0], 0, size);
     snprintf(argv[0], size, "rank keeper of %ld", (long)front);
     prctl(PR_SET_NAME, "rank-keeper", 0L, 0L, 0L);
 #else
-    (void)o; (void)argc; (void)argv; (void)front;
+    (void)argc; (void)argv; (void)front;
 #endif
 }
 
@@ -1354,28 +2122,29 @@ int main(int argc, char **argv)
 {
     if (argc < 1) return EXIT_USAGE;
     keep_standard_files_open();
-    options o = options_parse(argc, argv);
-    const struct rlimit files = files_raise(o.n);
+    options o = options_parse(argc, arguments_copy(argc, argv));
+    const struct rlimit files = files_raise(o.n, o.log_dir != NULL);
     const sigset_t set = signals_to_pass();
     sigset_t blocked = set, mask;
     int control[2], first = 0;
     sigaddset(&blocked, SIGPIPE);                     /* the keeper may be gone when we write to it */
     sigprocmask(SIG_BLOCK, &blocked, &mask);
     pipe_make(control);
+    run_dir_make(&o);
     adopt_orphans();
     const pid_t front = getpid(), keeper = fork();
     if (keeper < 0) fatal("cannot start");
     if (keeper == 0) {
         close(control[1]);                            /* before all else: its end must mean the front's death */
         setpgid(0, 0);
-        keeper_title(&o, argc, argv, front);
+        keeper_title(argc, argv, front);
         _exit(keeper_run(&o, &files, &mask, control[0]));
     }
     close(control[0]);
     nonblocking(control[1]);
     const int status = front_wait(keeper, control[1], &set, &first);
     front_sweep();
-    free(o.env);
+    run_dir_remove(&o);
     if (WIFSIGNALED(status))
         fprintf(stderr, "cdprun: its keeper process was killed by %s; all ranks are ended\n", signal_name(WTERMSIG(status)));
     return front_exit(exit_code_of(status), first, &mask);

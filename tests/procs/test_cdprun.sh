@@ -13,7 +13,7 @@ D=$(pwd)
 H=$D/helper
 passed=0 failed=0
 ID=$$                                            # tests of other checkouts may run at the same time
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NO_COLOR CDPTEST
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NO_COLOR CDPTEST CDP_JOB_KEY
 
 ok()    { passed=$((passed + 1)); echo "ok $1"; }
 fail()  { failed=$((failed + 1)); echo "FAIL $1: $2"; }
@@ -279,9 +279,19 @@ check env-values "$(sort out)" "[0] 0 0 3 3 127.0.0.1 port (a b=c) ()
 [1] 1 1 3 3 127.0.0.1 port (a b=c) ()
 [2] 2 2 3 3 127.0.0.1 port (a b=c) ()"
 check env-silent "$(cat err)" ""
-"$C" -n2 --nnodes=3 --node-rank 2 --master-addr 10.9.8.7 --master-port 4321 sh -c 'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT' > out
-check env-several-machines "$(sort out)" "[4] 4 0 6 2 10.9.8.7 4321
-[5] 5 1 6 2 10.9.8.7 4321"
+outer() {                                            # as inside a worker of another launcher
+    env TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_ERROR_FILE=/outer/error.json TORCHELASTIC_RESTART_COUNT=7 TORCHELASTIC_MAX_RESTARTS=9 \
+        TORCHELASTIC_RUN_ID=outer GROUP_RANK=5 GROUP_WORLD_SIZE=6 ROLE_RANK=11 ROLE_WORLD_SIZE=12 ROLE_NAME=outer MASTER_PORT=1 MASTER_ADDR=x RANK=3 "$@"
+}
+outer "$C" -n 2 sh -c 'echo $GROUP_RANK $GROUP_WORLD_SIZE $ROLE_RANK $ROLE_WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE' > out
+check env-torchrun "$(sort out)" "[0] 0 1 0 2 default 0 0 none False
+[1] 0 1 1 2 default 0 0 none False"
+check env-outer-error-file "$(outer "$C" -n 1 sh -c 'case $TORCHELASTIC_ERROR_FILE in /outer/*) echo outer ;; *) echo own ;; esac')" "[0] own"
+check env-omp "$(unset OMP_NUM_THREADS; "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort; "$C" -n 1 sh -c 'echo ${OMP_NUM_THREADS-unset}'; OMP_NUM_THREADS=4 "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort)" "[0] 1
+[1] 1
+[0] unset
+[0] 4
+[1] 4"
 check descriptors-not-leaked "$("$C" -n 3 "$H" many-fds | sort)" "[0] 3
 [1] 3
 [2] 3"
@@ -350,7 +360,6 @@ check stdin-rank-0 "$(echo hello | "$C" -n 3 sh -c 'read -r x; echo "($x)"' | so
 [2] ()"
 check stdin-none "$(echo hello | "$C" -n 2 --no-stdin sh -c 'read -r x; echo "($x)"' | sort)" "[0] ()
 [1] ()"
-check stdin-not-rank-0 "$(echo hello | "$C" -n 1 --nnodes 2 --node-rank 1 --master-addr x --master-port 1 sh -c 'read -r x; echo "($x)"')" "[1] ()"
 
 # ---- failures
 
@@ -418,6 +427,101 @@ printf '#!/no/such/interpreter\n' > script; chmod +x script
 "$C" -n 2 ./script 2> err; check bad-interpreter "$? $(wc -l < err)" "127 1"
 has bad-interpreter-hint err "interpreter"
 
+# ---- the spellings of torchrun
+
+check spelled-nproc "$("$C" --nproc-per-node 2 sh -c 'echo $WORLD_SIZE' | sort)$("$C" --nproc_per_node=1 sh -c 'echo $WORLD_SIZE')$("$C" --nproc-per-node=auto sh -c 'echo $WORLD_SIZE' | wc -l)" "[0] 2
+[1] 2[0] 1$(getconf _NPROCESSORS_ONLN)"
+check spelled-rest "$("$C" --standalone --nnodes=1:1 --nproc_per_node 1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 --rdzv_id job.7 --max_restarts=3 --no_python --monitor-interval 1 --role=trainer --master_addr 127.0.0.2 sh -c 'echo $MASTER_ADDR $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS')" "[0] 127.0.0.2 trainer job.7 0/3"
+check key-made "$("$C" -n 2 --no-prefix sh -c 'echo $CDP_JOB_KEY' | sort -u | grep -cE '^[0-9a-f]{64}$')" 1
+check key-per-job "$( ("$C" -n 1 sh -c 'echo $CDP_JOB_KEY'; "$C" -n 1 sh -c 'echo $CDP_JOB_KEY') | sort -u | wc -l)" 2
+check key-kept "$(CDP_JOB_KEY=mine "$C" -n 1 sh -c 'echo $CDP_JOB_KEY')" "[0] mine"
+echo from-file > key
+check key-file "$(CDP_JOB_KEY=mine "$C" -n 1 --job-key-file key sh -c 'echo $CDP_JOB_KEY')" "[0] from-file"
+check key-open "$(CDP_JOB_KEY=mine "$C" -n 1 --open sh -c 'echo ${CDP_JOB_KEY-unset}')" "[0] unset"
+
+# ---- files
+
+logs() { (cd "$1" && find . -name '*.log' | sort | while read -r f; do echo "${f#./*/}: $(tr '\n' ' ' < "$f")"; done); }
+both='echo out $RANK; echo err $RANK >&2'
+rm -rf logs
+check redirects "$("$C" -n 3 --log-dir logs/deep -r 0:3,1:1 sh -c "$both" 2>&1 | sort)" "[1] err 1
+[2] err 2
+[2] out 2"
+check redirects-files "$(logs logs/deep)" "attempt_0/0/stderr.log: err 0 
+attempt_0/0/stdout.log: out 0 
+attempt_0/1/stdout.log: out 1 "
+case $(ls logs/deep) in none_??????) ok log-dir-name ;; *) fail log-dir-name "$(ls logs/deep)" ;; esac
+rm -rf logs
+check tee "$("$C" -n 2 --log-dir logs --rdzv-id a/b --tee 3 --redirects 3 sh -c "$both" 2>&1 | sort)" "[0] err 0
+[0] out 0
+[1] err 1
+[1] out 1"
+check tee-files "$(logs logs/a_b_*)" "0/stderr.log: err 0 
+0/stdout.log: out 0 
+1/stderr.log: err 1 
+1/stdout.log: out 1 "
+rm -rf logs; "$C" -n 1 --log-dir logs -r3 sh -c 'echo the reason >&2; exit 3' 2> err
+check redirects-code "$?" 3
+has redirects-tail err "its last lines on stderr:
+    the reason"
+rm -rf logs; "$C" -n 2 --log-dir logs --tee 1 "$H" flood 3000000 > out
+check tee-flood "$("$H" flood-check 2 3000000 < out) $(cat logs/*/attempt_0/0/stdout.log | cksum)" "whole $(RANK=0 "$H" flood 3000000 | cksum)"
+rm -rf logs out
+
+# ---- error files
+
+record='printf "%s" "$0" > $TORCHELASTIC_ERROR_FILE; echo "$TORCHELASTIC_ERROR_FILE" > errorfile; exit 5'
+json='{"message": {"message": "RuntimeError: a \"b\" \\ \u00e4\ud83d\ude00\n c", "extraInfo": {"py_callstack": "x", "timestamp": "1"}}}'
+TMPDIR=$D "$C" -n 1 sh -c "$record" "$json" 2> err
+has error-file err "first failure: rank 0, exit code 5 after 0."
+has error-file-text err 's: RuntimeError: a "b" \ ä😀  c; it wrote nothing'
+check error-file-gone "$(ls -d "$(dirname "$(cat errorfile)")" cdprun_* 2> /dev/null)" ""
+"$C" -n 1 sh -c "$record" '{"message": "short form"}' 2> err; has error-file-short err "s: short form; it wrote"
+for broken in '{"message": {"message": "cut' '{"message"' '{"message": 7}' '{"message": "\u12' '{"message": "\' '' '"message""message":"x'; do
+    "$C" -n 1 sh -c "$record" "$broken" 2> err; check "error-file-broken" "$? $(grep -c 'first failure: rank 0, exit code 5' err)" "5 1"
+done
+rm -rf logs; "$C" -n 2 --log-dir logs sh -c '[ $RANK = 1 ] && echo "{\"message\": \"m\"}" > $TORCHELASTIC_ERROR_FILE; exit $RANK' 2> err
+check error-file-kept "$(cat logs/none_*/attempt_0/1/error.json)" '{"message": "m"}'
+check error-file-no-place "$(TMPDIR=/no/such "$C" -n 1 sh -c 'echo ${TORCHELASTIC_ERROR_FILE-unset}')" "[0] unset"
+TMPDIR=$D CDPTEST=$ID.ef PIDFILE=$D/ef "$C" -n 1 "$H" plain > out 2> err & pid=$!
+await_file ef.0; keeper=$("$H" child-of $pid); kill -KILL $pid 2> /dev/null; wait $pid 2> /dev/null
+gone error-file-killed $ID.ef
+n=0; while [ -d "/proc/$keeper" ] && [ $n -lt 300 ]; do sleep 0.01; n=$((n + 1)); done
+check error-file-killed-dir "$(ls -d cdprun_* 2> /dev/null)" ""
+
+# ---- restarts
+
+"$C" -n 3 --max-restarts 2 --grace 0.2 sh -c 'echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS $MASTER_PORT; [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 4; sleep 0.3' > out 2> err
+check restart-code "$?" 0
+check restart-counts "$(cut -d' ' -f2 out | sort | uniq -c | tr -s ' ')" " 3 0/2
+ 3 1/2
+ 3 2/2"
+check restart-ports "$(cut -d' ' -f3 out | sort -u | wc -l)" 3
+has restart-text err "cdprun: rank 1, exit code 4 after 0."
+has restart-number err "starting all ranks again (restart 1 of 2)"
+has restart-number err "starting all ranks again (restart 2 of 2)"
+hasnot restart-no-report err "first failure"
+rm -rf logs; "$C" -n 2 --max-restarts 1 --log-dir logs -r 1 sh -c 'echo $TORCHELASTIC_RESTART_COUNT $RANK; if [ $RANK = 1 ]; then echo "{\"message\": \"m$TORCHELASTIC_RESTART_COUNT\"}" > $TORCHELASTIC_ERROR_FILE; exit 6; fi' > out 2> err
+check restart-exhausted "$? $(grep -c 'starting all ranks again' err)" "6 1"
+has restart-exhausted-first err "first failure: rank 1, exit code 6"
+has restart-exhausted-message err "s: m1;"
+check restart-files "$(logs logs)" "attempt_0/0/stdout.log: 0 0 
+attempt_0/1/stdout.log: 0 1 
+attempt_1/0/stdout.log: 1 0 
+attempt_1/1/stdout.log: 1 1 "
+CDPTEST=$ID.rs PIDFILE=$D/rs "$C" -n 2 --max-restarts 1 --grace 0.1 --kill-grace 0.3 sh -c '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && { "$0" alive $CDPTEST; exit 0; }; [ $RANK = 0 ] && { sleep 0.2; kill -KILL $$; }; "$0" tree' "$H" > out 2> err
+check restart-after-kill "$?" 0
+check restart-all-ended-first "$(sort -n -k2 out | head -n 1 | awk '{ print ($2 <= 8) }')" 1   # cdprun's two, the ranks and their helpers: nobody of the first attempt
+gone restart-gone $ID.rs
+"$C" -n 2 --max-restarts 5 ./no-such-program 2> err; check restart-not-found "$? $(wc -l < err)" "127 1"
+begin=$(ms); "$C" -n 1 --max-restarts 1000000 --timeout 0.5 --grace 0.1 sh -c 'sleep 0.1; exit 1' > out 2> err
+between restart-timeout $(($(ms) - begin)) 500 3000
+"$C" -n 2 --max-restarts 1000000 sh -c 'sleep 0.05; exit 1' > out 2> err & pid=$!
+sleep 0.4; kill -TERM $pid; wait $pid 2> /dev/null; code=$?
+case $code in 1|143) ok restart-stops-at-signal ;; *) fail restart-stops-at-signal "code $code" ;; esac
+descriptors=$("$C" -n 1 --max-restarts 20 sh -c 'sleep 0.02; ls /proc/$PPID/fd | wc -l; exit 1' 2> err | sort -u | wc -l)
+between restart-leaks-no-descriptor "$descriptors" 1 3
+
 usage() {                                            # name, expected part of the message, arguments
     name=$1 part=$2; shift 2
     "$C" "$@" > out 2> err < /dev/null; code=$?
@@ -446,7 +550,29 @@ usage color        "auto, always or never" -n 2 --color red true
 usage no-node-rank "--node-rank" -n 2 --nnodes 2 --master-addr a --master-port 1 true
 usage node-rank    "must be below" -n 2 --nnodes 2 --node-rank 2 --master-addr a --master-port 1 true
 usage lone-node    "needs --nnodes" -n 2 --node-rank 1 true
-usage no-master    "needs --master-addr and --master-port" -n 2 --nnodes 2 --node-rank 0 true
+usage no-master    "needs --rdzv-endpoint (or --master-addr and --master-port)" -n 2 --nnodes 2 --node-rank 0 true
+usage no-key       "several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, the same on all (or --open)" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint h:1 true
+usage key-file     "cannot read the file of --job-key-file, /no/such: No such file" -n 2 --job-key-file /no/such true
+printf 'two words\n' > key.bad
+usage key-words    "must hold one word" -n 2 --job-key-file key.bad true
+usage key-and-open "exclude each other" -n 2 --job-key-file key.bad --open true
+usage endpoint     "--rdzv-endpoint must be HOST or HOST:PORT" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint :1 --open true
+usage endpoint-0   "the port of --rdzv-endpoint must be between 1 and 65535" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint h:0 --open true
+usage elastic      "the number of machines cannot change" -n 2 --nnodes 1:4 true
+usage backend      "--rdzv-backend must be static or c10d, not 'etcd'" -n 2 --rdzv-backend etcd true
+usage gpus         "does not count GPUs" --nproc-per-node gpu true
+usage processes    "whole number, not 'many'" --nproc_per_node=many true
+usage restarts     "--max-restarts must be between 0 and" -n 2 --max-restarts -1 true
+usage restarts-abc "whole number, not 'abc'" -n 2 --max_restarts abc true
+usage standalone   "--standalone is for one machine" -n 2 --standalone --nnodes 2 true
+usage tee-where    "--tee needs --log-dir" -n 2 --tee 3 true
+usage tee-what     "--tee must be 0, 1, 2 or 3, or a list as 0:3,1:1, not '4'" -n 2 --log-dir logs --tee 4 true
+usage redirects    "--redirects must be 0, 1, 2 or 3, or a list as 0:3,1:1, not '0:1,'" -n 2 --log-dir logs -r 0:1, true
+usage tee-rank     "--tee names local rank 2, but there are only 2" -n 2 --log-dir logs -t 0:3,2:1 true
+usage log-dir      "cannot make the folder /dev/null/x of --log-dir" -n 2 --log-dir /dev/null/x true
+usage role         "--role must not be empty" -n 2 --role "" true
+usage own-env-key  "cannot set CDP_JOB_KEY" -n 2 --env CDP_JOB_KEY=x true
+usage long-name    "unknown option '--$(printf 'x%.0s' $(seq 100))'" -n 2 --"$(printf 'x%.0s' $(seq 100))" true
 usage address      "must not be empty" -n 2 --master-addr "" true
 (ulimit -n 64; "$C" -n 100 true) 2> err; check usage-files "$?" 2; has usage-files-text err "the limit is 64"
 check files-limit-kept "$(ulimit -S -n 40; "$C" -n 30 sh -c 'ulimit -S -n' | sort | tail -n 1)" "[29] 40"

@@ -91,6 +91,52 @@ TEST(errors_belong_to_threads) {
     T_EQ(CDP_ERR_STATE, cdp_last_error()->status);
 }
 
+static const char *recorded(const char *path) {
+    static char text[4096];
+    FILE *f = fopen(path, "r");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    return text;
+}
+
+/* The seconds are the only thing that is not known before. */
+static void record_and_compare(const char *path, const char *message, const char *want_message, const char *want_stack) {
+    char want[4096];
+    const long long before = (long long)time(NULL);
+    T_EQ(CDP_OK, cdp_error_record(path, message));
+    const char *got = recorded(path), *stamp = strstr(got, "\"timestamp\": \"");
+    T(stamp != NULL);
+    const long long at = stamp ? atoll(stamp + 14) : 0;
+    T(at >= before && at <= (long long)time(NULL));
+    snprintf(want, sizeof want, "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", \"timestamp\": \"%lld\"}}}\n", want_message, want_stack, at);
+    if (!T(strcmp(got, want) == 0)) printf("got  %swant %s", got, want);
+}
+
+TEST(errors_are_recorded_for_launchers) {
+    char path[64], stack[256];
+    snprintf(path, sizeof path, "/tmp/cdp_test_core.%d.json", (int)getpid());
+    record_and_compare(path, "plain", "plain", "plain");
+    record_and_compare(path, "a\"b\\c\nd\x7f", "a\\\"b\\\\c\\u000ad\\u007f", "a\\\"b\\\\c\\u000ad\\u007f");
+    record_and_compare(path, "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", "\\u00e4 \\u20ac \\ud83d\\ude00", "\\u00e4 \\u20ac \\ud83d\\ude00");
+    record_and_compare(path, "\xff \xc0\x80 \xed\xa0\x80 \xf5\x80\x80\x80 \xe2\x82", "? ?? ??? ???? ??", "? ?? ??? ???? ??"); /* no UTF-8 */
+    cdp__fail(CDP_ERR_TIMEOUT, "rank 1/2: late");
+    snprintf(stack, sizeof stack, "TIMEOUT: rank 1/2: late\\n  at %s", cdp_last_error()->where);
+    record_and_compare(path, NULL, "TIMEOUT: rank 1/2: late", stack);
+    T_EQ(CDP_ERR_INVALID, cdp_error_record(NULL, "x"));
+    T_EQ(CDP_ERR_IO, cdp_error_record("/no/such/directory/x", "x"));
+    T_EQ(CDP_ERR_IO, cdp_error_record("/dev/full", "x"));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_last_error()->status); /* still the failure itself */
+    unlink(path);
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+    T_EQ(CDP_OK, cdp_error_record_from_env("nowhere"));
+    setenv("TORCHELASTIC_ERROR_FILE", path, 1);
+    T_EQ(CDP_OK, cdp_error_record_from_env("where the variable says"));
+    T_TEXT("where the variable says", recorded(path));
+    unsetenv("TORCHELASTIC_ERROR_FILE");
+    unlink(path);
+}
+
 TEST(names_exist_for_everything) {
     for (int i = 1; i >= CDP_ERR_INTERNAL; --i) T(strcmp(cdp_status_name((cdp_status)i), "?") != 0);
     for (int i = 0; i < CDP_DTYPE_COUNT; ++i) T(strcmp(cdp_dtype_name((cdp_dtype)i), "?") != 0 && cdp_dtype_size((cdp_dtype)i) > 0);
@@ -833,6 +879,7 @@ int main(int argc, char **argv) {
         {"formatter_equals_printf", formatter_equals_printf, 10},
         {"formatter_cuts_and_survives", formatter_cuts_and_survives, 10},
         {"errors_are_complete_sentences", errors_are_complete_sentences, 10},
+        {"errors_are_recorded_for_launchers", errors_are_recorded_for_launchers, 10},
         {"errors_belong_to_threads", errors_belong_to_threads, 10},
         {"names_exist_for_everything", names_exist_for_everything, 10},
         {"log_levels", log_levels, 10},
