@@ -707,8 +707,11 @@ CDP__CALLED cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, ui
             out->bytes += out->value.bytes;
         }
     }
-    if (out->bytes > left) return CDP__RECORD_TORN;
-    return out->bytes > n ? CDP__RECORD_MORE : CDP__RECORD_WHOLE;
+    if (out->bytes <= n) return CDP__RECORD_WHOLE;
+    if (out->bytes <= left) return CDP__RECORD_MORE;
+    if (out->key.data || n == left) return CDP__RECORD_TORN;
+    out->bytes = left; /* the file ends too early, but whether this is a record at all, only its key tells */
+    return CDP__RECORD_MORE;
 }
 
 CDP__CALLED uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) { return 8 + strlen(prefix) + key.bytes + value_bytes; }
