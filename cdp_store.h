@@ -1,9 +1,9 @@
 /*  cdp_store.h - key-value stores through which ranks find each other - v0.1.0
 
     WHAT IT IS
-    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are four:
-    in one process (hash), on a server over TCP (tcp, and the server itself), with all keys under a prefix (prefix), and
-    whatever you bring (fill in `cdp_store` of cdp.h). The wire protocol is that of PyTorch's TCPStore (2.x), so this
+    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are five:
+    in one process (hash), in a file that all share (file), on a server over TCP (tcp, and the server itself), with all keys
+    under a prefix (prefix), and whatever you bring (custom: two functions). The file is that of PyTorch's FileStore. The wire protocol is that of PyTorch's TCPStore (2.x), so this
     client works with a Python server, and Python clients work with this server.
 
     DO THIS
@@ -39,10 +39,13 @@
         store functions  the calls of a program
         addr             text to addresses and back                        (pure)
         wire             requests as bytes: an incremental parser, writers (pure)
+        record           what a file store's file is made of               (pure)
         number           decimal text and 64-bit integers                  (pure)
         kv               the map: memory accounting, no clock, no socket, no lock
         request          what all stores do with one
         store-hash       the map behind a lock
+        store-custom     two functions of a program as a store; stores that can only look
+        store-file       a file of records that its users append to under a lock
         buffer           bytes on their way
         store-tcp-server connections, waiters, last wills
         store-tcp-client connecting, one request at a time on the wire
@@ -57,14 +60,18 @@
         let exactly one rank win                          cdp_store_compare_set(key, "" -> mine), compare the answer
         wait for keys / look whether they are there       cdp_store_wait / cdp_store_check
         keep two users of one store apart                 cdp_prefix_store_create
+        do without a server, on a file system that is shared   cdp_file_store_create
+        bring a store of my own                           cdp_custom_store_create
+        change how long calls wait                        cdp_store_set_timeout
         let others notice that this process died          will_key and will_value of cdp_tcp_store_desc
         start a request and do something else meanwhile   store->start(), then store->wait() with a deadline in the past
 
     CONFIGURATION
-        CDP_API, CDP_STATIC, CDP_NO_STDIO, CDP_NO_THREADS, CDP_NO_LOG_STRINGS: see cdp.h. None of its own.
+        CDP_API, CDP_STATIC, CDP_NO_STDIO, CDP_NO_THREADS, CDP_NO_LOG_STRINGS: see cdp.h.
+        CDP_NO_FILE_STORE    no file store, and nothing of <sys/file.h> and <sys/stat.h>; the same in every file
 
     THREADS
-        hash store: any thread, any number at a time. tcp store with its own loop: likewise; requests travel one after
+        hash, file and custom store: any thread, any number at a time. tcp store with its own loop: likewise; requests travel one after
         the other, so a waiting get() delays the calls of other threads (make a second client for those). tcp store or
         server on a loop that was handed in: the caller's lock guards them. prefix store: as the store inside.
         Server: create, poll and destroy from one thread at a time; port from any.
@@ -79,7 +86,8 @@
         IO (no socket). After a TIMEOUT the client is as good as before.
 
     LIMITS
-        key 8 KiB, value 8 MiB, keys in one call 131072, all of a server together 1 GiB: fields of the server's desc.
+        key 8191 bytes, value 8 MiB, keys in one call 131072, for every store; all of a server together 1 GiB: fields of the
+        server's desc. A key may be empty, and so may a value; both may hold any bytes (keys with zeros: cdp_store_run).
 
     License: that of cdp.h.                                                                                         */
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -119,6 +127,44 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_des
 /* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not destroyed with it; prefixes
    nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out);
+
+/* A store of your own in two functions; all operations are made of them, atomically. They are called by one thread at a time,
+   must not block for long and must not call the store. Errors: return a negative status after cdp_error_set().
+       get    *value := what the key holds, valid until the next call of get or until swap has returned; CDP_OK. CDP_PENDING:
+              the key is absent.
+       swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove it), in one step as all users of
+              the store see it, and return CDP_OK. CDP_PENDING: it does not hold that. */
+typedef struct cdp_custom_store_desc {
+    cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);                                          /* required */
+    cdp_status (*swap)(void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);      /* required */
+    cdp_status (*num_keys)(void *user, int64_t *count); /* (default: cdp_store_num_keys is UNSUPPORTED)           */
+    void (*destroy)(void *user);                        /* by cdp_store_destroy (default: nothing)                */
+    void *user;                                         /* first argument of all of them                          */
+    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)                    */
+    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store                                   */
+} cdp_custom_store_desc;
+
+/* Whoever waits for a key looks again and again, at most 10 ms apart. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out);
+
+#ifndef CDP_NO_FILE_STORE
+typedef struct cdp_file_store_desc {
+    const char *path;    /* required: a file that all users reach, on a file system with flock(); copied; made when absent */
+    uint32_t world_size; /* how many users there are: when so many have left and nobody is left, the file is removed
+                            (default: 0, it stays)                                                                */
+    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)                    */
+    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store                                   */
+} cdp_file_store_desc;
+
+/* A store in a file, to which its users append records; torch.distributed.FileStore reads and writes the same file.
+   Users may come and go at any time and be killed at any point: half a record is cut off by whoever comes next. Who was
+   killed has not left, so the file then stays: remove it, or take a new name, before the next run, which would find
+   the old keys in it. The file only grows; append writes the whole value anew. Whoever waits for a key looks again and
+   again, at most 10 ms apart. Keys that count the users are counted by cdp_store_num_keys.
+   Errors: INVALID, NOMEM; IO (the text names file and errno); STORE (the file is no store, or is damaged); TIMEOUT (it
+   is locked all the time: does one of its users stand still?). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out);
+#endif
 
 typedef struct cdp_tcp_store_desc {
     const char *host;            /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied          */
@@ -218,6 +264,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const ch
 /* keys[i] := values[i]; others may see some of them before the rest. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
 
+/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no limit; 0: 300000). It belongs to
+   the store inside of prefix stores, and so to all of its prefixes. Not while another thread uses the store. */
+CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
+CDP_API uint32_t cdp_store_timeout(const cdp_store *store); /* 0 for NULL */
+
 /* Give back what a call returned. NULL is allowed. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
@@ -237,6 +288,10 @@ CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) { return cdp_hash_store_create(&desc, out); }
+inline cdp_status cdp_custom_store_create(const cdp_custom_store_desc &desc, cdp_store **out) { return cdp_custom_store_create(&desc, out); }
+#ifndef CDP_NO_FILE_STORE
+inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_store **out) { return cdp_file_store_create(&desc, out); }
+#endif
 inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) { return cdp_tcp_store_create(&desc, out); }
 inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp_store_server **out) { return cdp_store_server_create(&desc, out); }
 #endif
@@ -245,6 +300,11 @@ inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) && !defined(CDP_STORE_IMPL_INCLUDED)
 #define CDP_STORE_IMPL_INCLUDED
+
+#ifndef CDP_NO_FILE_STORE
+#include <sys/file.h>
+#include <sys/stat.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -602,6 +662,75 @@ CDP__CALLED uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_by
     return p + prefix_bytes + s.bytes;
 }
 
+/* ---- >>record (pure): what a file store's file is made of --------------------------------------------------------- */
+
+/* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit length and a value, integers
+   little-endian. A later record overrides an earlier one. A program's key k is "/k" in the file, a record of "-/k" removes
+   it; lower-case words that end in a slash count the users. */
+#define CDP__RECORD_MAX_KEY 1048576u /* PyTorch has no limit; a text that is taken for a length is far above this one */
+
+typedef enum cdp__record_result { CDP__RECORD_WHOLE, CDP__RECORD_MORE, CDP__RECORD_TORN, CDP__RECORD_BAD } cdp__record_result;
+
+typedef struct cdp__record {
+    cdp_bytes key, value; /* point into the bytes that were looked at; the key of a removal is without its minus */
+    bool removal;
+    uint64_t bytes;       /* how long it is, as far as that is known */
+} cdp__record;
+
+/* Whether a key in a file can begin with these n bytes, or be them. */
+CDP__CALLED bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
+    uint64_t i;
+    if (!n) return !whole;
+    if (*p == '/') return true;
+    if (*p == '-') return n == 1 ? !whole : p[1] == '/';
+    for (i = 0; i < n; ++i)
+        if (!((p[i] >= 'a' && p[i] <= 'z') || p[i] == '_' || (p[i] == '/' && i && (!whole || i == n - 1)))) return false;
+    return !whole || p[n - 1] == '/';
+}
+
+/* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the record. MORE: look again
+   with out->bytes. TORN: the file ends before the record does. BAD: there is no record here. */
+CDP__CALLED cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
+    uint64_t key_bytes;
+    memset(out, 0, sizeof *out);
+    out->bytes = 4;
+    if (n >= 4) {
+        key_bytes = cdp__get_u32(p);
+        if (key_bytes > CDP__RECORD_MAX_KEY || !cdp__record_key_fits(p + 4, cdp__min(n - 4, key_bytes), n - 4 >= key_bytes)) return CDP__RECORD_BAD;
+        out->bytes = 8 + key_bytes;
+        if (n >= out->bytes) {
+            out->removal = p[4] == '-';
+            out->key.data = p + 4 + out->removal;
+            out->key.bytes = key_bytes - out->removal;
+            out->value.data = p + out->bytes;
+            out->value.bytes = cdp__get_u32(p + out->bytes - 4);
+            out->bytes += out->value.bytes;
+        }
+    }
+    if (out->bytes <= n) return CDP__RECORD_WHOLE;
+    if (out->bytes <= left) return CDP__RECORD_MORE;
+    if (out->key.data || n == left) return CDP__RECORD_TORN;
+    out->bytes = left; /* the file ends too early, but whether this is a record at all, only its key tells */
+    return CDP__RECORD_MORE;
+}
+
+CDP__CALLED uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) { return 8 + strlen(prefix) + key.bytes + value_bytes; }
+
+CDP__CALLED uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
+    if (s.bytes) memcpy(p, s.data, (size_t)s.bytes);
+    return p + s.bytes;
+}
+
+/* To p, where there is room; returns what follows. The value may come in two parts. */
+CDP__CALLED uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
+    const uint32_t prefix_bytes = (uint32_t)strlen(prefix);
+    cdp__put_u32(p, prefix_bytes + (uint32_t)key.bytes);
+    memcpy(p + 4, prefix, prefix_bytes);
+    p = cdp__record_copy(p + 4 + prefix_bytes, key);
+    cdp__put_u32(p, (uint32_t)(value.bytes + more.bytes));
+    return cdp__record_copy(cdp__record_copy(p + 4, value), more);
+}
+
 /* ---- >>number (pure): decimal text ------------------------------------------------------------------------------ */
 
 /* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
@@ -907,6 +1036,52 @@ CDP__CALLED uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     }
 }
 
+/* The same words from every store. */
+CDP__CALLED cdp_status cdp__store_no_number(cdp_bytes key) {
+    cdp__key_text t;
+    return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+}
+
+CDP__CALLED cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
+    cdp__key_text t;
+    return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" has %llu bytes; at most %u are allowed", cdp__key_print(&t, key), (unsigned long long)bytes,
+                     CDP_STORE_MAX_VALUE_BYTES);
+}
+
+/* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
+CDP__CALLED bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
+    const cdp_bytes *want = &rq->values[0];
+    if (!now || !want->bytes) return !want->bytes && (!now || !now->bytes);
+    return now->bytes == want->bytes && memcmp(now->data, want->data, (size_t)want->bytes) == 0;
+}
+
+/* The one result of a compare_set. */
+CDP__CALLED bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
+    if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value)) return true;
+    cdp__store_request_drop_results(os, rq, 0);
+    return false;
+}
+
+#define CDP__STORE_TIMEOUT_MS 300000u
+
+CDP__CALLED cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
+    const uint32_t values = cdp__store_request_values(rq);
+    uint32_t i;
+    if (rq->key_count > CDP_STORE_MAX_LIST) return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit", rq->key_count, CDP_STORE_MAX_LIST);
+    for (i = 0; i < rq->key_count; ++i) {
+        if (!rq->keys[i].data && rq->keys[i].bytes) return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
+        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES) /* over TCP and in files a slash is put in front */
+            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed", (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
+    }
+    for (i = 0; i < values; ++i) {
+        const cdp_bytes key = rq->keys[rq->key_count > 1 ? i : 0];
+        cdp__key_text t;
+        if (!rq->values[i].data && rq->values[i].bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL", cdp__key_print(&t, key));
+        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(key, rq->values[i].bytes);
+    }
+    return CDP_OK;
+}
+
 /* Whether a request makes sense, before anybody works on it. */
 CDP__CALLED cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT ? cdp__store_request_keys_needed(rq->op) : 0;
@@ -915,7 +1090,7 @@ CDP__CALLED cdp_status cdp__store_request_validate(const cdp_store_request *rq) 
         return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op, needed, rq->key_count);
     if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
         return cdp__fail(CDP_ERR_INVALID, "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
-    return CDP_OK;
+    return cdp__store_request_validate_sizes(rq);
 }
 
 /* ---- >>store-hash -------------------------------------------------------------------------------------------------- */
@@ -971,7 +1146,11 @@ CDP__CALLED cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq
     uint32_t i;
     if (rq->op == CDP_STORE_ADD) return cdp__kv_add(&h->kv, rq->keys[0], rq->delta, &rq->number, &e);
     if (rq->op == CDP_STORE_COMPARE_SET) return cdp__hash_compare_set(h, rq);
-    if (rq->op == CDP_STORE_APPEND) return cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
+    if (rq->op == CDP_STORE_APPEND) {
+        const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
+        const uint64_t bytes = rq->values[0].bytes + (old ? old->value_bytes : 0);
+        return bytes > CDP_STORE_MAX_VALUE_BYTES ? cdp__store_too_long(rq->keys[0], bytes) : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
+    }
     for (i = 0; i < rq->key_count && status == CDP_OK; ++i) status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
     return status;
 }
@@ -1033,13 +1212,15 @@ CDP__CALLED void cdp__hash_destroy(void *self) {
 
 CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
-    cdp__hash_store *h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
+    cdp__hash_store *h;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_hash_store_create: out is NULL");
     *out = NULL;
+    h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
     cdp__kv_open(&h->kv, os, 0, UINT64_MAX);
     h->store.self = h;
     h->store.os = os;
-    h->store.timeout_ms = cdp__def(desc ? desc->timeout_ms : 0, 300000);
+    h->store.timeout_ms = cdp__def(desc ? desc->timeout_ms : 0, CDP__STORE_TIMEOUT_MS);
     h->store.start = cdp__hash_start;
     h->store.wait = cdp__hash_wait;
     h->store.cancel = cdp__hash_cancel;
@@ -1058,6 +1239,547 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
     *out = &h->store;
     return CDP_OK;
 }
+
+/* ---- >>store-custom: two functions of a program as a store; stores that can only look ------------------------------- */
+
+/* What is common to stores that nobody wakes: an attempt does a request at once, or says CDP_PENDING and has done nothing
+   that the next attempt would do twice; whoever waits tries again, ever more slowly. */
+typedef struct cdp__tried {
+    cdp_store store;
+    cdp_lock lock;
+    cdp_status (*attempt)(struct cdp__tried *t, cdp_store_request *rq);
+} cdp__tried;
+
+#define CDP__TRIED_PAUSE_MAX_NS (10 * CDP__MS)
+
+CDP__CALLED cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
+    cdp__tried *t = (cdp__tried *)self;
+    rq->results = NULL;
+    rq->number = 0;
+    rq->status = cdp__store_request_validate(rq);
+    if (rq->status != CDP_OK) return rq->status;
+    cdp_lock_acquire(&t->lock);
+    rq->status = t->attempt(t, rq);
+    cdp_lock_release(&t->lock);
+    return rq->status;
+}
+
+/* Sleep until the next look. The first ones are close together: what was in the way may be over in microseconds. */
+CDP__CALLED void cdp__tried_pause(const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
+    if (attempts < 4 && os->thread_yield) os->thread_yield(os->user);
+    else os->poll(os->user, NULL, 0, cdp__min(deadline_ns, now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
+}
+
+CDP__CALLED cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__tried *t = (cdp__tried *)self;
+    uint32_t attempts;
+    for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
+        const uint64_t now = t->store.os->now_ns(t->store.os->user); /* before the attempt: the last one comes after the deadline */
+        cdp_lock_acquire(&t->lock);
+        rq->status = t->attempt(t, rq);
+        cdp_lock_release(&t->lock);
+        if (rq->status != CDP_PENDING || now >= deadline_ns) break;
+        cdp__tried_pause(t->store.os, attempts, now, deadline_ns);
+    }
+    return rq->status;
+}
+
+CDP__CALLED void cdp__tried_cancel(void *self, cdp_store_request *rq) {
+    (void)self;
+    (void)rq; /* a pending request is known to nobody but its caller */
+}
+
+/* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
+CDP__CALLED bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms, cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
+    t->store.self = t;
+    t->store.os = os;
+    t->store.timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
+    t->store.start = cdp__tried_start;
+    t->store.wait = cdp__tried_wait;
+    t->store.cancel = cdp__tried_cancel;
+    t->attempt = attempt;
+    return cdp__lock_open(&t->lock, os, true);
+}
+
+typedef struct cdp__custom_store {
+    cdp__tried tried;
+    cdp_custom_store_desc desc;
+} cdp__custom_store;
+
+CDP__CALLED cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
+    const uint64_t n = cdp__store_request_result_count(rq);
+    cdp_status status = CDP_OK;
+    uint64_t i;
+    if (!cdp__store_request_make_results(c->desc.os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    for (i = 0; i < rq->key_count && status == CDP_OK; ++i) {
+        cdp_bytes value;
+        status = c->desc.get(c->desc.user, rq->keys[i], &value);
+        if (status == CDP_OK && i < n && !cdp__store_request_put_result(c->desc.os, rq, i, value)) status = cdp__fail_nomem("a value", value.bytes);
+    }
+    if (status != CDP_OK) cdp__store_request_drop_results(c->desc.os, rq, n);
+    return status;
+}
+
+/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory is to be freed afterwards.
+   *out is NULL for nothing at all; PENDING: it is to stay as it is. */
+CDP__CALLED cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
+    int64_t sum = 0;
+    *out = rq->op == CDP_STORE_COMPARE_SET ? rq->values[1] : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out : rq->values[i];
+    if (rq->op == CDP_STORE_DELETE) return now ? CDP_OK : CDP_PENDING;
+    if (rq->op == CDP_STORE_ADD) {
+        if (now && !cdp__number_parse((const uint8_t *)now->data, now->bytes, &sum)) return cdp__store_no_number(rq->keys[0]);
+        rq->number = (int64_t)((uint64_t)sum + (uint64_t)rq->delta);
+        out->data = text;
+        out->bytes = cdp__number_text(rq->number, text);
+    } else if (rq->op == CDP_STORE_APPEND && now) {
+        if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(rq->keys[0], now->bytes + out->bytes);
+        *memory = (uint8_t *)cdp__alloc(c->desc.os, now->bytes + out->bytes);
+        if (!*memory) return cdp__fail_nomem("a value", now->bytes + out->bytes);
+        cdp__record_copy(cdp__record_copy(*memory, *now), *out);
+        out->data = *memory;
+        out->bytes += now->bytes;
+    } else if (rq->op == CDP_STORE_COMPARE_SET) {
+        return cdp__store_expected(rq, now) ? CDP_OK : CDP_PENDING;
+    }
+    return CDP_OK;
+}
+
+/* One key: get, swap. PENDING: another user was faster. */
+CDP__CALLED cdp_status cdp__custom_change(cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
+    char text[24];
+    uint8_t *memory = NULL;
+    cdp_bytes now, wish;
+    const cdp_status found = c->desc.get(c->desc.user, rq->keys[i], &now);
+    cdp_status status = found < 0 ? found : CDP_OK;
+    memset(&wish, 0, sizeof wish);
+    if (status == CDP_OK) status = cdp__custom_wish(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
+    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0 && !cdp__store_answer(c->desc.os, rq, status == CDP_OK ? rq->values[1] : found == CDP_OK ? now : rq->values[0]))
+        status = cdp__fail_nomem("a value", wish.bytes);
+    if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
+    if (status == CDP_OK) status = c->desc.swap(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL, rq->op == CDP_STORE_DELETE ? NULL : &wish);
+    if (status == CDP_OK && rq->op == CDP_STORE_DELETE) rq->number = 1;
+    if (status != CDP_OK) cdp__store_request_drop_results(c->desc.os, rq, cdp__store_request_result_count(rq));
+    cdp__free(c->desc.os, memory);
+    return status;
+}
+
+CDP__CALLED cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
+    cdp__custom_store *c = (cdp__custom_store *)t;
+    cdp_status status = CDP_OK;
+    switch (rq->op) {
+    case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__custom_read(c, rq);
+    case CDP_STORE_CHECK:
+        status = cdp__custom_read(c, rq);
+        rq->number = status == CDP_OK;
+        return status == CDP_PENDING ? CDP_OK : status;
+    case CDP_STORE_NUM_KEYS:
+        if (!c->desc.num_keys) return cdp__fail(CDP_ERR_UNSUPPORTED, "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
+        return c->desc.num_keys(c->desc.user, &rq->number);
+    case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
+        while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
+            status = cdp__custom_change(c, rq, (uint64_t)rq->number);
+            rq->number += status == CDP_OK;
+        }
+        return status;
+    default: return cdp__custom_change(c, rq, 0);
+    }
+}
+
+CDP__CALLED void cdp__custom_destroy(void *self) {
+    cdp__custom_store *c = (cdp__custom_store *)self;
+    if (c->desc.destroy) c->desc.destroy(c->desc.user);
+    cdp__lock_close(&c->tried.lock);
+    cdp__free(c->desc.os, c);
+}
+
+CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out) {
+    cdp__custom_store *c;
+    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: out is NULL");
+    *out = NULL;
+    if (!desc || !desc->get || !desc->swap) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
+    c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
+    if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
+    c->desc = *desc;
+    c->desc.os = os;
+    c->tried.store.destroy = cdp__custom_destroy;
+    if (!cdp__tried_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
+        cdp__free(os, c); /* not destroyed: `user` stays the caller's when there is no store */
+        return cdp__fail_nomem("a lock", sizeof(cdp_lock));
+    }
+    *out = &c->tried.store;
+    return CDP_OK;
+}
+
+/* ---- >>store-file: a file of records that its users append to under a lock ------------------------------------------- */
+
+#ifndef CDP_NO_FILE_STORE
+/* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so the lock of a user that dies
+   is gone with it, and the children of a fork do not share one. Each user keeps the map as of the last record that it has
+   read, and reads on from there. These are POSIX calls and not functions of cdp_os: a store in a file makes sense only
+   between processes that share a real file system, which no replaced os can give them. Memory, clock, sleep and locks
+   between threads are those of the os. */
+typedef struct cdp__file_store {
+    cdp__tried tried;
+    const cdp_os *os;
+    cdp__kv kv;          /* with keys as in the file */
+    char *path;          /* behind the struct */
+    uint32_t world_size;
+    uint64_t at;         /* how much of the file is in the map */
+    int32_t pin;         /* the file that was read; open, so that its number is not given to another one meanwhile */
+    dev_t device;
+    ino_t number;
+    bool torn;           /* half a record behind `at`, seen by a reader */
+    bool busy;           /* somebody else has the lock */
+    uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
+} cdp__file_store;
+
+typedef enum cdp__file_mode { CDP__FILE_READ, CDP__FILE_WRITE, CDP__FILE_LEAVE } cdp__file_mode;
+
+#define CDP__FILE_PIECE 65536u
+#define CDP__FILE_LEAVE_NS (100 * CDP__MS)
+
+CDP__CALLED cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "the file store %s: %s", f->path, what);
+}
+
+/* Another file, or none: forget what was read. */
+CDP__CALLED void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
+    const uint64_t seed = f->kv.seed;
+    cdp__kv_close(&f->kv);
+    cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
+    if (f->pin >= 0) close(f->pin);
+    f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (st) f->device = st->st_dev, f->number = st->st_ino;
+    f->at = 0;
+}
+
+CDP__CALLED void cdp__file_close(int fd) {
+    if (fd < 0) return;
+    flock(fd, LOCK_UN); /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
+    close(fd);
+}
+
+CDP__CALLED cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
+    cdp__kv_entry *e;
+    if (!r->removal) return cdp__kv_set(&f->kv, r->key, r->value, &e);
+    (void)cdp__kv_delete(&f->kv, r->key);
+    return CDP_OK;
+}
+
+/* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes the next one takes. */
+CDP__CALLED cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
+    const uint64_t start = f->at;
+    while (f->at < size) {
+        cdp__record r;
+        const uint64_t used = f->at - start;
+        const cdp__record_result result = cdp__record_next(p + used, n - used, size - f->at, &r);
+        f->torn = result == CDP__RECORD_TORN;
+        *need = r.bytes;
+        if (result == CDP__RECORD_BAD || (f->torn && size < 4)) /* so few bytes tell nothing: rather refuse than cut another program's file */
+            return cdp__fail(CDP_ERR_STORE, "%s is no file of a store, or is damaged: there is no record at byte %llu; take another path, or remove it when nobody uses it",
+                             f->path, (unsigned long long)f->at);
+        if (result != CDP__RECORD_WHOLE) return CDP_OK;
+        if (cdp__file_learn(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
+        f->at += r.bytes;
+    }
+    return CDP_OK;
+}
+
+/* With the lock held: read what is new. */
+CDP__CALLED cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
+    uint64_t room = cdp__min(CDP__FILE_PIECE, size - f->at), need = 0;
+    uint8_t *p = NULL;
+    cdp_status status = CDP_OK;
+    f->torn = false;
+    while (f->at < size && !f->torn && status == CDP_OK) {
+        int64_t n;
+        if (!p && !(p = (uint8_t *)cdp__alloc(f->os, room))) return cdp__fail_nomem("a record of a file store", room);
+        do n = pread(fd, p, (size_t)cdp__min(room, size - f->at), (off_t)f->at); while (n < 0 && errno == EINTR);
+        if (n <= 0) {
+            status = cdp__file_fail(f, n ? errno : EIO, "cannot read");
+            break;
+        }
+        status = cdp__file_learn_all(f, p, (uint64_t)n, size, &need);
+        if (need > room) {
+            cdp__free(f->os, p);
+            p = NULL;
+            room = cdp__min(need, size - f->at);
+        }
+    }
+    cdp__free(f->os, p);
+    return status;
+}
+
+CDP__CALLED cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
+    int r;
+    do r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB); while (r < 0 && errno == EINTR);
+    f->busy = r < 0 && errno == EWOULDBLOCK;
+    if (r == 0) return CDP_OK;
+    return f->busy ? CDP_PENDING : cdp__file_fail(f, errno, "cannot lock it; does its file system know flock()?");
+}
+
+/* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a record. *gone: it was
+   removed, and perhaps made anew, just before it was locked. */
+CDP__CALLED cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
+    struct stat st;
+    cdp_status status;
+    *gone = false;
+    f->busy = false;
+    if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
+    if (!S_ISREG(st.st_mode)) return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
+    if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
+        return CDP_OK; /* nothing is new, so nobody needs to be kept from writing */
+    status = cdp__file_lock(f, fd, mode);
+    if (status != CDP_OK) return status;
+    if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
+    *gone = !st.st_nlink;
+    if (*gone) return CDP_OK;
+    if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number || (uint64_t)st.st_size < f->at) {
+        if (mode == CDP__FILE_LEAVE) return CDP_PENDING; /* not the file that this user came to */
+        cdp__file_reset(f, fd, &st);
+    }
+    status = cdp__file_read(f, fd, (uint64_t)st.st_size);
+    if (status == CDP_OK && f->torn && mode != CDP__FILE_READ) {
+        if (ftruncate(fd, (off_t)f->at) != 0) return cdp__file_fail(f, errno, "cannot cut off half a record that somebody left");
+        f->torn = false;
+    }
+    return status;
+}
+
+/* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING: not now. */
+CDP__CALLED cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
+    static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_RDWR};
+    cdp_status status;
+    bool gone;
+    int fd;
+    *out = -1;
+    do fd = open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0644); while (fd < 0 && errno == EINTR); /* NONBLOCK: it may be a pipe */
+    if (fd < 0 && errno == ENOENT && mode != CDP__FILE_WRITE) {
+        cdp__file_reset(f, -1, NULL);
+        return CDP_OK;
+    }
+    if (fd < 0) return cdp__file_fail(f, errno, mode == CDP__FILE_READ ? "cannot open it" : "cannot open it for writing; all users must be allowed to");
+    status = cdp__file_look(f, fd, mode, &gone);
+    if (status == CDP_OK && !gone) {
+        *out = fd;
+        return CDP_OK;
+    }
+    cdp__file_close(fd);
+    return status == CDP_OK ? CDP_PENDING : status;
+}
+
+/* With the lock held: n bytes behind the last record, or none of them. */
+CDP__CALLED cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
+    uint64_t done = 0;
+    int err;
+    while (done < n) {
+        const int64_t r = pwrite(fd, p + done, (size_t)(n - done), (off_t)(f->at + done));
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) break;
+        done += (uint64_t)r;
+    }
+    if (done == n) return CDP_OK;
+    err = errno;
+    if (ftruncate(fd, (off_t)f->at) != 0) return cdp__file_fail(f, err, "cannot write; whoever writes next will cut off what was written");
+    return cdp__file_fail(f, err, "cannot write, nothing of it was kept; is the disk full?");
+}
+
+CDP__CALLED const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
+    cdp_bytes full;
+    f->key[0] = '/';
+    cdp__record_copy(f->key + 1, key);
+    full.data = f->key;
+    full.bytes = key.bytes + 1;
+    return cdp__kv_get(&f->kv, full);
+}
+
+/* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of the value. */
+CDP__CALLED cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq, const char *prefix, cdp_bytes old, const cdp_bytes *values) {
+    uint64_t bytes = 0, i;
+    uint8_t *p, *end;
+    cdp_status status;
+    for (i = 0; i < rq->key_count; ++i) bytes += cdp__record_bytes(prefix, rq->keys[i], old.bytes + values[i].bytes);
+    end = p = (uint8_t *)cdp__alloc(f->os, bytes);
+    if (!p) return cdp__fail_nomem("a record of a file store", bytes);
+    for (i = 0; i < rq->key_count; ++i) end = cdp__record_put(end, prefix, rq->keys[i], old, values[i]);
+    CDP_ASSERT((uint64_t)(end - p) == bytes);
+    status = cdp__file_append(f, fd, p, bytes);
+    cdp__free(f->os, p);
+    return status;
+}
+
+CDP__CALLED cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
+    const cdp__kv_entry *e = rq->op == CDP_STORE_MULTI_SET ? NULL : cdp__file_find(f, rq->keys[0]);
+    const char *prefix = "/";
+    const cdp_bytes *values = rq->values;
+    cdp_bytes old, none, text;
+    char digits[24];
+    int64_t sum = 0;
+    cdp_status status;
+    memset(&none, 0, sizeof none);
+    old = text = none;
+    if (e) old.data = e->value, old.bytes = e->value_bytes;
+    if (rq->op == CDP_STORE_DELETE) {
+        if (!e) return CDP_OK;
+        prefix = "-/";
+        values = &none;
+    } else if (rq->op == CDP_STORE_ADD) {
+        if (e && !cdp__number_parse(e->value, e->value_bytes, &sum)) return cdp__store_no_number(rq->keys[0]);
+        sum = (int64_t)((uint64_t)sum + (uint64_t)rq->delta);
+        text.data = digits;
+        text.bytes = cdp__number_text(sum, digits);
+        values = &text;
+    } else if (rq->op == CDP_STORE_COMPARE_SET) {
+        const bool equal = cdp__store_expected(rq, e ? &old : NULL);
+        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : e ? old : rq->values[0])) return cdp__fail_nomem("a value", old.bytes);
+        if (!equal) return CDP_OK;
+        values = &rq->values[1];
+    }
+    if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(rq->keys[0], old.bytes + values->bytes);
+    status = cdp__file_write(f, fd, rq, prefix, rq->op == CDP_STORE_APPEND ? old : none, values);
+    rq->number = status != CDP_OK ? 0 : rq->op == CDP_STORE_ADD ? sum : 1;
+    if (status != CDP_OK) cdp__store_request_drop_results(f->os, rq, cdp__store_request_result_count(rq));
+    return status;
+}
+
+CDP__CALLED cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
+    const uint64_t n = cdp__store_request_result_count(rq);
+    uint64_t i;
+    for (i = 0; i < rq->key_count; ++i)
+        if (!cdp__file_find(f, rq->keys[i])) return CDP_PENDING;
+    if (!cdp__store_request_make_results(f->os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    for (i = 0; i < n; ++i) {
+        const cdp__kv_entry *e = cdp__file_find(f, rq->keys[i]);
+        cdp_bytes value;
+        value.data = e->value;
+        value.bytes = e->value_bytes;
+        if (cdp__store_request_put_result(f->os, rq, i, value)) continue;
+        cdp__store_request_drop_results(f->os, rq, n);
+        return cdp__fail_nomem("a value", value.bytes);
+    }
+    return CDP_OK;
+}
+
+/* Half a record that a reader met is cut off before a user comes who does not know how; where this one may not, it stays. */
+CDP__CALLED void cdp__file_mend(cdp__file_store *f) {
+    const cdp_error before = *cdp_last_error();
+    int fd;
+    if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(fd);
+    f->torn = false;
+    *cdp__error_slot() = before;
+}
+
+CDP__CALLED cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
+    cdp__file_store *f = (cdp__file_store *)t;
+    const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK || rq->op == CDP_STORE_NUM_KEYS;
+    int fd;
+    cdp_status status = cdp__file_enter(f, reads ? CDP__FILE_READ : CDP__FILE_WRITE, &fd);
+    if (status != CDP_OK) return status;
+    if (rq->op == CDP_STORE_NUM_KEYS) rq->number = (int64_t)f->kv.present_count;
+    else status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
+    cdp__file_close(fd);
+    cdp__file_mend(f);
+    if (rq->op != CDP_STORE_CHECK || status < 0) return status;
+    rq->number = status == CDP_OK;
+    return CDP_OK;
+}
+
+CDP__CALLED bool cdp__file_busy(cdp__file_store *f) {
+    bool busy;
+    cdp_lock_acquire(&f->tried.lock);
+    busy = f->busy;
+    cdp_lock_release(&f->tried.lock);
+    return busy;
+}
+
+/* A counter of users in the file, changed by delta; what its record takes. */
+CDP__CALLED uint8_t *cdp__file_count(cdp__file_store *f, uint8_t *p, const char *name, int64_t delta, int64_t *count) {
+    const cdp__kv_entry *e;
+    cdp_bytes key, text, none;
+    char digits[24];
+    memset(&none, 0, sizeof none);
+    key.data = name;
+    key.bytes = strlen(name);
+    e = cdp__kv_get(&f->kv, key);
+    if (!e || !cdp__number_parse(e->value, e->value_bytes, count)) *count = 0;
+    *count += delta;
+    text.data = digits;
+    text.bytes = cdp__number_text(*count, digits);
+    return cdp__record_put(p, "", key, text, none);
+}
+
+/* Count this user in, or off; then the last one removes the file, under its lock: whoever opened it before that looks
+   again. (Users of older versions of PyTorch are counted off only.) */
+CDP__CALLED cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
+    uint8_t records[128], *p = records;
+    int64_t here = 0, left = 0;
+    int fd;
+    cdp_status status = cdp__file_enter(f, leave ? CDP__FILE_LEAVE : CDP__FILE_WRITE, &fd);
+    if (status != CDP_OK || fd < 0) return status;
+    if (leave) p = cdp__file_count(f, p, "cleanup/", 1, &left);
+    p = cdp__file_count(f, p, "refcount/", leave ? -1 : 1, &here);
+    status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
+    if (leave && f->world_size && here <= 0 && left >= (int64_t)f->world_size && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
+    cdp__file_close(fd);
+    return status;
+}
+
+CDP__CALLED cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, uint64_t deadline_ns) {
+    uint32_t attempts;
+    for (attempts = 0;; ++attempts) {
+        const uint64_t now = f->os->now_ns(f->os->user);
+        const cdp_status status = cdp__file_register(f, leave);
+        if (status != CDP_PENDING || now >= deadline_ns) return status;
+        cdp__tried_pause(f->os, attempts, now, deadline_ns);
+    }
+}
+
+CDP__CALLED void cdp__file_free(cdp__file_store *f) {
+    if (f->pin >= 0) close(f->pin);
+    cdp__kv_close(&f->kv);
+    cdp__lock_close(&f->tried.lock);
+    cdp__free(f->os, f);
+}
+
+CDP__CALLED void cdp__file_destroy(void *self) {
+    cdp__file_store *f = (cdp__file_store *)self;
+    const cdp_error before = *cdp_last_error();
+    (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
+    *cdp__error_slot() = before; /* leaving is no failure */
+    cdp__file_free(f);
+}
+
+CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
+    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
+    const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
+    cdp__file_store *f;
+    cdp_status status;
+    uint64_t seed = 0;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
+    *out = NULL;
+    if (path_bytes < 2) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_desc.path is missing");
+    f = (cdp__file_store *)cdp__alloc_zero(os, sizeof *f + path_bytes);
+    if (!f) return cdp__fail_nomem("a file store", sizeof *f + path_bytes);
+    f->os = os;
+    f->path = (char *)(f + 1);
+    memcpy(f->path, desc->path, (size_t)path_bytes);
+    f->world_size = desc->world_size;
+    f->pin = -1;
+    if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
+    cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
+    f->tried.store.destroy = cdp__file_destroy;
+    if (!cdp__tried_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
+    else status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
+    if (status == CDP_OK) {
+        *out = &f->tried.store;
+        return CDP_OK;
+    }
+    if (status == CDP_PENDING) status = cdp__fail(CDP_ERR_TIMEOUT, "the file store %s is locked all the time; does one of its users stand still?", f->path);
+    cdp__file_free(f);
+    return status;
+}
+#endif
 
 /* ---- >>buffer: bytes on their way ---------------------------------------------------------------------------------- */
 
@@ -2034,25 +2756,6 @@ CDP__CALLED cdp__expect cdp__client_expects(cdp_store_op op) {
     }
 }
 
-/* What the server would only answer by hanging up is refused here. */
-CDP__CALLED cdp_status cdp__client_validate(const cdp_store_request *rq) {
-    const cdp_status status = cdp__store_request_validate(rq);
-    const uint32_t values = status == CDP_OK ? cdp__store_request_values(rq) : 0;
-    uint32_t i;
-    if (status != CDP_OK) return status;
-    if (rq->key_count > CDP_STORE_MAX_LIST) return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit", rq->key_count, CDP_STORE_MAX_LIST);
-    for (i = 0; i < rq->key_count; ++i)
-        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES)
-            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed", (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
-    for (i = 0; i < values; ++i)
-        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES) {
-            cdp__key_text t;
-            return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" has %llu bytes; at most %u are allowed",
-                             cdp__key_print(&t, rq->keys[rq->key_count > 1 ? i : 0]), (unsigned long long)rq->values[i].bytes, CDP_STORE_MAX_VALUE_BYTES);
-        }
-    return CDP_OK;
-}
-
 /* Bytes out */
 
 /* True when everything is sent. */
@@ -2467,7 +3170,7 @@ CDP__CALLED void cdp__client_wake_sleepers(cdp__client *c) {
 CDP__CALLED cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
-    rq->status = cdp__client_validate(rq);
+    rq->status = cdp__store_request_validate(rq); /* what the server would only answer by hanging up is refused here */
     rq->results = NULL;
     rq->next = NULL;
     if (rq->status != CDP_OK) return rq->status;
@@ -2797,6 +3500,7 @@ CDP__CALLED void cdp__prefix_destroy(void *self) {
 CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
     const uint64_t n = prefix ? strlen(prefix) : 0;
     cdp__prefix_store *s;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
     *out = NULL;
     if (!inner || !prefix) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
     s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n + 1);
@@ -2817,14 +3521,39 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 
 /* ---- >>public: the blocking calls ----------------------------------------------------------------------------------- */
 
-/* Which store, for messages. */
+/* What prefix stores stand on. */
+CDP__CALLED cdp_store *cdp__store_base(cdp_store *s) {
+    while (s->destroy == cdp__prefix_destroy) s = ((cdp__prefix_store *)s->self)->inner;
+    return s;
+}
+
+CDP_API void cdp_store_set_timeout(cdp_store *s, uint32_t timeout_ms) {
+    if (s) cdp__store_base(s)->timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
+}
+
+CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
+    while (s && s->destroy == cdp__prefix_destroy) s = ((const cdp__prefix_store *)s->self)->inner;
+    return s ? s->timeout_ms : 0;
+}
+
+/* Which store, for messages; `s` is no prefix store. */
 CDP__CALLED const char *cdp__store_name(const cdp_store *s) {
-    while (s->destroy == cdp__prefix_destroy) s = ((const cdp__prefix_store *)s->self)->inner;
+#ifndef CDP_NO_FILE_STORE
+    if (s->destroy == cdp__file_destroy) return ((const cdp__file_store *)s->self)->path;
+#endif
     if (s->destroy == cdp__client_destroy) return ((const cdp__client *)s->self)->name;
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__CALLED cdp_status cdp__store_timed_out(const cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
+CDP__CALLED const char *cdp__store_excuse(cdp_store *s, bool waits) {
+#ifndef CDP_NO_FILE_STORE
+    if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self)) return "its file is locked; does one of its users stand still?";
+#endif
+    (void)s;
+    return waits ? "nobody has set it, or the store does not answer" : "the store does not answer";
+}
+
+CDP__CALLED cdp_status cdp__store_timed_out(cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait", "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
     const bool waits = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
     cdp__key_text t;
@@ -2834,14 +3563,15 @@ CDP__CALLED cdp_status cdp__store_timed_out(const cdp_store *s, const cdp_store_
     cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
     return cdp__fail(CDP_ERR_TIMEOUT, "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
                      rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-                     waits ? "nobody has set it, or the store does not answer" : "the store does not answer", cdp__store_name(s));
+                     cdp__store_excuse(s, waits), cdp__store_name(s));
 }
 
 CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
     uint64_t deadline;
     cdp_status status;
-    if (!s) return cdp__fail(CDP_ERR_INVALID, "the store is NULL");
-    timeout_ms = cdp__def(timeout_ms, s->timeout_ms);
+    if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
+    if (!s->start || !s->wait || !s->cancel || !s->os) return cdp__fail(CDP_ERR_STATE, "this store was never made, or was destroyed (a function of it is NULL)");
+    timeout_ms = cdp__def(timeout_ms, cdp_store_timeout(s));
     deadline = cdp__deadline(s->os, timeout_ms);
     rq->status = CDP_PENDING;
     rq->results = NULL;
@@ -2854,7 +3584,7 @@ CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t t
     if (status == CDP_PENDING) s->cancel(s->self, rq); /* until here another thread may be writing to it */
     if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status; /* perhaps just before the cancel */
     rq->status = CDP_ERR_TIMEOUT;
-    return cdp__store_timed_out(s, rq, timeout_ms);
+    return cdp__store_timed_out(cdp__store_base(s), rq, timeout_ms);
 }
 
 CDP_API void cdp_store_free(cdp_store *s, void *memory) {
@@ -2914,6 +3644,7 @@ CDP_API cdp_status cdp_store_append(cdp_store *s, const char *key, const void *v
 CDP_API cdp_status cdp_store_get(cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
     *value = NULL;
     if (bytes) *bytes = 0;
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
@@ -2934,6 +3665,7 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
                                          uint64_t desired_bytes, void **value, uint64_t *bytes) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
     *value = NULL;
     if (bytes) *bytes = 0;
     if (status == CDP_OK && !desired && desired_bytes) status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
@@ -2956,6 +3688,7 @@ CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, CDP_STORE_NUM_KEYS, "", NULL, 0);
     c.rq.key_count = 0;
+    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_num_keys: count is NULL");
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
     *count = status == CDP_OK ? c.rq.number : 0;
     return status;
@@ -2992,7 +3725,8 @@ CDP_API cdp_status cdp_store_wait(cdp_store *s, const char *const *keys, uint32_
 CDP_API cdp_status cdp_store_check(cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
     cdp_store_request rq;
     cdp_bytes *array;
-    cdp_status status = cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array);
+    cdp_status status = all_there ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array) : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
+    if (!all_there) return status;
     if (status == CDP_OK) status = cdp_store_run(s, &rq, 0);
     *all_there = status == CDP_OK && rq.number == 1;
     cdp_store_free(s, array);
@@ -3030,7 +3764,9 @@ CDP__CALLED cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq
 CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms) {
     cdp_store_request rq;
     cdp_bytes *array;
-    cdp_status status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
+    cdp_status status;
+    if (!memory || (!values && count)) return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
+    status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
     *memory = NULL;
     if (status == CDP_OK && count) {
         status = cdp_store_run(s, &rq, timeout_ms);
