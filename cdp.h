@@ -2540,6 +2540,11 @@ CDP__PRIVATE bool cdp__frame_same_call(const cdp__frame *a, const cdp__frame *b)
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
 
+/* Buckets of a ddp carry their number in place of a root (where an operation has none), so that ranks that come to different
+   ones, which may have equal sizes, are told apart. */
+#define CDP__TAG_BUCKET 0xdd000000u
+CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) { return (root & 0xff000000u) == CDP__TAG_BUCKET; }
+
 CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     cdp__text_add(&t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
@@ -2550,6 +2555,7 @@ CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) 
     if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
     if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
     if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
+    if (cdp__root_is_bucket(f->root)) cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
     if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo) ? cdp__algo_at(f->algo)->name : "?");
 }
 
@@ -2724,6 +2730,7 @@ struct cdp_group {
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
+    uint32_t ddps;              /* that were made on it */
     uint64_t soonest_ns;        /* the earliest deadline in the queue */
 
     /* the running operation */
@@ -4506,7 +4513,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
     if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
-    if (!cdp__kind_has_root(k)) rq->root = 0;
+    if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
     if (!parts_in) rq->in_counts = NULL;
     if (!parts_out) rq->out_counts = NULL;
     if (k == CDP_COLL_ALLTOALL && !rq->in_counts != !rq->out_counts) return cdp__fail(CDP_ERR_INVALID, "alltoall: give both in_counts and out_counts, or neither");
@@ -4524,7 +4531,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) 
     if (st != CDP_OK) return st;
     if (cdp__kind_reduces(rq->kind) && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
-    if (rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
+    if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
     if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in) || !cdp__mul_fits(out, size, &out))
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
     if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
@@ -4967,7 +4974,7 @@ struct cdp_ddp {
     cdp_status failed;           /* of ready(); reported again by backward_end */
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t sparse_count;
+    uint32_t sparse_count, number; /* number: of the ddps of this group */
     uint64_t own_steps, marks;   /* steps in which this rank had data; a hash of what it used in the last one */
     cdp_ddp_stats stats;
 };
@@ -5313,6 +5320,7 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->sync = d->sync_next = d->equal = d->stats.can_set_static_graph = true;
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
     d->rebuild_due = desc->rebuild;
+    d->number = desc->group->ddps++;
     st = cdp__ddp_open(d, desc);
     if (st == CDP_OK) *out = d;
     else cdp_ddp_destroy(d);
@@ -5416,7 +5424,10 @@ CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t
 
 /* Start something for a bucket (or, without a place for its times, beside it). */
 CDP__CALLED cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
-    const cdp_status st = cdp__start(group, rq, done, b, out);
+    cdp_request tagged = *rq;
+    cdp_status st;
+    if (!cdp__kind_has_root(rq->kind)) tagged.root = CDP__TAG_BUCKET | (d->number & 0xffu) << 16 | (b ? (uint32_t)(b - d->buckets) & 0xffffu : 0xffffu);
+    st = cdp__start(group, &tagged, done, b, out);
     if (st != CDP_OK) return st;
     d->stats.sent_bytes += rq->count * cdp_dtype_size(rq->dtype);
     if (group == d->group) d->last = *out;
@@ -5433,11 +5444,16 @@ CDP__CALLED cdp_status cdp__ddp_start_tail(cdp_ddp *d, cdp__bucket *b, uint32_t 
 /* One step of the hook for one bucket. */
 CDP__CALLED cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
-    cdp_status st;
+    cdp_status st, before;
     memset(&rq, 0, sizeof rq);
     b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    before = cdp__error_slot()->status;
+    cdp__error_slot()->status = CDP_OK;
     st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
     b->done = st != CDP_PENDING;
+    if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID, "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why", cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
+    if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
     if (st != CDP_PENDING) return st;
     if (stage >= d->hook.operations) return cdp__fail(CDP_ERR_INVALID, "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1, b->view.index, d->hook.operations);
     return cdp__ddp_start(d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
