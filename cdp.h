@@ -850,7 +850,7 @@ CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
 /* The mathematics are those of PyTorch's hooks of these names. Any dtype; those that compress compute in f32, and f16 and
    bf16 travel as such where a value is sent as a number. Memory, in buckets of f32: for each one in flight FP16 and BF16
    half of one, POWERSGD its factors, QUANTIZE ranks / 4, TOPK 1 and the values of all ranks; one more where the dtype is
-   another; and for good, with error feedback, one for each bucket. */
+   another, and for POWERSGD_BATCHED; and for good, with error feedback, one for each bucket. */
 typedef enum cdp_hook_kind {
     CDP_HOOK_ALLREDUCE = 0,     /* divide, then sum */
     CDP_HOOK_FP16,              /* as f16 on the way; around `inner`, which sees f16 (default: ALLREDUCE) */
@@ -6568,6 +6568,14 @@ typedef struct cdp__matrix {
     uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
 } cdp__matrix;
 
+/* Of the smallest square with room for n numbers. */
+CDP__CALLED uint64_t cdp__square_side(uint64_t n) {
+    uint64_t side = (uint64_t)cdp__sqrt((double)n);
+    while (side && side * side > n) --side;
+    while (side * side < n) ++side;
+    return side;
+}
+
 /* Step through the matrices of a bucket; `x` walks along. False at the end. */
 CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
@@ -6576,9 +6584,7 @@ CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint3
     else x->p += x->n * x->r, x->q += x->m * x->r, x->plain += x->r ? 0 : x->count, x->at += x->count;
     if (*i == (batched ? 1u : b->param_count)) return false;
     if (batched) {
-        x->n = (uint64_t)cdp__sqrt((double)b->count);
-        while (x->n * x->n < b->count) ++x->n;
-        x->m = x->n;
+        x->n = x->m = cdp__square_side(b->count);
         x->count = b->count;
         x->r = cdp__min(x->n, h->desc.rank);
     } else {
@@ -6687,17 +6693,21 @@ CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket
     }
 }
 
-/* The compressing hooks compute in f32: other dtypes through a copy. Half the width on the way is left half. */
+/* The compressing hooks compute in f32: other dtypes through a copy. Batched PowerSGD has one with zeros up to a square,
+   since errors are fed back there, too. */
 CDP__CALLED cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_hook_kind kind = h->desc.kind;
-    const bool copy = b->dtype != CDP_DTYPE_F32;
+    const bool square = kind == CDP_HOOK_POWERSGD_BATCHED, copy = square || b->dtype != CDP_DTYPE_F32;
+    const uint64_t side = square ? cdp__square_side(b->count) : 0, count = square ? side * side : b->count;
     cdp_bucket *in = copy ? &s->inner : b;
     cdp_status st;
     if (copy && !stage) {
-        if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, b->count * 4)) return cdp__fail_nomem("a bucket in f32", b->count * 4);
+        if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4)) return cdp__fail_nomem("a bucket in f32", count * 4);
         cdp__cast(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
+        memset(s->wide + b->count * 4, 0, (size_t)((count - b->count) * 4));
         s->inner = *b;
         s->inner.data = s->wide;
+        s->inner.count = count;
         s->inner.dtype = CDP_DTYPE_F32;
     }
     in->group = b->group;

@@ -515,14 +515,15 @@ TEST(topk_threshold) {
 
 /* Two runs: one of 6 steps, and one whose state is taken over after 3 by another hook. */
 static void rank_saves_state(cdp_group *g, void *arg) {
-    const cdp_hook_kind kind = *(const cdp_hook_kind *)arg;
+    const cdp_hook_kind kind = (cdp_hook_kind)(*(const int *)arg % 100);
     float straight[N][COUNT];
     cdp_hook_desc d;
     rig r;
     rig_desc(&r, g);
     memset(&d, 0, sizeof d);
-    d.start = 1;
+    d.start = kind == CDP_HOOK_POST_LOCAL_SGD ? 4 : 1; /* after the state was taken over */
     d.ratio = 5;
+    d.no_warm_start = *(const int *)arg >= 100; /* columns drawn anew in each step */
     for (int run = 0; run < 2; ++run) {
         cdp_hook_desc inner = d;
         cdp_hook hook, wrapped;
@@ -532,7 +533,7 @@ static void rank_saves_state(cdp_group *g, void *arg) {
             inner.kind = kind;
             hook = made(inner);
             if (kind == CDP_HOOK_FP16) { /* the state of what is wrapped travels, too */
-                inner.kind = CDP_HOOK_BF16;
+                inner.kind = CDP_HOOK_TOPK;
                 wrapped = made(inner);
                 inner.kind = kind;
                 inner.inner = &wrapped;
@@ -565,9 +566,9 @@ static void rank_saves_state(cdp_group *g, void *arg) {
 }
 
 TEST(hook_state_is_saved_and_loaded) {
-    static const cdp_hook_kind kinds[] = {CDP_HOOK_TOPK, CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD_BATCHED, CDP_HOOK_FP16};
+    static const int kinds[] = {CDP_HOOK_TOPK, CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD_BATCHED, CDP_HOOK_FP16, CDP_HOOK_POST_LOCAL_SGD, CDP_HOOK_POWERSGD + 100, CDP_HOOK_QUANTIZE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i) {
-        cdp_hook_kind kind = kinds[i];
+        int kind = kinds[i];
         run_ranks(2, NULL, 0, rank_saves_state, &kind);
     }
 }
