@@ -703,7 +703,9 @@ typedef struct cdp_param {
                           `count` values: copied to the bucket at cdp_ddp_ready() and back at cdp_ddp_backward_end() */
     uint64_t count;    /* elements; 0 is allowed */
     cdp_dtype dtype;   /* f32 (default), f64, f16 or bf16; may differ between parameters */
-    uint64_t rows;     /* only for hooks that see matrices: the first dimension, which divides count (default: a vector) */
+    uint64_t rows;     /* for hooks that see matrices, and for `sparse`: the first dimension, which divides count (default: a vector) */
+    bool sparse;       /* an embedding: gradients come as few rows of it, see cdp_ddp_ready_rows(); needs rows, no grad */
+    uint32_t device;   /* where data and grad are; 0, the memory of the processor, is all there is so far */
 } cdp_param;
 
 /* State that is no parameter, such as running means: rank 0's is copied to every rank before each synchronized step. */
@@ -762,7 +764,22 @@ typedef struct cdp_ddp_stats {
     uint32_t active_ranks;   /* last step: ranks that had data                                                   */
     uint32_t unused;         /* last step: parameters that no rank used                                          */
     bool rebuilt;            /* the order observed in the first step is in effect                                */
+    bool can_set_static_graph; /* in every step so far this rank had gradients for the same parameters           */
+    uint64_t unused_bytes;   /* last step: of the gradients of those that no rank used                           */
+    uint64_t forward_ns;     /* last step: from the last forward_begin to backward_begin; 0 when it is not called */
+    uint64_t overlap_ns;     /* last step: from the start of the first bucket to the call of backward_end        */
+    uint64_t total_forward_ns, total_overlap_ns; /* over all steps */
+    uint64_t avg_forward_ns, avg_backward_ns, avg_comm_ns, avg_overlap_ns; /* the totals by steps of this rank   */
 } cdp_ddp_stats;
+
+/* One bucket: what is in it, and when it was what in the last synchronized step, from backward_begin on. */
+typedef struct cdp_bucket_stats {
+    uint64_t bytes;
+    cdp_dtype dtype;
+    uint32_t param_count;
+    const uint32_t *params;               /* their indices, in the order in which they lie in it; until the next step */
+    uint64_t ready_ns, start_ns, end_ns;  /* its last parameter was ready; its first bytes left; its result was there */
+} cdp_bucket_stats;
 
 /* Collective: every rank calls it with the same parameters. Compares them across ranks (names, dtypes, counts, order,
    settings), then copies rank 0's values to all. Errors: INVALID, NOMEM, MISMATCH (names the first parameter, buffer or
@@ -798,6 +815,23 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index); /* a failure is 
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index); /* likewise */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
+/* Some rows of a matrix. */
+typedef struct cdp_rows {
+    uint64_t count, width;  /* how many rows, numbers of each */
+    const uint32_t *rows;
+    void *values;           /* count * width numbers of the parameter's dtype */
+} cdp_rows;
+
+/* In place of ready(i) where the parameter is `sparse`: its gradient is `n` rows of the matrix, `values` holding n times
+   count / rows numbers; rows may come twice and are added up then. Both are copied. Without rows (n = 0) it is used all
+   the same; passes under no_sync add to what the next synchronized one sends. At backward_end everybody gets everybody's
+   rows, after the buckets, not through hooks: first how many, then indices, then values, so that the cost is that of the
+   rows of all ranks; where these are more than the rows of the matrix, a dense gradient is cheaper.
+   cdp_ddp_rows: the mean that came out: the rows that any rank had, each once, those of rank 0 first; the same on all
+   ranks until the next backward_end. Errors: INVALID (not sparse, no such row), NOMEM, and as ready(). */
+CDP_API cdp_status cdp_ddp_ready_rows(cdp_ddp *ddp, uint32_t index, const uint32_t *rows, uint32_t n, const void *values);
+CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
+
 /* Gradient accumulation: while on, backward passes stay local: nothing is sent, and gradients are what this rank put
    there (add to them). The first backward pass begun after it was switched off sends the accumulated gradients. Takes
    effect at the next backward_begin; STATE inside a backward pass. To nest: remember what is_no_sync says, restore it. */
@@ -807,18 +841,21 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
 /* This rank has no more data; needs .join in the desc. Takes part in the steps of the others, with gradients of zero,
    until every rank has called this; then all get the parameters and buffers of the highest rank that had data last, and
    training may go on. While nobody is out of data this costs nothing but one number per rank in the first bucket (with a
-   hook: a small operation of its own); the end costs one more first bucket. Gradients that were accumulated under no_sync
+   hook: a small operation of its own, beside the others); the end costs one more first bucket. Gradients that were accumulated under no_sync
    and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
    join_hook returns, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
-/* A copy of the figures so far; zeros for NULL. From the thread that trains. */
+/* A copy of the figures so far; zeros for NULL, or for a bucket that does not exist. From the thread that trains. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
+CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *ddp, uint32_t index);
 
-/* The last synchronized step as a picture: when parameters became ready, and when buckets were on their way. */
+/* The last synchronized step as a picture: when parameters became ready, and when buckets were on their way. Or as text,
+   at any time: settings and figures, one "name: value" per line, named as in PyTorch's DDP logging data. */
 typedef enum cdp_trace_format {
     CDP_TRACE_JSON = 0, /* for chrome://tracing or ui.perfetto.dev */
-    CDP_TRACE_SVG
+    CDP_TRACE_SVG,
+    CDP_TRACE_TEXT
 } cdp_trace_format;
 
 /* Writes at most `room` bytes, a terminating zero included, and returns how many the whole text needs. */
@@ -863,7 +900,7 @@ typedef struct cdp_hook {
 
 /* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is destroyed. The same on all
    ranks, between steps. Local, but for its operations it makes groups of all ranks (see cdp_group_new). The hook is copied and
-   destroyed with the ddp. With join_effective hooks still divide by all ranks.
+   destroyed with the ddp. With join_effective buckets leave only when it is known how many ranks have data.
    Errors: INVALID, STATE (in a backward pass); the hook is destroyed then, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *ddp, const cdp_hook *hook);
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp); /* for save, load and error_norm; NULL when there is none */
@@ -871,16 +908,19 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp); /* for save, load and 
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
 
 #ifndef CDP_NO_HOOKS
-/* The mathematics are those of PyTorch's hooks of these names. */
+/* The mathematics are those of PyTorch's hooks of these names. Any dtype; those that compress compute in f32, and f16 and
+   bf16 travel as such where a value is sent as a number. Memory, in buckets of f32: for each one in flight FP16 and BF16
+   half of one, POWERSGD its factors, QUANTIZE ranks / 4, TOPK 1 and the values of all ranks; one more where the dtype is
+   another, and for POWERSGD_BATCHED; and for good, with error feedback, one for each bucket. */
 typedef enum cdp_hook_kind {
     CDP_HOOK_ALLREDUCE = 0,     /* divide, then sum */
     CDP_HOOK_FP16,              /* as f16 on the way; around `inner`, which sees f16 (default: ALLREDUCE) */
     CDP_HOOK_BF16,              /* as bf16 */
-    CDP_HOOK_POWERSGD,          /* each matrix (see cdp_param.rows) as a product of two thin ones; f32 */
-    CDP_HOOK_POWERSGD_BATCHED,  /* each bucket as one square matrix; f32 */
-    CDP_HOOK_QUANTIZE,          /* 8 bits, one scale per bucket; f32 */
-    CDP_HOOK_QUANTIZE_CHANNEL,  /* 8 bits, one scale per 512 values; f32 */
-    CDP_HOOK_TOPK,              /* the largest values alone, what is left out is added next time; f32 */
+    CDP_HOOK_POWERSGD,          /* each matrix (see cdp_param.rows) as a product of two thin ones */
+    CDP_HOOK_POWERSGD_BATCHED,  /* each bucket as one square matrix */
+    CDP_HOOK_QUANTIZE,          /* 8 bits, one scale per bucket */
+    CDP_HOOK_QUANTIZE_CHANNEL,  /* 8 bits, one scale per 512 values */
+    CDP_HOOK_TOPK,              /* the largest values alone, what is left out is added next time */
     CDP_HOOK_NOOP,              /* nothing is sent and nothing is divided */
     CDP_HOOK_POST_LOCAL_SGD     /* divide and sum until `start`; then in `subgroup` alone, or not at all */
 } cdp_hook_kind;
@@ -905,13 +945,20 @@ typedef struct cdp_hook_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out);
 
 /* Averages parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or POST_LOCAL_SGD, or no_sync). */
+typedef struct cdp_average_level {
+    uint64_t period;
+    cdp_group *group; /* of some ranks, this one among them (NULL: all) */
+} cdp_average_level;
+
 typedef struct cdp_averager {
     cdp_ddp *ddp;
-    uint64_t period, warmup, step; /* period (default: 1) */
+    uint64_t period, warmup, step;   /* period (default: 1) */
+    const cdp_average_level *levels; /* in place of period, for averages in growing circles: of those whose period divides */
+    uint32_t level_count;            /* step - warmup the longest counts */
 } cdp_averager;
 
-/* Collective, after each optimizer step: averages when step >= warmup and (step - warmup) % period == 0, then ++step. Errors:
-   INVALID, or the group's failure. */
+/* Collective, after each optimizer step: averages when step >= warmup and (step - warmup) % period == 0, then ++step. All
+   parameters, those without a gradient, too. Errors: INVALID, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
 
 /* Optimizer state on one rank per parameter only (ZeRO, stage 1). Which rank: the largest parameter goes first, each to
@@ -2784,6 +2831,11 @@ CDP__PRIVATE bool cdp__frame_same_call(const cdp__frame *a, const cdp__frame *b)
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
 
+/* Buckets of a ddp carry their number in place of a root (where an operation has none), so that ranks that come to different
+   ones, which may have equal sizes, are told apart. */
+#define CDP__TAG_BUCKET 0xdd000000u
+CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) { return (root & 0xff000000u) == CDP__TAG_BUCKET; }
+
 CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     cdp__text_add(&t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
@@ -2794,6 +2846,7 @@ CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) 
     if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
     if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
     if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
+    if (cdp__root_is_bucket(f->root)) cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
     if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo) ? cdp__algo_at(f->algo)->name : "?");
 }
 
@@ -2976,6 +3029,7 @@ struct cdp_group {
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
+    uint32_t ddps;              /* that were made on it */
     uint64_t soonest_ns;        /* the earliest deadline in the queue */
 
     /* the running operation */
@@ -4829,7 +4883,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
     if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
-    if (!cdp__kind_has_root(k)) rq->root = 0;
+    if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
     if (!parts_in) rq->in_counts = NULL;
     if (!parts_out) rq->out_counts = NULL;
     if (k == CDP_COLL_ALLTOALL && !rq->in_counts != !rq->out_counts) return cdp__fail(CDP_ERR_INVALID, "alltoall: give both in_counts and out_counts, or neither");
@@ -4847,7 +4901,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) 
     if (st != CDP_OK) return st;
     if (cdp__kind_reduces(rq->kind) && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
-    if (rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
+    if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
     if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in) || !cdp__mul_fits(out, size, &out))
         return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
     if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
@@ -5432,6 +5486,7 @@ typedef struct cdp__param {
     bool touched;         /* has got a gradient since the last synchronized pass */
     uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
     uint64_t ready_ns;
+    struct cdp__sparse *sparse;
 } cdp__param;
 
 typedef struct cdp__bucket {
@@ -5458,7 +5513,8 @@ struct cdp_ddp {
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
     uint32_t *slots;             /* parameters in the order in which they lie in memory */
-    uint32_t *order, ordered;   /* parameters in the order in which they became ready in the first synchronized pass */
+    uint32_t *order;            /* parameters in the order in which they became ready in the first synchronized pass */
+    uint32_t *seen, ordered;    /* and in the last one */
     uint32_t launched;           /* buckets on their way in this backward pass */
     bool in_backward, sync, sync_next;
     bool rebuild_due, buffers_due;
@@ -5472,9 +5528,28 @@ struct cdp_ddp {
     cdp_work active, used, last; /* tails that travel alone because of a hook; the last thing started */
     cdp_status failed;           /* of ready(); reported again by backward_end */
     cdp_error failed_error;
-    uint64_t begin_ns, called_ns, end_ns;
+    uint64_t forward_ns, begin_ns, called_ns, end_ns;
+    uint32_t sparse_count, number; /* number: of the ddps of this group */
+    uint64_t own_steps, marks;   /* steps in which this rank had data; a hash of what it used in the last one */
     cdp_ddp_stats stats;
 };
+
+/* What a sparse parameter has got on this rank since the last synchronized pass, and what came out of that. */
+typedef struct cdp__sparse {
+    uint32_t *rows, *mean_rows, *place; /* place: of each row of the matrix in the mean, from 1 */
+    uint8_t *values, *mean;
+    uint64_t used, room, mean_used, mean_room;
+} cdp__sparse;
+
+CDP__CALLED void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
+    if (!s) return;
+    cdp__free(d->os, s->rows);
+    cdp__free(d->os, s->values);
+    cdp__free(d->os, s->mean_rows);
+    cdp__free(d->os, s->mean);
+    cdp__free(d->os, s->place);
+    cdp__free(d->os, s);
+}
 
 CDP__CALLED void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
@@ -5493,6 +5568,7 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     for (i = 0; d->params && i < d->param_count; ++i) {
         cdp__free(d->os, d->params[i].name);
         cdp__free(d->os, d->params[i].kept);
+        cdp__sparse_free(d, d->params[i].sparse);
     }
     for (i = 0; d->buffers && i < d->desc.buffer_count; ++i) cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
     cdp__free(d->os, d->buffers);
@@ -5502,7 +5578,9 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     cdp__free(d->os, d);
 }
 
-CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) { return p->user.count * cdp_dtype_size(p->user.dtype); }
+/* What a parameter takes in its bucket. */
+CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) { return p->user.sparse ? 0 : p->user.count; }
+CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) { return cdp__param_count(p) * cdp_dtype_size(p->user.dtype); }
 CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) { return b->count * cdp_dtype_size(b->dtype); }
 
 /* A copy of a name, or of "<what><i>" where there is none. */
@@ -5530,7 +5608,15 @@ CDP__CALLED cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_par
     if (p->count && !p->data) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
     if (p->rows && p->count % p->rows)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not divide", mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
-    return CDP_OK;
+    if (p->device)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_create: parameter '%s' (index %u) is on device %u, but gradients are reduced in the processor's memory alone; copy them there and leave device 0", mine->name, i, p->device);
+    if (!p->sparse) return CDP_OK;
+    if (!p->rows || p->rows >> 32 || p->grad)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is sparse, so it needs rows (below 2^32) and no gradient array", mine->name, i);
+    ++d->sparse_count;
+    mine->sparse = (cdp__sparse *)cdp__alloc_zero(d->os, sizeof *mine->sparse);
+    if (mine->sparse) mine->sparse->place = (uint32_t *)cdp__alloc_zero(d->os, p->rows * sizeof *mine->sparse->place);
+    return mine->sparse && mine->sparse->place ? CDP_OK : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *mine->sparse->place);
 }
 
 CDP__CALLED cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
@@ -5575,7 +5661,10 @@ CDP__CALLED cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     uint32_t at = 0;
     d->buckets = NULL;
     if (bucket_of && plain) {
-        for (i = 0; i < n; ++i) plain[n - 1 - i] = d->params[order[i]].user;
+        for (i = 0; i < n; ++i) {
+            plain[n - 1 - i] = d->params[order[i]].user;
+            plain[n - 1 - i].count = cdp__param_count(&d->params[order[i]]);
+        }
         d->bucket_count = cdp__bucket_plan_make(plain, n, d->desc.first_bucket_bytes, d->desc.bucket_bytes, bucket_of);
         for (i = 0; i < n; ++i) d->params[order[i]].bucket = bucket_of[n - 1 - i];
         d->buckets = (cdp__bucket *)cdp__alloc_zero(d->os, d->bucket_count * sizeof *d->buckets);
@@ -5589,7 +5678,7 @@ CDP__CALLED cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     for (i = 0; i < n; ++i) {
         b = &d->buckets[d->params[i].bucket];
         b->dtype = d->params[i].user.dtype;
-        b->count += d->params[i].user.count;
+        b->count += cdp__param_count(&d->params[i]);
         ++b->params;
     }
     d->stats.bytes_per_step = 0;
@@ -5611,26 +5700,12 @@ CDP__CALLED cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
         b = &d->buckets[p->bucket];
         d->slots[b->slots - d->slots + b->params++] = order[i];
         p->grad = b->memory + cdp__bucket_bytes(b);
-        b->count += p->user.count;
+        b->count += cdp__param_count(p);
         if (from) memcpy(p->grad, from, (size_t)cdp__param_bytes(p));
     }
     cdp__ddp_free_buckets(d, old, old_count);
     d->stats.bucket_count = d->bucket_count;
     return CDP_OK;
-}
-
-/* What a rank says of one of its parameters or buffers when ranks differ. */
-#define CDP__PARAM_TEXT 96u
-
-CDP__CALLED void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
-    const uint32_t n = d->param_count;
-    memset(out, 0, CDP__PARAM_TEXT);
-    if (i >= n + d->desc.buffer_count) cdp__format(out, CDP__PARAM_TEXT, d->desc.buffer_count ? "nothing (it has %u parameters and buffers)" : "nothing (it has %u parameters)", n + d->desc.buffer_count);
-    else if (i >= n) cdp__format(out, CDP__PARAM_TEXT, "buffer '%s' %s[%llu]", d->buffers[i - n].name, cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
-    else {
-        const cdp_param *p = &d->params[i].user;
-        cdp__format(out, CDP__PARAM_TEXT, p->rows ? "'%s' %s[%llu] in %llu rows" : "'%s' %s[%llu]", p->name, cdp_dtype_name(p->dtype), (unsigned long long)p->count, (unsigned long long)p->rows);
-    }
 }
 
 CDP__CALLED uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
@@ -5639,8 +5714,35 @@ CDP__CALLED uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     const char *name = buffer ? b->name : d->params[i].name;
     char shape[80];
     cdp__format(shape, sizeof shape, "|%d|%llu|%llu", (int)(buffer ? b->dtype : d->params[i].user.dtype), (unsigned long long)(buffer ? b->count : d->params[i].user.count),
-                (unsigned long long)(buffer ? UINT64_MAX : d->params[i].user.rows));
+                (unsigned long long)(buffer ? UINT64_MAX : d->params[i].user.rows | (d->params[i].user.sparse ? 1ull << 63 : 0)));
     return cdp__hash(cdp__hash(CDP__HASH_START, name, strlen(name)), shape, strlen(shape));
+}
+
+/* Of a long name its end, where names of one model differ. */
+CDP__CALLED const char *cdp__param_short(const char *name, char out[48]) {
+    const size_t n = strlen(name);
+    cdp__format(out, 48, n < 48 ? "%s" : "...%s", n < 48 ? name : name + n - 44);
+    return out;
+}
+
+/* What a rank says of one of its parameters or buffers when ranks differ. */
+#define CDP__PARAM_TEXT 104u
+
+/* The first 8 bytes are a hash: the texts of long names may be equal as far as they go. */
+CDP__CALLED void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
+    const uint32_t n = d->param_count;
+    const uint64_t hash = i < n + d->desc.buffer_count ? cdp__param_hash(d, i) : 0;
+    memset(out, 0, CDP__PARAM_TEXT);
+    memcpy(out, &hash, 8);
+    out += 8;
+    if (i >= n + d->desc.buffer_count) cdp__format(out, CDP__PARAM_TEXT - 8, d->desc.buffer_count ? "nothing (it has %u parameters and buffers)" : "nothing (it has %u parameters)", n + d->desc.buffer_count);
+    else if (i >= n) cdp__format(out, CDP__PARAM_TEXT - 8, "buffer '%s' %s[%llu]", d->buffers[i - n].name, cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
+    else {
+        const cdp_param *p = &d->params[i].user;
+        char name[48];
+        cdp__format(out, CDP__PARAM_TEXT - 8, p->sparse ? "'%s' %s[%llu] in %llu sparse rows" : p->rows ? "'%s' %s[%llu] in %llu rows" : "'%s' %s[%llu]", cdp__param_short(p->name, name),
+                    cdp_dtype_name(p->dtype), (unsigned long long)p->count, (unsigned long long)p->rows);
+    }
 }
 
 /* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank what it is on rank 0 and
@@ -5667,11 +5769,11 @@ CDP__CALLED cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     cdp__param_text(d, (uint32_t)differs, texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
     if (st == CDP_OK) st = cdp_allgather(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8);
     for (r = 1; r < world && !other; ++r)
-        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r;
+        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r; /* the hash, at first */
     if (st == CDP_OK)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
                             "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank 0 but %s on rank %u; give every rank the same parameters in the same order",
-                            cdp_rank(d->group), world, (long long)differs, texts, texts + other * CDP__PARAM_TEXT, other);
+                            cdp_rank(d->group), world, (long long)differs, texts + 8, texts + other * CDP__PARAM_TEXT + 8, other);
     cdp__free(d->os, hashes);
     return st;
 }
@@ -5738,7 +5840,8 @@ CDP__CALLED cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     d->params = (cdp__param *)cdp__alloc_zero(d->os, n * sizeof *d->params);
     d->buffers = (cdp_buffer *)cdp__alloc_zero(d->os, (desc->buffer_count + 1) * sizeof *d->buffers);
     d->slots = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->slots);
-    d->order = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->order);
+    d->order = (uint32_t *)cdp__alloc(d->os, 2ull * n * sizeof *d->order);
+    d->seen = d->order + n;
     if (!d->params || !d->buffers || !d->slots || !d->order) return cdp__fail_nomem("the parameter list", n * sizeof *d->params);
     for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__ddp_copy_param(d, i, &desc->params[i]);
     for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i) st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
@@ -5769,9 +5872,10 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->desc = *desc;
     d->desc.first_bucket_bytes = cdp__def(desc->first_bucket_bytes, 1024 * 1024);
     d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
-    d->sync = d->sync_next = d->equal = true;
+    d->sync = d->sync_next = d->equal = d->stats.can_set_static_graph = true;
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
     d->rebuild_due = desc->rebuild;
+    d->number = desc->group->ddps++;
     st = cdp__ddp_open(d, desc);
     if (st == CDP_OK) *out = d;
     else cdp_ddp_destroy(d);
@@ -5788,7 +5892,8 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     if (!d || d->in_backward) return;
     for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i)
-        if (d->params[i].user.grad) memset(d->params[i].user.grad, 0, (size_t)cdp__param_bytes(&d->params[i]));
+        if (d->params[i].sparse) d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
+        else if (d->params[i].user.grad) memset(d->params[i].user.grad, 0, (size_t)cdp__param_bytes(&d->params[i]));
 }
 
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) { return d && !d->sync_next; }
@@ -5827,6 +5932,7 @@ CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_forward_begin needs a ddp");
     if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
+    d->forward_ns = d->os->now_ns(d->os->user);
     st = cdp_group_status(d->group);
     if (st == CDP_OK) st = cdp__ddp_rebuild(d);
     return st == CDP_OK && d->sync_next ? cdp__ddp_send_buffers(d) : st;
@@ -5873,7 +5979,10 @@ CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t
 
 /* Start something for a bucket (or, without a place for its times, beside it). */
 CDP__CALLED cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
-    const cdp_status st = cdp__start(group, rq, done, b, out);
+    cdp_request tagged = *rq;
+    cdp_status st;
+    if (!cdp__kind_has_root(rq->kind)) tagged.root = CDP__TAG_BUCKET | (d->number & 0xffu) << 16 | (b ? (uint32_t)(b - d->buckets) & 0xffffu : 0xffffu);
+    st = cdp__start(group, &tagged, done, b, out);
     if (st != CDP_OK) return st;
     d->stats.sent_bytes += rq->count * cdp_dtype_size(rq->dtype);
     if (group == d->group) d->last = *out;
@@ -5890,21 +5999,25 @@ CDP__CALLED cdp_status cdp__ddp_start_tail(cdp_ddp *d, cdp__bucket *b, uint32_t 
 /* One step of the hook for one bucket. */
 CDP__CALLED cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
-    cdp_status st;
+    cdp_status st, before;
     memset(&rq, 0, sizeof rq);
     b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    before = cdp__error_slot()->status;
+    cdp__error_slot()->status = CDP_OK;
     st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
     b->done = st != CDP_PENDING;
+    if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID, "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why", cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
+    if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
     if (st != CDP_PENDING) return st;
     if (stage >= d->hook.operations) return cdp__fail(CDP_ERR_INVALID, "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1, b->view.index, d->hook.operations);
     return cdp__ddp_start(d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
 }
 
-CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
+CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
     const uint32_t index = (uint32_t)(b - d->buckets);
     cdp_bucket *v = &b->view;
-    cdp_status st = cdp__ddp_start_tail(d, b, used, active, &d->active); /* which ranks have data goes first */
-    if (st != CDP_OK) return st;
+    cdp_status st;
     v->index = index;
     v->bucket_count = d->bucket_count;
     v->data = b->memory;
@@ -5912,7 +6025,7 @@ CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t
     v->dtype = b->dtype;
     v->params = b->slots;
     v->param_count = b->params;
-    v->divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+    v->divisor = d->desc.join_effective ? (double)cdp__max(d->stats.active_ranks, 1) : d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
     v->ddp = d;
     b->start_ns = b->end_ns = 0;
     b->work.seq = 0;
@@ -5925,7 +6038,7 @@ CDP__CALLED cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     uint32_t i;
     for (i = 0; i < b->params; ++i) {
         cdp__param *p = &d->params[b->slots[i]];
-        if (p->mark != CDP__MARK_UNUSED || !p->user.count) continue;
+        if (p->mark != CDP__MARK_UNUSED || !cdp__param_bytes(p)) continue;
         if (p->user.grad) {
             memcpy(p->grad, p->user.grad, (size_t)cdp__param_bytes(p));
             continue;
@@ -5954,15 +6067,50 @@ CDP__CALLED cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b,
     return rq;
 }
 
+/* Which ranks had data, and which parameters were used, as all ranks were told. */
+CDP__CALLED cdp_status cdp__ddp_who(cdp_ddp *d) {
+    cdp__bucket *b = d->buckets;
+    const uint32_t n = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
+    const cdp_status st = n ? cdp_work_wait(d->hook.stage ? d->active : b->work) : CDP_OK;
+    uint32_t i, count = 0, top = d->root;
+    if (st != CDP_OK || !n) {
+        d->stats.active_ranks = cdp_size(d->group);
+        return st;
+    }
+    for (i = 0; i < n; ++i)
+        if (cdp__tail_get(b, used + i)) ++count, top = i;
+    d->stats.active_ranks = count;
+    d->root = top;
+    if (count) d->equal = count == n;
+    return CDP_OK;
+}
+
+/* Before a hook sees the first bucket: which ranks have data. CDP_PENDING: the hook is to divide by their number, and
+   `wait` does not allow to wait for it. */
+CDP__CALLED cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
+    const uint32_t active = cdp__ddp_active_tail(d, d->buckets);
+    cdp_status st = CDP_OK;
+    if (!active || !d->hook.stage || d->launched) return CDP_OK;
+    if (!d->active.seq) {
+        const uint32_t used = cdp__ddp_used_tail(d, d->buckets);
+        uint32_t i;
+        for (i = 0; i < active; ++i) cdp__tail_set(d->buckets, used + i, !d->shadow && i == cdp_rank(d->group));
+        st = cdp__ddp_start_tail(d, d->buckets, used, active, &d->active);
+    }
+    if (st != CDP_OK || !d->desc.join_effective) return st;
+    st = wait ? cdp_work_wait(d->active) : cdp_work_test(d->active);
+    return st == CDP_OK ? cdp__ddp_who(d) : st;
+}
+
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
+    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
     cdp_request rq;
     cdp_status st = CDP_OK;
     if (active || used) st = cdp__ddp_tails(d, b, active, used);
     if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph) && !used && !d->shadow) st = cdp__ddp_keep(d, b);
     if (st != CDP_OK) return st;
     if (d->hook.stage) {
-        st = cdp__ddp_launch_hook(d, b, active, used);
+        st = cdp__ddp_launch_hook(d, b, used);
     } else {
         rq = cdp__ddp_request(d, b, active + used);
         st = cdp__ddp_start(d, d->group, &rq, cdp__bucket_done, b, &b->work);
@@ -5987,8 +6135,9 @@ CDP__CALLED cdp_status cdp__ddp_advance(cdp_ddp *d) {
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
-    cdp_status st = CDP_OK;
+CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
+    cdp_status st = d->hook.stage && !d->buckets[0].pending ? cdp__ddp_ask(d, wait) : CDP_OK;
+    if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
     while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
     if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
@@ -6023,7 +6172,9 @@ CDP__CALLED cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *c
 /* A parameter's last word in this pass. */
 CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, cdp__param *p, uint32_t i) {
     if (p->mark == CDP__MARK_READY && p->user.grad) memcpy(p->grad, p->user.grad, (size_t)cdp__param_bytes(p));
-    if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered++] = i;
+    d->seen[d->ordered] = i;
+    if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
+    ++d->ordered;
     --d->buckets[p->bucket].pending;
 }
 
@@ -6041,10 +6192,8 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     return st;
 }
 
-CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
-    cdp__param *p;
-    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
-    p = &d->params[i];
+CDP__PRIVATE cdp_status cdp__ddp_ready(cdp_ddp *d, uint32_t i) {
+    cdp__param *p = &d->params[i];
     if (d->desc.static_graph ? p->mark == CDP__MARK_UNUSED || (d->sync && d->recorded && p->calls == p->want) : p->mark != CDP__MARK_NONE) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
     p->mark = CDP__MARK_READY;
     ++p->calls;
@@ -6055,7 +6204,67 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
     if (d->desc.static_graph && (!d->recorded || p->calls < p->want)) return CDP_OK;
     p->ready_ns = d->os->now_ns(d->os->user);
     cdp__ddp_complete(d, p, i);
-    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d));
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
+}
+
+CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
+    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
+    if (d->params[i].sparse)
+        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready: parameter '%s' (index %u) is sparse; give its rows to cdp_ddp_ready_rows", d->params[i].name, i));
+    return cdp__ddp_ready(d, i);
+}
+
+/* Room for `more` rows behind those that are there. */
+CDP__CALLED bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values, uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
+    const uint64_t want = cdp__max(used + more, *room * 2);
+    uint32_t *r;
+    uint8_t *v;
+    if (used + more <= *room) return true;
+    r = (uint32_t *)cdp__alloc(d->os, want * sizeof *r);
+    v = (uint8_t *)cdp__alloc(d->os, want * row_bytes);
+    if (!r || !v) {
+        cdp__free(d->os, r);
+        cdp__free(d->os, v);
+        return false;
+    }
+    if (used) memcpy(r, *rows, (size_t)(used * sizeof *r)), memcpy(v, *values, (size_t)(used * row_bytes));
+    cdp__free(d->os, *rows);
+    cdp__free(d->os, *values);
+    *rows = r;
+    *values = v;
+    *room = want;
+    return true;
+}
+
+CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) { return p->count / p->rows; }
+
+CDP_API cdp_status cdp_ddp_ready_rows(cdp_ddp *d, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
+    cdp__param *p;
+    cdp__sparse *s;
+    uint64_t bytes, k;
+    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready_rows");
+    p = &d->params[i];
+    s = p->sparse;
+    if (!s) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready_rows: parameter '%s' (index %u) is not sparse; set sparse and rows, or call cdp_ddp_ready", p->name, i));
+    if (n && (!rows || !values)) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready_rows: parameter '%s' (index %u): there are no rows or no values", p->name, i));
+    for (k = 0; k < n; ++k)
+        if (rows[k] >= p->user.rows) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready_rows: parameter '%s' (index %u) has %u rows, not row %u", p->name, i, (uint32_t)p->user.rows, rows[k]));
+    bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
+    if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes)) return cdp__ddp_fail(d, cdp__fail_nomem("rows of a gradient", n * (bytes + 4)));
+    if (n) memcpy(s->rows + s->used, rows, n * sizeof *rows), memcpy(s->values + s->used * bytes, values, (size_t)(n * bytes));
+    s->used += n;
+    return cdp__ddp_ready(d, i);
+}
+
+CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
+    cdp_rows r;
+    memset(&r, 0, sizeof r);
+    if (!d || i >= d->param_count || !d->params[i].sparse) return r;
+    r.count = d->params[i].sparse->mean_used;
+    r.width = cdp__sparse_width(&d->params[i].user);
+    r.rows = d->params[i].sparse->mean_rows;
+    r.values = d->params[i].sparse->mean;
+    return r;
 }
 
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
@@ -6069,7 +6278,7 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
     p->mark = CDP__MARK_UNUSED;
     if (!d->sync || d->desc.static_graph) return CDP_OK;
     cdp__ddp_complete(d, p, i);
-    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d));
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
 }
 
 /* Parameters that never became ready, by name; the text is cut when there are many. */
@@ -6103,7 +6312,7 @@ CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
         else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want) return cdp__ddp_missing(d);
     }
     if (first && !d->shadow) d->recorded = true;
-    return cdp__ddp_launch_ready(d);
+    return cdp__ddp_launch_ready(d, true);
 }
 
 /* Until the hook has finished with every bucket. */
@@ -6121,48 +6330,41 @@ CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     return st;
 }
 
+CDP__CALLED void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
+    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(t, data, n, (uint32_t)by);
+    else cdp__scale(t, data, n, 1 / by);
+}
+
 CDP__CALLED void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     const cdp_ddp_desc *s = &d->desc;
     double by = s->join_effective ? (double)d->stats.active_ranks : s->divisor != 0 ? s->divisor : (double)cdp_size(d->group);
     if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
     if (s->predivide != 0) by /= s->predivide;
-    if (by >= 2 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(b->dtype, b->memory, b->count, (uint32_t)by);
-    else if (by != 1) cdp__scale(b->dtype, b->memory, b->count, 1 / by);
-}
-
-/* Which ranks had data, and which parameters were used, as all ranks were told. */
-CDP__CALLED cdp_status cdp__ddp_who(cdp_ddp *d) {
-    cdp__bucket *b = d->buckets;
-    const uint32_t n = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
-    const cdp_status st = n ? cdp_work_wait(d->hook.stage ? d->active : b->work) : CDP_OK;
-    uint32_t i, count = 0, top = d->root;
-    if (st != CDP_OK || !n) {
-        d->stats.active_ranks = cdp_size(d->group);
-        return st;
-    }
-    for (i = 0; i < n; ++i)
-        if (cdp__tail_get(b, used + i)) ++count, top = i;
-    d->stats.active_ranks = count;
-    d->root = top;
-    if (count) d->equal = count == n;
-    return CDP_OK;
+    if (by != 1) cdp__divide_by(b->dtype, b->memory, b->count, by);
 }
 
 /* Results to where the caller looks for them. */
 CDP__CALLED void cdp__ddp_deliver(cdp_ddp *d) {
     const cdp__bucket *last = &d->buckets[d->bucket_count - 1];
     const uint32_t tail = cdp__ddp_used_tail(d, last);
+    uint64_t marks = CDP__HASH_START;
     uint32_t i;
     for (i = 0; i < d->bucket_count; ++i) cdp__ddp_divide(d, &d->buckets[i]);
     d->stats.unused = 0;
+    d->stats.unused_bytes = 0;
     for (i = 0; i < d->param_count; ++i) {
         cdp__param *p = &d->params[i];
         const bool nobody = tail && !cdp__tail_get(last, i);
-        if (nobody) ++d->stats.unused;
+        const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
+        marks = cdp__hash(marks, &mark, 1);
+        if (nobody) ++d->stats.unused, d->stats.unused_bytes += cdp__param_bytes(p);
         if (nobody && p->kept && !p->user.grad && !d->shadow) memcpy(p->grad, p->kept, (size_t)cdp__param_bytes(p));
         if (!nobody && p->user.grad && !d->shadow) memcpy(p->user.grad, p->grad, (size_t)cdp__param_bytes(p));
         p->touched = false;
     }
+    if (d->shadow) return;
+    if (d->own_steps && marks != d->marks) d->stats.can_set_static_graph = false;
+    d->marks = marks;
 }
 
 CDP__CALLED void cdp__ddp_account(cdp_ddp *d) {
@@ -6179,10 +6381,98 @@ CDP__CALLED void cdp__ddp_account(cdp_ddp *d) {
         s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
     s->backward_ns = d->called_ns - d->begin_ns;
+    s->forward_ns = d->forward_ns ? d->begin_ns - d->forward_ns : 0;
+    s->overlap_ns = d->buckets[0].start_ns && d->buckets[0].start_ns < d->called_ns ? d->called_ns - d->buckets[0].start_ns : 0;
+    d->forward_ns = 0;
+    s->total_forward_ns += s->forward_ns;
+    s->total_overlap_ns += s->overlap_ns;
     s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
     s->total_backward_ns += s->backward_ns;
     s->total_comm_ns += s->comm_ns;
     s->total_exposed_ns += s->exposed_ns;
+    ++d->own_steps;
+    s->avg_forward_ns = s->total_forward_ns / d->own_steps;
+    s->avg_backward_ns = s->total_backward_ns / d->own_steps;
+    s->avg_comm_ns = s->total_comm_ns / d->own_steps;
+    s->avg_overlap_ns = s->total_overlap_ns / d->own_steps;
+}
+
+/* Rows of all ranks added up, in the order of ranks: each in one place of the mean. */
+CDP__CALLED cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, const uint32_t *rows, const uint8_t *values, uint64_t n) {
+    cdp__sparse *s = p->sparse;
+    const uint64_t width = cdp__sparse_width(&p->user), bytes = width * cdp_dtype_size(p->user.dtype);
+    const double by = d->desc.join_effective ? (double)d->stats.active_ranks : d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+    uint64_t k;
+    s->mean_used = 0;
+    if (!cdp__sparse_room(d, &s->mean_rows, &s->mean, 0, &s->mean_room, cdp__min(n, p->user.rows), bytes)) return cdp__fail_nomem("rows of a gradient", n * bytes);
+    for (k = 0; k < n; ++k) {
+        uint32_t *place;
+        if (rows[k] >= p->user.rows) return cdp__fail(CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
+        place = &s->place[rows[k]];
+        if (*place) {
+            cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes, values + k * bytes, width);
+        } else {
+            memcpy(s->mean + s->mean_used * bytes, values + k * bytes, (size_t)bytes);
+            s->mean_rows[s->mean_used++] = rows[k];
+            *place = (uint32_t)s->mean_used;
+        }
+    }
+    for (k = 0; k < s->mean_used; ++k) s->place[s->mean_rows[k]] = 0;
+    s->used = 0;
+    cdp__divide_by(p->user.dtype, s->mean, s->mean_used * width, by);
+    return CDP_OK;
+}
+
+/* One sparse parameter: all ranks' indices, then values, parts as long as `counts` says. */
+CDP__CALLED cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
+    const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
+    const uint64_t width = cdp__sparse_width(&p->user), bytes = width * cdp_dtype_size(p->user.dtype);
+    uint64_t all = 0, before = 0;
+    cdp_request rq;
+    cdp_status st;
+    uint32_t *rows, r;
+    uint8_t *values;
+    for (r = 0; r < n; ++r) all += counts[r], before += r < rank ? counts[r] : 0;
+    rows = (uint32_t *)cdp__alloc(d->os, all * sizeof *rows + 1);
+    values = (uint8_t *)cdp__alloc(d->os, all * bytes + 1);
+    st = rows && values ? CDP_OK : cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
+    if (st == CDP_OK) {
+        if (p->sparse->used) memcpy(rows + before, p->sparse->rows, (size_t)(p->sparse->used * sizeof *rows)), memcpy(values + before * bytes, p->sparse->values, (size_t)(p->sparse->used * bytes));
+        rq = cdp__request_of(CDP_COLL_ALLGATHER, NULL, rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+        rq.out_counts = counts;
+        st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+        for (r = 0; r < n; ++r) counts[r] *= width;
+        rq.out = values;
+        rq.count = all * width;
+        rq.dtype = p->user.dtype;
+        if (st == CDP_OK) st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+        if (st == CDP_OK) st = cdp_work_wait(d->last);
+        if (st == CDP_OK) st = cdp__sparse_add(d, p, rows, values, all);
+    }
+    cdp__free(d->os, rows);
+    cdp__free(d->os, values);
+    return st;
+}
+
+/* After the buckets: how many rows each rank has of each sparse parameter, then those. */
+CDP__CALLED cdp_status cdp__ddp_sparse(cdp_ddp *d) {
+    const uint32_t n = cdp_size(d->group);
+    uint64_t *counts = (uint64_t *)cdp__alloc(d->os, (d->sparse_count + 1ull) * n * sizeof *counts), *one = counts + (uint64_t)d->sparse_count * n;
+    uint32_t i, k, r;
+    cdp_status st;
+    if (!counts) return cdp__fail_nomem("rows of a gradient", n * sizeof *counts);
+    for (i = k = 0; i < d->param_count; ++i)
+        if (d->params[i].sparse) counts[cdp_rank(d->group) * d->sparse_count + k++] = d->shadow ? 0 : d->params[i].sparse->used;
+    st = cdp_allgather(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64);
+    for (i = k = 0; i < d->param_count && st == CDP_OK; ++i) {
+        if (!d->params[i].sparse) continue;
+        if (d->shadow) d->params[i].sparse->used = 0;
+        for (r = 0; r < n; ++r) one[r] = counts[r * d->sparse_count + k];
+        st = cdp__sparse_exchange(d, &d->params[i], one);
+        ++k;
+    }
+    cdp__free(d->os, counts);
+    return st;
 }
 
 /* Wait for everything that a synchronized pass has started, and finish it. */
@@ -6190,6 +6480,7 @@ CDP__CALLED cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_drive_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
     if (st == CDP_OK) st = cdp__ddp_who(d);
+    if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
     if (st != CDP_OK) return st;
     d->end_ns = d->os->now_ns(d->os->user);
     cdp__ddp_deliver(d);
@@ -6243,6 +6534,25 @@ CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
     return d ? d->stats : none;
 }
 
+CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
+    cdp_bucket_stats s;
+    const cdp__bucket *b;
+    uint32_t i;
+    memset(&s, 0, sizeof s);
+    if (!d || index >= d->bucket_count) return s;
+    b = &d->buckets[index];
+    s.bytes = cdp__bucket_bytes(b);
+    s.dtype = b->dtype;
+    s.params = b->slots;
+    s.param_count = b->params;
+    if (!b->start_ns || b->start_ns < d->begin_ns) return s;
+    for (i = 0; i < b->params; ++i) s.ready_ns = cdp__max(s.ready_ns, d->params[b->slots[i]].ready_ns);
+    if (s.ready_ns) s.ready_ns -= d->begin_ns;
+    s.start_ns = b->start_ns - d->begin_ns;
+    s.end_ns = b->end_ns - d->begin_ns;
+    return s;
+}
+
 /* ---- >>join: uneven inputs ------------------------------------------------------------------------------------------------------ */
 
 /* One step on behalf of a rank that has no data. Every step begins on every rank in the same way: perhaps the rebuild,
@@ -6255,7 +6565,8 @@ CDP__CALLED cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     if (st != CDP_OK) return st;
     for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)cdp__bucket_bytes(&d->buckets[i]));
     d->called_ns = d->begin_ns;
-    st = cdp__ddp_launch(d, d->buckets);
+    st = cdp__ddp_ask(d, true);
+    if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
     if (st == CDP_OK) st = cdp__ddp_who(d);
     if (st == CDP_OK && !d->stats.active_ranks) { /* a hook's operations for this bucket still have to end */
         for (i = 1; i < d->bucket_count; ++i) d->buckets[i].done = true;
@@ -6265,7 +6576,7 @@ CDP__CALLED cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     for (i = 0; i < d->bucket_count; ++i) d->buckets[i].pending = 0;
     if (d->stats.steps == cdp__ddp_observed(d)) /* no order is seen here */
         for (i = 0; i < d->param_count; ++i) d->order[i] = d->param_count - 1 - i;
-    if (st == CDP_OK) st = cdp__ddp_launch_ready(d);
+    if (st == CDP_OK) st = cdp__ddp_launch_ready(d, true);
     if (st == CDP_OK) st = cdp__ddp_finish(d);
     if (st == CDP_OK) st = cdp__ddp_uneven(d);
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
@@ -6372,12 +6683,72 @@ CDP__CALLED void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
                   (unsigned long long)(whole / 1000), (unsigned long long)(d->stats.comm_ns / 1000), (unsigned long long)(d->stats.exposed_ns / 1000));
 }
 
+CDP__CALLED void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) { cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v); }
+
+CDP__CALLED void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
+    uint64_t bytes = 0;
+    uint32_t i, dtypes = 0;
+    bool views = true;
+    cdp__trace_number(t, "world_size", cdp_size(d->group));
+    cdp__trace_number(t, "rank", cdp_rank(d->group));
+    cdp__trace_number(t, "num_parameter_tensors", d->param_count);
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp_param *p = &d->params[i].user;
+        bytes += p->count * cdp_dtype_size(p->dtype);
+        dtypes |= 1u << p->dtype;
+        views = views && !p->grad;
+    }
+    cdp__trace_number(t, "total_parameter_size_bytes", bytes);
+    cdp__long_add(t, "dtypes:");
+    for (i = 1; i < CDP_DTYPE_COUNT; ++i)
+        if (dtypes >> i & 1) cdp__long_add(t, " %s", cdp_dtype_name((cdp_dtype)i));
+    cdp__long_add(t, "\n");
+    cdp__trace_number(t, "broadcast_buffers", d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
+    cdp__trace_number(t, "first_bucket_bytes", d->desc.first_bucket_bytes);
+    cdp__trace_number(t, "bucket_cap_bytes", d->desc.bucket_bytes);
+    cdp__trace_number(t, "find_unused_parameters", d->desc.find_unused);
+    cdp__trace_number(t, "gradient_as_bucket_view", views);
+    cdp__trace_number(t, "static_graph", d->desc.static_graph);
+    cdp__trace_number(t, "join_uneven_inputs", d->desc.join);
+    cdp__trace_number(t, "comm_hook", d->hook.stage != NULL);
+}
+
+CDP__CALLED void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
+    const cdp_ddp_stats *s = &d->stats;
+    uint32_t i, k;
+    cdp__trace_settings(d, t);
+    cdp__trace_number(t, "iteration", s->steps);
+    cdp__trace_number(t, "active_ranks", s->active_ranks);
+    cdp__trace_number(t, "unused_parameter_size", s->unused_bytes);
+    cdp__trace_number(t, "can_set_static_graph", s->can_set_static_graph);
+    cdp__trace_number(t, "has_rebuilt_buckets", s->rebuilt);
+    cdp__long_add(t, "bucket_sizes:");
+    for (i = 0; i < d->bucket_count; ++i) cdp__long_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
+    cdp__long_add(t, "\nper_bucket_param_indices:");
+    for (i = 0; i < d->bucket_count; ++i)
+        for (k = 0; k < d->buckets[i].params; ++k) cdp__long_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
+    cdp__long_add(t, "\nprev_iteration_grad_ready_order_indices:");
+    for (i = 0; i < d->ordered && s->steps; ++i) cdp__long_add(t, " %u", d->seen[i]);
+    cdp__long_add(t, "\n");
+    cdp__trace_number(t, "sent_bytes", s->sent_bytes);
+    cdp__trace_number(t, "forward_compute_time_ns", s->forward_ns);
+    cdp__trace_number(t, "backward_compute_time_ns", s->backward_ns);
+    cdp__trace_number(t, "backward_comm_time_ns", s->comm_ns);
+    cdp__trace_number(t, "backward_compute_comm_overlap_time_ns", s->overlap_ns);
+    cdp__trace_number(t, "avg_forward_compute_time_ns", s->avg_forward_ns);
+    cdp__trace_number(t, "avg_backward_compute_time_ns", s->avg_backward_ns);
+    cdp__trace_number(t, "avg_backward_comm_time_ns", s->avg_comm_ns);
+    cdp__trace_number(t, "avg_backward_compute_comm_overlap_time_ns", s->avg_overlap_ns);
+    cdp__long_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
+}
+
 CDP_API uint64_t cdp_ddp_trace(const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__long_text t;
     t.at = text;
     t.room = text ? room : 0;
     t.used = 0;
-    if (d && d->end_ns && format == CDP_TRACE_SVG) cdp__trace_svg(d, &t);
+    if (d && format == CDP_TRACE_TEXT) cdp__trace_text(d, &t);
+    else if (d && d->end_ns && format == CDP_TRACE_SVG) cdp__trace_svg(d, &t);
     else if (d && d->end_ns) cdp__trace_json(d, &t);
     if (t.room) text[cdp__min(t.used, room - 1)] = 0;
     return t.used + 1;
@@ -6449,8 +6820,15 @@ CDP__CALLED double cdp__sqrt(double x) {
     return y;
 }
 
+/* Where the numbers of a gradient are, and how many. */
+CDP__CALLED uint64_t cdp__clip_part(const cdp__param *p, void **part) {
+    *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
+    return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
+}
+
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     double sum = 0, g;
+    void *part;
     uint64_t k;
     uint32_t i;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
@@ -6458,15 +6836,19 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
     for (i = 0; i < d->param_count; ++i) { /* in the order of parameters: the same sum on all ranks */
         const cdp__param *p = &d->params[i];
-        for (k = 0; k < p->user.count; ++k) {
-            g = cdp__float_get(p->user.dtype, cdp__param_grad(p), k);
+        const uint64_t n = cdp__clip_part(p, &part);
+        for (k = 0; k < n; ++k) {
+            g = cdp__float_get(p->user.dtype, part, k);
             sum += g * g;
         }
     }
     sum = cdp__sqrt(sum);
     if (norm) *norm = sum;
     if (max_norm == 0 || sum <= max_norm) return CDP_OK;
-    for (i = 0; i < d->param_count; ++i) cdp__scale(d->params[i].user.dtype, cdp__param_grad(&d->params[i]), d->params[i].user.count, max_norm / (sum + 1e-6));
+    for (i = 0; i < d->param_count; ++i) {
+        const uint64_t n = cdp__clip_part(&d->params[i], &part);
+        cdp__scale(d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
+    }
     return CDP_OK;
 }
 
@@ -6474,10 +6856,12 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 
 /* What a hook remembers of one bucket. */
 typedef struct cdp__slot {
-    uint8_t *scratch, *error, *q; /* scratch: within one step; error: what was not sent; q: the last right factors */
-    uint64_t scratch_bytes, error_bytes, q_bytes;
+    uint8_t *scratch, *wide, *error, *q; /* scratch: within one step; wide: an f32 copy; error: what was not sent; q: the last right factors */
+    uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
     uint32_t phase;
-    cdp_bucket inner; /* what a wrapped hook sees */
+    bool plain;       /* this step is one without compression */
+    bool busy;        /* scratch and wide are in use; where not, the next bucket takes them over */
+    cdp_bucket inner; /* what a wrapped hook sees, or the mathematics in f32 */
 } cdp__slot;
 
 typedef struct cdp__hook {
@@ -6495,6 +6879,7 @@ CDP__CALLED void cdp__hook_drop(void *self) {
     if (h->inner.destroy) h->inner.destroy(h->inner.self);
     for (i = 0; i < h->slot_count; ++i) {
         cdp__free(h->os, h->slots[i].scratch);
+        cdp__free(h->os, h->slots[i].wide);
         cdp__free(h->os, h->slots[i].error);
         cdp__free(h->os, h->slots[i].q);
     }
@@ -6524,11 +6909,6 @@ CDP__CALLED bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uin
     return *p != NULL;
 }
 
-CDP__CALLED void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
-    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(t, data, n, (uint32_t)by);
-    else cdp__scale(t, data, n, 1 / by);
-}
-
 /* Every float dtype into another, through f32 (f64 to f64 does not happen). */
 CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     uint16_t half[CDP__BLOCK] = {0};
@@ -6550,6 +6930,22 @@ CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *o
             cdp__narrow_block(to, wide, half);
             memcpy((uint16_t *)out + at, half, (size_t)part * 2);
         }
+    }
+}
+
+/* A bucket begins: memory of one that has ended serves again, so that there is as much as buckets in flight. */
+CDP__CALLED void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
+    uint32_t i;
+    s->busy = true;
+    for (i = 0; i < h->slot_count && !s->scratch; ++i) {
+        cdp__slot *from = &h->slots[i];
+        if (from->busy || !from->scratch) continue;
+        s->scratch = from->scratch;
+        s->scratch_bytes = from->scratch_bytes;
+        s->wide = from->wide;
+        s->wide_bytes = from->wide_bytes;
+        from->scratch = from->wide = NULL;
+        from->scratch_bytes = from->wide_bytes = 0;
     }
 }
 
@@ -6727,6 +7123,14 @@ typedef struct cdp__matrix {
     uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
 } cdp__matrix;
 
+/* Of the smallest square with room for n numbers. */
+CDP__CALLED uint64_t cdp__square_side(uint64_t n) {
+    uint64_t side = (uint64_t)cdp__sqrt((double)n);
+    while (side && side * side > n) --side;
+    while (side * side < n) ++side;
+    return side;
+}
+
 /* Step through the matrices of a bucket; `x` walks along. False at the end. */
 CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
@@ -6735,16 +7139,14 @@ CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint3
     else x->p += x->n * x->r, x->q += x->m * x->r, x->plain += x->r ? 0 : x->count, x->at += x->count;
     if (*i == (batched ? 1u : b->param_count)) return false;
     if (batched) {
-        x->n = (uint64_t)cdp__sqrt((double)b->count);
-        while (x->n * x->n < b->count) ++x->n;
-        x->m = x->n;
+        x->n = x->m = cdp__square_side(b->count);
         x->count = b->count;
         x->r = cdp__min(x->n, h->desc.rank);
     } else {
         p = &b->ddp->params[b->params[*i]].user;
-        x->count = p->count;
-        x->n = p->rows ? p->rows : p->count;
-        x->m = x->n ? p->count / x->n : 0;
+        x->count = cdp__param_count(&b->ddp->params[b->params[*i]]);
+        x->n = p->rows ? p->rows : x->count;
+        x->m = x->n ? x->count / x->n : 0;
         x->r = cdp__min(cdp__min(x->n, x->m), h->desc.rank);
         if (!((double)(x->n + x->m) * (double)x->r * h->desc.min_rate < (double)(x->n * x->m))) x->r = 0;
     }
@@ -6812,20 +7214,25 @@ CDP__CALLED void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, 
     for (k = 0; s->phase == 3 && k < b->count && !h->desc.no_error_feedback; ++k) error[k] -= data[k];
 }
 
-CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+/* `dtype`: that of the bucket, whose f32 copy `b` is; halves travel as such. */
+CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
+    const bool half = cdp__dtype_is_half(dtype);
     cdp__matrix x;
     uint32_t i = 0;
     uint64_t k, q_before = s->q_bytes;
-    float *p, *q, *plain;
-    if (!stage) s->phase = h->step < h->desc.start ? UINT32_MAX : 0;
-    if (s->phase == UINT32_MAX) return cdp__hook_allreduce(b, stage, op, b->group);
+    float *p, *q, *plain, *part;
+    uint8_t *wire;
+    if (!stage) s->phase = 0;
     while (cdp__matrix_next(h, b, &i, &x)) {} /* now x knows how much there is of each */
-    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, (x.p + x.plain) * 4) || !cdp__hook_memory(h, &s->q, &s->q_bytes, x.q * 4) ||
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, (x.p + x.plain) * 4 + (half ? (x.p + x.q + x.plain) * 2 : 0)) || !cdp__hook_memory(h, &s->q, &s->q_bytes, x.q * 4) ||
         (!h->desc.no_error_feedback && !cdp__hook_memory(h, &s->error, &s->error_bytes, b->count * 4)))
         return cdp__fail_nomem("a compressed bucket", (x.p + x.q + x.plain + b->count) * 4);
     p = (float *)(void *)s->scratch;
     plain = p + x.p;
+    wire = (uint8_t *)(void *)(plain + x.plain);
     q = (float *)(void *)s->q;
+    part = s->phase < 2 ? plain : s->phase == 2 ? p : q; /* what has just come back */
+    if (stage && half) cdp__cast(dtype, wire, CDP_DTYPE_F32, part, s->phase < 2 ? x.plain : s->phase == 2 ? x.p : x.q);
     if (!stage && (h->desc.no_warm_start || s->q_bytes != q_before))
         for (k = 0; k < x.q; ++k) q[k] = cdp__hook_normal(h);
     for (;; ++s->phase) { /* an operation of nothing is left out */
@@ -6833,10 +7240,37 @@ CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket
         if (s->phase == 3) return CDP_OK;
         k = s->phase == 0 ? x.plain : s->phase == 1 ? x.p : x.q;
         if (!k) continue;
-        *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, s->phase == 0 ? plain : s->phase == 1 ? p : q, k, CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
+        part = s->phase == 0 ? plain : s->phase == 1 ? p : q;
+        if (half) cdp__cast(CDP_DTYPE_F32, part, dtype, wire, k);
+        *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? (void *)wire : (void *)part, k, half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
         ++s->phase;
         return CDP_PENDING;
     }
+}
+
+/* The compressing hooks compute in f32: other dtypes through a copy. Batched PowerSGD has one with zeros up to a square,
+   since errors are fed back there, too. */
+CDP__CALLED cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const cdp_hook_kind kind = h->desc.kind;
+    const bool square = kind == CDP_HOOK_POWERSGD_BATCHED, copy = square || b->dtype != CDP_DTYPE_F32;
+    const uint64_t side = square ? cdp__square_side(b->count) : 0, count = square ? side * side : b->count;
+    cdp_bucket *in = copy ? &s->inner : b;
+    cdp_status st;
+    if (copy && !stage) {
+        if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4)) return cdp__fail_nomem("a bucket in f32", count * 4);
+        cdp__cast(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
+        memset(s->wide + b->count * 4, 0, (size_t)((count - b->count) * 4));
+        s->inner = *b;
+        s->inner.data = s->wide;
+        s->inner.count = count;
+        s->inner.dtype = CDP_DTYPE_F32;
+    }
+    in->group = b->group;
+    if (kind == CDP_HOOK_TOPK) st = cdp__hook_topk(h, s, in, stage, op);
+    else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL) st = cdp__hook_quantize(h, s, in, stage, op);
+    else st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
+    if (copy && st == CDP_OK) cdp__cast(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
+    return st;
 }
 
 CDP__CALLED cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
@@ -6845,24 +7279,17 @@ CDP__CALLED cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage
     const cdp_hook_kind kind = h->desc.kind;
     cdp_status st;
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
-    if (kind >= CDP_HOOK_POWERSGD && kind <= CDP_HOOK_TOPK && b->dtype != CDP_DTYPE_F32)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "this hook compresses f32, but bucket %u is %s; use f32 gradients, or another hook", b->index, cdp_dtype_name(b->dtype));
-    switch (kind) {
-    case CDP_HOOK_FP16:
-    case CDP_HOOK_BF16: st = cdp__hook_half(h, s, b, stage, op); break;
-    case CDP_HOOK_POWERSGD:
-    case CDP_HOOK_POWERSGD_BATCHED: st = cdp__hook_powersgd(h, s, b, stage, op); break;
-    case CDP_HOOK_QUANTIZE:
-    case CDP_HOOK_QUANTIZE_CHANNEL: st = cdp__hook_quantize(h, s, b, stage, op); break;
-    case CDP_HOOK_TOPK: st = cdp__hook_topk(h, s, b, stage, op); break;
-    case CDP_HOOK_NOOP: st = CDP_OK; break;
-    case CDP_HOOK_POST_LOCAL_SGD:
-        if (!stage) s->phase = h->step >= h->desc.start ? 1 : 0;
-        st = !s->phase ? cdp__hook_allreduce(b, stage, op, b->group) : h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
-        break;
-    default: st = cdp__hook_allreduce(b, stage, op, b->group); break;
+    if (!stage) { /* powersgd and post-local SGD begin with plain steps */
+        cdp__hook_begin(h, s);
+        s->plain = h->step < h->desc.start;
     }
+    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16) st = cdp__hook_half(h, s, b, stage, op);
+    else if (kind == CDP_HOOK_NOOP) st = CDP_OK;
+    else if (kind == CDP_HOOK_ALLREDUCE || s->plain) st = cdp__hook_allreduce(b, stage, op, b->group);
+    else if (kind == CDP_HOOK_POST_LOCAL_SGD) st = h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
+    else st = cdp__hook_compress(h, s, b, stage, op);
     if (!stage && b->index + 1 == b->bucket_count) ++h->step;
+    s->busy = st == CDP_PENDING;
     return st;
 }
 
@@ -6969,6 +7396,7 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     h->random = desc->seed;
     h->desc.rank = cdp__def(desc->rank, 1);
     if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED) h->desc.start = cdp__def(desc->start, 1000);
+    else if (desc->kind != CDP_HOOK_POST_LOCAL_SGD) h->desc.start = 0;
     if (desc->min_rate == 0) h->desc.min_rate = 2;
     if (desc->ratio == 0) h->desc.ratio = 100;
     if (desc->inner) h->inner = *desc->inner;
@@ -6986,17 +7414,27 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
 
 CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     cdp_status st = CDP_OK;
-    uint64_t since;
+    cdp_group *group = NULL;
+    cdp_work last;
+    uint64_t since, longest = 0;
     uint32_t i;
-    if (!a || !a->ddp) return cdp__fail(CDP_ERR_INVALID, "cdp_averager_step needs an averager with a ddp");
+    if (!a || !a->ddp || (a->level_count && !a->levels)) return cdp__fail(CDP_ERR_INVALID, "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
     since = a->step - a->warmup;
-    if (a->step++ < a->warmup || since % cdp__def(a->period, 1)) return CDP_OK;
-    for (i = 0; i < a->ddp->param_count && st == CDP_OK; ++i) {
-        const cdp_param *p = &a->ddp->params[i].user;
-        cdp__divide(p->dtype, p->data, p->count, cdp_size(a->ddp->group));
-        st = cdp_allreduce_async(a->ddp->group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &a->ddp->last);
+    if (a->step++ < a->warmup) return CDP_OK;
+    if (!a->level_count && since % cdp__def(a->period, 1) == 0) group = a->ddp->group;
+    for (i = 0; i < a->level_count; ++i) {
+        const cdp_average_level *l = &a->levels[i];
+        if (!l->period || since % l->period || l->period < longest) continue;
+        longest = l->period;
+        group = l->group ? l->group : a->ddp->group;
     }
-    return st == CDP_OK ? cdp_work_wait(a->ddp->last) : st;
+    memset(&last, 0, sizeof last);
+    for (i = 0; group && i < a->ddp->param_count && st == CDP_OK; ++i) {
+        const cdp_param *p = &a->ddp->params[i].user;
+        cdp__divide(p->dtype, p->data, p->count, cdp_size(group));
+        st = cdp_allreduce_async(group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &last);
+    }
+    return st == CDP_OK ? cdp_work_wait(last) : st;
 }
 
 CDP_API void cdp_zero_partition(const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {

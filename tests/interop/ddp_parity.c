@@ -1,96 +1,268 @@
 /* The same training steps as in test_ddp_parity.py, on ranks that are threads: prints every gradient after every step as
-   "case step rank parameter bits...". The 8 arguments are PyTorch's first right factor of PowerSGD, as bits. */
+   "case step rank parameter bits...". Arguments "case:bits:bits..." are PyTorch's first right factors of PowerSGD. Then
+   what samplers and bucket plans say. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "../unit/ranks.h"
+#include <math.h>
 
-enum { N = 3, LARGEST = 48 };
+enum { N = 3, LARGEST = 48, MOST = 32 };
 static const uint64_t counts[N] = {48, 3, 6}, rows[N] = {6, 0, 2};
-static uint32_t first_q[8];
 static pthread_mutex_t print = PTHREAD_MUTEX_INITIALIZER;
 
-typedef enum setup { PLAIN, WHOLE, UNUSED, STATIC, FP16, POWERSGD, JOIN, JOIN_EFFECTIVE } setup;
-static const char *const names[] = {"plain", "whole", "unused", "static", "fp16", "powersgd", "join", "join_effective"};
+typedef enum what { PLAIN, WHOLE, UNUSED, STATIC, HOOK, JOIN, JOIN_EFFECTIVE, SPARSE } what;
+#define F32 CDP_DTYPE_F32
+#define F64 CDP_DTYPE_F64
+#define F16 CDP_DTYPE_F16
+#define BF16 CDP_DTYPE_BF16
 
-/* Any float for two ranks, where a sum has one value; whole numbers for more. */
-static float value(setup s, int step, uint32_t rank, uint32_t i, uint32_t k) {
-    const uint32_t v = (uint32_t)((uint32_t)step * 7u + rank * 13u + i * 5u + k * 3u + 1u) * 2654435761u >> 8;
-    return s == WHOLE ? (float)(int32_t)(v % 65) - 32 : (float)((int32_t)v - 8388608) / 16777216.0f;
+typedef struct setup {
+    const char *name;
+    what what;
+    cdp_dtype dtype;
+    cdp_hook_kind hook; /* of HOOK */
+    uint32_t rank;
+    bool wrapped; /* in FP16 */
+    uint32_t first_q_count, first_q[MOST];
+} setup;
+
+static setup setups[] = {
+    {"plain", PLAIN, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"plain_f64", PLAIN, F64, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"plain_f16", PLAIN, F16, CDP_HOOK_NOOP, 0, 0, 0, {0}},
+    {"whole", WHOLE, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"unused", UNUSED, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"unused_f64", UNUSED, F64, CDP_HOOK_NOOP, 0, 0, 0, {0}},
+    {"static", STATIC, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"join", JOIN, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"join_effective", JOIN_EFFECTIVE, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
+    {"sparse", SPARSE, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
+    {"allreduce", HOOK, F32, CDP_HOOK_ALLREDUCE, 0, 0, 0, {0}}, {"allreduce_f64", HOOK, F64, CDP_HOOK_ALLREDUCE, 0, 0, 0, {0}}, {"allreduce_f16", HOOK, F16, CDP_HOOK_ALLREDUCE, 0, 0, 0, {0}},
+    {"allreduce_bf16", HOOK, BF16, CDP_HOOK_ALLREDUCE, 0, 0, 0, {0}},
+    {"fp16", HOOK, F32, CDP_HOOK_FP16, 0, 0, 0, {0}}, {"fp16_f64", HOOK, F64, CDP_HOOK_FP16, 0, 0, 0, {0}}, {"fp16_wrapper", HOOK, F32, CDP_HOOK_ALLREDUCE, 0, 1, 0, {0}},
+    {"bf16", HOOK, F32, CDP_HOOK_BF16, 0, 0, 0, {0}}, {"bf16_f64", HOOK, F64, CDP_HOOK_BF16, 0, 0, 0, {0}},
+    {"noop", HOOK, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}}, {"post_local", HOOK, F32, CDP_HOOK_POST_LOCAL_SGD, 0, 0, 0, {0}},
+    {"quantize", HOOK, F32, CDP_HOOK_QUANTIZE, 0, 0, 0, {0}}, {"quantize_channel", HOOK, F32, CDP_HOOK_QUANTIZE_CHANNEL, 0, 0, 0, {0}},
+    {"powersgd", HOOK, F32, CDP_HOOK_POWERSGD, 1, 0, 0, {0}}, {"powersgd_rank2", HOOK, F32, CDP_HOOK_POWERSGD, 2, 0, 0, {0}}, {"powersgd_f64", HOOK, F64, CDP_HOOK_POWERSGD, 1, 0, 0, {0}},
+    {"powersgd_batched", HOOK, F32, CDP_HOOK_POWERSGD_BATCHED, 1, 0, 0, {0}},
+};
+#define SETUPS (sizeof setups / sizeof *setups)
+
+static uint32_t mixed(int step, uint32_t rank, uint32_t i, uint32_t k) { return (uint32_t)((uint32_t)step * 7u + rank * 13u + i * 5u + k * 3u + 1u) * 2654435761u >> 8; }
+
+/* Any number for two ranks, where a sum has one value; whole numbers for more. */
+static float value(const setup *s, int step, uint32_t rank, uint32_t i, uint32_t k) {
+    const uint32_t v = mixed(step, rank, i, k);
+    return s->what == WHOLE ? (float)(int32_t)(v % 65) - 32 : (float)((int32_t)v - 8388608) / 16777216.0f;
 }
 
-static bool used(setup s, int step, uint32_t rank, uint32_t i) {
-    if (s == STATIC) return i != 2;
-    if (s != UNUSED) return true;
+static bool used(const setup *s, int step, uint32_t rank, uint32_t i) {
+    if (s->what == STATIC) return i != 2;
+    if (s->what != UNUSED) return true;
     return !(step % 4 == 1 && (i == 2 || (i == 1 && rank == 1))) && !(step % 4 == 3 && i == 0 && rank == 0);
 }
 
-static bool load_q(cdp_ddp *ddp) {
-    uint32_t words[8 + 4 + 8];
+static void add(cdp_dtype t, void *grad, uint64_t k, double v) {
+    float wide[CDP__BLOCK] = {0};
+    uint16_t half[CDP__BLOCK];
+    if (t == F64) ((double *)grad)[k] += v;
+    else if (t == F32) ((float *)grad)[k] += (float)v;
+    else {
+        wide[0] = (float)v; /* rounded, then added, then rounded: as two tensors of this dtype are */
+        cdp__narrow_block(t, wide, half);
+        cdp__widen_block(t, half, wide);
+        wide[0] += (float)cdp__float_get(t, grad, k);
+        cdp__narrow_block(t, wide, half);
+        ((uint16_t *)grad)[k] = half[0];
+    }
+}
+
+static bool load_q(cdp_ddp *ddp, const setup *s) {
+    uint32_t words[12 + MOST];
     const cdp_hook *h = cdp_ddp_hook(ddp);
     memset(words, 0, sizeof words);
-    words[0] = CDP_HOOK_POWERSGD; /* kind, step, random, slots; of the slot: bytes of error, of q */
+    words[0] = s->hook; /* kind, step, random, slots; of the slot: bytes of error, of q */
     words[6] = 1;
-    words[10] = 32;
-    memcpy(words + 12, first_q, sizeof first_q);
-    return h->load(h->self, words, sizeof words) == CDP_OK;
+    words[10] = 4 * s->first_q_count;
+    memcpy(words + 12, s->first_q, 4 * s->first_q_count);
+    return h->load(h->self, words, 48 + 4 * s->first_q_count) == CDP_OK;
+}
+
+static bool use_hook(cdp_ddp *ddp, const setup *s) {
+    cdp_hook_desc h;
+    cdp_hook hook, outer;
+    memset(&h, 0, sizeof h);
+    h.kind = s->hook;
+    h.start = 2;
+    h.rank = s->rank;
+    if (cdp_hook_create(&h, &hook) != CDP_OK) return false;
+    outer = hook;
+    h.kind = CDP_HOOK_FP16;
+    h.inner = &hook;
+    if (s->wrapped && cdp_hook_create(&h, &outer) != CDP_OK) return false;
+    return cdp_ddp_set_hook(ddp, &outer) == CDP_OK && (!s->first_q_count || load_q(ddp, s));
+}
+
+static void print_bits(cdp_dtype t, const void *p, uint64_t k) {
+    if (t == F64) {
+        uint64_t bits;
+        memcpy(&bits, (const double *)p + k, 8);
+        printf(" %016llx", (unsigned long long)bits);
+    } else if (t == F32) {
+        uint32_t bits;
+        memcpy(&bits, (const float *)p + k, 4);
+        printf(" %08x", bits);
+    } else {
+        printf(" %04x", ((const uint16_t *)p)[k]);
+    }
+}
+
+static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t world, uint32_t rank, int step) {
+    pthread_mutex_lock(&print);
+    for (uint32_t i = 0; i < N; ++i) {
+        const void *grad = cdp_ddp_grad(ddp, i);
+        float dense[LARGEST] = {0};
+        if (s->what == SPARSE && i == 0) {
+            const cdp_rows r = cdp_ddp_rows(ddp, i);
+            for (uint64_t k = 0; k < r.count; ++k) memcpy(dense + r.rows[k] * r.width, (const float *)r.values + k * r.width, r.width * 4);
+            grad = dense;
+        }
+        printf("%s%u %d %u %u", s->name, world, step, rank, i);
+        for (uint32_t k = 0; k < counts[i]; ++k) print_bits(s->dtype, grad, k);
+        printf("\n");
+    }
+    pthread_mutex_unlock(&print);
+}
+
+/* An embedding that looks up three rows, one of them perhaps twice. */
+static cdp_status ready_sparse(const setup *s, cdp_ddp *ddp, int step, uint32_t rank) {
+    uint32_t at[3];
+    float values[3 * 8];
+    for (uint32_t k = 0; k < 3; ++k) {
+        at[k] = mixed(step, rank, 9, k) % 6;
+        for (uint32_t c = 0; c < 8; ++c) values[k * 8 + c] = value(s, step, rank, 0, k * 8 + c);
+    }
+    return cdp_ddp_ready_rows(ddp, 0, at, 3, values);
 }
 
 static void rank_runs(cdp_group *g, void *arg) {
-    const setup s = *(const setup *)arg;
+    const setup *s = (const setup *)arg;
     const uint32_t rank = cdp_rank(g);
-    static float data[8][N][LARGEST];
-    const int steps = s == JOIN || s == JOIN_EFFECTIVE ? (rank ? 4 : 2) : 6;
+    static double data[8][N][LARGEST];
+    const bool join = s->what == JOIN || s->what == JOIN_EFFECTIVE, adds = s->what == PLAIN || s->what == WHOLE;
+    const int steps = join ? (rank ? 4 : 2) : 6;
     cdp_param p[N];
     cdp_ddp_desc d;
     cdp_ddp *ddp;
-    cdp_hook_desc h;
-    cdp_hook hook;
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
-    memset(&h, 0, sizeof h);
     for (uint32_t i = 0; i < N; ++i) {
         p[i].data = data[rank][i];
         p[i].count = counts[i];
         p[i].rows = rows[i];
+        p[i].dtype = s->dtype;
     }
+    p[0].sparse = s->what == SPARSE;
     d.group = g;
     d.params = p;
     d.param_count = N;
     d.predivide = cdp_size(g); /* PyTorch divides before it sums */
-    if (s == JOIN_EFFECTIVE) d.predivide = 0;
-    d.find_unused = s == UNUSED;
-    d.static_graph = s == STATIC;
-    d.join = s == JOIN || s == JOIN_EFFECTIVE;
-    d.join_effective = s == JOIN_EFFECTIVE;
+    if (s->what == JOIN_EFFECTIVE) d.predivide = 0;
+    d.find_unused = s->what == UNUSED;
+    d.static_graph = s->what == STATIC;
+    d.join = join;
+    d.join_effective = s->what == JOIN_EFFECTIVE;
     if (!T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp))) return;
-    h.kind = s == FP16 ? CDP_HOOK_FP16 : CDP_HOOK_POWERSGD;
-    h.start = 2;
-    if (s == FP16 || s == POWERSGD) T(cdp_hook_create(&h, &hook) == CDP_OK && cdp_ddp_set_hook(ddp, &hook) == CDP_OK);
-    if (s == POWERSGD) T(load_q(ddp));
+    if (s->what == HOOK) T(use_hook(ddp, s));
     for (int step = 0; step < steps; ++step) {
-        if (s != PLAIN && s != WHOLE) cdp_ddp_zero_grad(ddp); /* those two go on adding */
-        T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, (s == PLAIN || s == WHOLE) && step % 3 == 1));
+        if (!adds) cdp_ddp_zero_grad(ddp); /* those two go on adding */
+        T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, adds && step % 3 == 1));
         T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
         for (uint32_t i = N; i-- > 0;) {
-            float *grad = (float *)cdp_ddp_grad(ddp, i);
             if (!used(s, step, rank, i)) continue;
-            for (uint32_t k = 0; k < counts[i]; ++k) grad[k] += value(s, step, rank, i, k);
+            if (p[i].sparse) {
+                T_EQ(CDP_OK, ready_sparse(s, ddp, step, rank));
+                continue;
+            }
+            for (uint32_t k = 0; k < counts[i]; ++k) add(s->dtype, cdp_ddp_grad(ddp, i), k, (double)value(s, step, rank, i, k));
             T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
         }
         test_check(cdp_ddp_backward_end(ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
-        pthread_mutex_lock(&print);
-        for (uint32_t i = 0; i < N; ++i) {
-            printf("%s%u %d %u %u", names[s], cdp_size(g), step, rank, i);
-            for (uint32_t k = 0; k < counts[i]; ++k) {
-                uint32_t bits;
-                memcpy(&bits, (const float *)cdp_ddp_grad(ddp, i) + k, 4);
-                printf(" %08x", bits);
-            }
-            printf("\n");
-        }
-        pthread_mutex_unlock(&print);
+        print_grads(s, ddp, cdp_size(g), rank, step);
     }
     if (d.join) T_EQ(CDP_OK, cdp_ddp_join(ddp));
+    cdp_ddp_destroy(ddp);
+}
+
+/* ---- a small net: 4 inputs, 8 tanh units, 1 output, squared error; prints the loss of every step ---- */
+
+enum { IN = 4, HID = 8, BATCH = 6, CURVE = 60 };
+typedef struct net {
+    float w1[HID * IN], b1[HID], w2[HID], b2[1];
+} net;
+
+static float even(uint32_t a, uint32_t b) { return (float)((int32_t)(mixed(0, a, b, a * b) % 2001) - 1000) / 1000.0f; }
+
+static float net_sample(const net *n, net *grad, const float x[IN], float want) {
+    float h[HID], y = n->b2[0], err;
+    for (uint32_t j = 0; j < HID; ++j) {
+        float a = n->b1[j];
+        for (uint32_t i = 0; i < IN; ++i) a += n->w1[j * IN + i] * x[i];
+        h[j] = tanhf(a);
+        y += n->w2[j] * h[j];
+    }
+    err = y - want;
+    grad->b2[0] += 2 * err / BATCH;
+    for (uint32_t j = 0; j < HID; ++j) {
+        const float d = 2 * err / BATCH * n->w2[j] * (1 - h[j] * h[j]);
+        grad->w2[j] += 2 * err / BATCH * h[j];
+        grad->b1[j] += d;
+        for (uint32_t i = 0; i < IN; ++i) grad->w1[j * IN + i] += d * x[i];
+    }
+    return err * err / BATCH;
+}
+
+typedef struct curve {
+    const char *name;
+    int hook; /* -1: none */
+} curve;
+
+static void rank_learns(cdp_group *g, void *arg) {
+    const curve *c = (const curve *)arg;
+    const uint32_t rank = cdp_rank(g);
+    net n, grad;
+    cdp_param p[4];
+    cdp_ddp_desc d;
+    cdp_ddp *ddp;
+    float *const at = n.w1, *const grads = grad.w1;
+    memset(&grad, 0, sizeof grad);
+    memset(p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    for (uint32_t k = 0; k < sizeof n / 4; ++k) at[k] = even(k, 3);
+    p[0].data = n.w1, p[0].count = HID * IN, p[0].grad = grad.w1;
+    p[1].data = n.b1, p[1].count = HID, p[1].grad = grad.b1;
+    p[2].data = n.w2, p[2].count = HID, p[2].grad = grad.w2;
+    p[3].data = n.b2, p[3].count = 1, p[3].grad = grad.b2;
+    d.group = g;
+    d.params = p;
+    d.param_count = 4;
+    if (!T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp))) return;
+    if (c->hook >= 0) {
+        setup s = {c->name, HOOK, F32, (cdp_hook_kind)c->hook, 1, 0, 0, {0}};
+        T(use_hook(ddp, &s));
+    }
+    for (int step = 0; step < CURVE; ++step) {
+        float loss = 0;
+        cdp_ddp_zero_grad(ddp);
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        for (uint32_t b = 0; b < BATCH; ++b) {
+            float x[IN];
+            for (uint32_t i = 0; i < IN; ++i) x[i] = even(rank * 50 + b, i + 7);
+            loss += net_sample(&n, &grad, x, x[0] * x[1] + 0.5f * x[2]);
+        }
+        for (uint32_t i = 4; i-- > 0;) T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+        T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+        for (uint32_t k = 0; k < sizeof n / 4; ++k) at[k] -= 0.1f * grads[k];
+        pthread_mutex_lock(&print);
+        printf("%s%u %d %u 0", c->name, cdp_size(g), step, rank);
+        print_bits(F32, &loss, 0);
+        printf("\n");
+        pthread_mutex_unlock(&print);
+    }
     cdp_ddp_destroy(ddp);
 }
 
@@ -108,12 +280,44 @@ static void print_samples(void) {
     }
 }
 
+/* Random models: the bucket of each parameter, over the parameters in reverse order. */
+static void print_buckets(void) {
+    static const cdp_dtype dtypes[4] = {F32, F64, F16, BF16};
+    uint32_t x = 12345;
+#define NEXT (x = x * 1664525u + 1013904223u, x >> 8)
+    for (uint32_t c = 0; c < 500; ++c) {
+        cdp_param p[40];
+        uint32_t bucket_of[40];
+        const uint32_t n = 1 + NEXT % 40, most = 1 + NEXT % 3000, kinds = 1 + NEXT % 4;
+        const uint64_t first = 1 + NEXT % 4000, rest = first + NEXT % 20000;
+        memset(p, 0, sizeof p);
+        for (uint32_t i = 0; i < n; ++i) {
+            p[i].count = NEXT % most;
+            p[i].dtype = dtypes[NEXT % kinds];
+        }
+        cdp__bucket_plan_make(p, n, first, rest, bucket_of);
+        printf("buckets %u 0 0", c);
+        for (uint32_t i = 0; i < n; ++i) printf(" %u", bucket_of[i]);
+        printf("\n");
+    }
+}
+
 int main(int argc, char **argv) {
-    for (int i = 0; i < 8 && argc > i + 1; ++i) first_q[i] = (uint32_t)strtoul(argv[i + 1], NULL, 16);
-    for (int s = PLAIN; s <= JOIN_EFFECTIVE; ++s) {
-        setup one = (setup)s;
-        run_ranks(s == WHOLE ? 4 : 2, NULL, 0, rank_runs, &one);
+    static const curve curves[] = {{"curve", -1}, {"curve_fp16", CDP_HOOK_FP16}, {"curve_quantize", CDP_HOOK_QUANTIZE}};
+    for (int i = 1; i < argc; ++i) {
+        const char *colon = strchr(argv[i], ':');
+        for (size_t k = 0; k < SETUPS && colon; ++k) {
+            setup *s = &setups[k];
+            if (strlen(s->name) != (size_t)(colon - argv[i]) || strncmp(s->name, argv[i], strlen(s->name)) != 0) continue;
+            for (const char *at = colon; at && s->first_q_count < MOST; at = strchr(at + 1, ':')) s->first_q[s->first_q_count++] = (uint32_t)strtoul(at + 1, NULL, 16);
+        }
+    }
+    for (size_t k = 0; k < SETUPS; ++k) run_ranks(setups[k].what == WHOLE ? 4 : 2, NULL, 0, rank_runs, &setups[k]);
+    for (size_t k = 0; k < 3; ++k) {
+        curve c = curves[k];
+        run_ranks(2, NULL, 0, rank_learns, &c);
     }
     print_samples();
+    print_buckets();
     return test__now.failed_checks ? 1 : 0;
 }

@@ -141,7 +141,7 @@ static void program_make(program *p, uint64_t seed) {
             x->zero = exact ? R(5) == 0 : t == 0 || p->step[e][t - 1].sync;
             x->forwards = p->own_operations ? 1 + R(2) : R(3);
             if (t == 0 || (!p->join && R(4) == 0)) hook = (hook_kind)R(5);
-            if (hook == HOOK_ALLREDUCE && !power_of_2(p->n)) hook = HOOK_STAGES;
+            if (hook == HOOK_ALLREDUCE && (!power_of_2(p->n) || p->effective)) hook = HOOK_STAGES; /* it divides first */
             if (hook == HOOK_NOOP && (p->join || !exact)) hook = HOOK_NONE;
             x->hook = hook;
         }
@@ -199,7 +199,7 @@ static void model_buffers(const program *p, model *m) {
 
 static void model_reduce(const program *p, model *m, const step *x, uint32_t e, uint32_t t, uint32_t i, uint64_t k, uint32_t active) {
     double sum = 0;
-    double by = p->effective && x->hook == HOOK_NONE ? active : p->divisor != 0 ? p->divisor : p->n;
+    double by = p->effective ? active : p->divisor != 0 ? p->divisor : p->n;
     if (p->predivide != 0 && x->hook == HOOK_NONE) by /= p->predivide;
     for (uint32_t r = 0; r < p->n; ++r)
         if (p->steps[e][r] > t) sum += p->predivide != 0 && x->hook == HOOK_NONE ? m->grad[r][i][k] / p->predivide : m->grad[r][i][k];
