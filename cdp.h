@@ -200,11 +200,13 @@ typedef enum cdp_dtype {
 } cdp_dtype;
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C division, towards zero).
-   Integer sums and products wrap around. MIN and MAX of floats keep the left operand when the comparison is false, so a
-   NaN may or may not survive, but every rank gets the same bits. F16 and BF16 are combined as f32 and rounded to nearest
-   even after every combination. BAND, BOR, BXOR: integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied
-   by its cdp_request.factor first. BOOL: SUM and MAX are "or", PRODUCT and MIN are "and"; it has no AVG. What does not
-   exist is CDP_ERR_UNSUPPORTED at the call. */
+   Integer sums and products wrap around modulo 2^bits. Floats: a NaN among the operands makes every result NaN, MIN and MAX
+   included, and always the same one; MIN and MAX take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are
+   combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
+   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL: SUM and MAX are "or",
+   PRODUCT and MIN are "and"; it has no AVG. What does not exist is CDP_ERR_UNSUPPORTED at the call.
+   Which operand is left, and in what order the ranks are combined, depends on the operation, the number of ranks and the
+   length alone: every rank gets the same bits, and so does every run. */
 typedef enum cdp_reduce {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
@@ -2063,15 +2065,17 @@ typedef void (*cdp__kernel)(void *acc, const void *x); /* CDP__BLOCK elements; `
 
 #define CDP__ADD(l, r) ((l) + (r))
 #define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
-/* Of two NaNs an addition keeps either, as the compiler likes; here every sum that is none is the same NaN. */
+/* Of two NaNs an addition keeps either, as the compiler likes; here every result that is none is the same NaN. */
 #define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
 #define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
 #define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
 #define CDP__MUL_F64(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : (double)NAN)
 #define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
 #define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
-#define CDP__SWAP_LOW(a, x) CDP__LOW(x, a)
-#define CDP__SWAP_HIGH(a, x) CDP__HIGH(x, a)
+#define CDP__LOW_F(l, r) ((l) <= (r) ? (l) : (r) < (l) ? (r) : NAN)
+#define CDP__HIGH_F(l, r) ((l) >= (r) ? (l) : (r) > (l) ? (r) : NAN)
+#define CDP__SWAP_LOW(a, x) CDP__LOW_F(x, a)
+#define CDP__SWAP_HIGH(a, x) CDP__HIGH_F(x, a)
 #define CDP__AND(l, r) ((l) & (r))
 #define CDP__OR(l, r) ((l) | (r))
 #define CDP__XOR(l, r) ((l) ^ (r))
@@ -2095,8 +2099,8 @@ typedef void (*cdp__kernel)(void *acc, const void *x); /* CDP__BLOCK elements; `
 #define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
     CDP__KERNEL(cdp__add_##s, T, ADD)                  \
     CDP__KERNEL(cdp__mul_##s, T, MUL)                  \
-    CDP__KERNEL(cdp__low_##s, T, CDP__LOW)             \
-    CDP__KERNEL(cdp__high_##s, T, CDP__HIGH)           \
+    CDP__KERNEL(cdp__low_##s, T, CDP__LOW_F)           \
+    CDP__KERNEL(cdp__high_##s, T, CDP__HIGH_F)         \
     CDP__KERNEL(cdp__low_swap_##s, T, CDP__SWAP_LOW)   \
     CDP__KERNEL(cdp__high_swap_##s, T, CDP__SWAP_HIGH) \
     CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \

@@ -393,15 +393,20 @@ TEST(kernels_against_a_plain_loop) {
 }
 
 TEST(kernels_with_nan) {
-    const float nan32 = NAN;
-    for (int swap = 0; swap < 2; ++swap) {
-        float acc[2] = {nan32, 1.0f}, x[2] = {1.0f, nan32};
-        cdp__reduce(CDP_DTYPE_F32, CDP_REDUCE_MIN, swap, acc, x, 2); /* the left operand stays when the comparison is false */
-        T(swap ? acc[0] == 1.0f : isnan(acc[0]));
-        T(swap ? isnan(acc[1]) : acc[1] == 1.0f);
-        acc[0] = nan32;
-        cdp__reduce(CDP_DTYPE_F32, CDP_REDUCE_SUM, swap, acc, x, 1);
-        T(isnan(acc[0]));
+    static const cdp_reduce ops[] = {CDP_REDUCE_SUM, CDP_REDUCE_PRODUCT, CDP_REDUCE_MIN, CDP_REDUCE_MAX};
+    const uint32_t odd = 0xffc12345u, one = 0x7fc00000u; /* a NaN with a sign and a payload; the only one that comes out */
+    for (int swap = 0; swap < 2; ++swap)
+        for (int op = 0; op < 4; ++op) {
+            float acc[3] = {0, 1.0f, 0}, x[3] = {1.0f, 0, 0};
+            memcpy(&acc[0], &odd, 4), memcpy(&x[1], &odd, 4), memcpy(&acc[2], &odd, 4), memcpy(&x[2], &odd, 4);
+            cdp__reduce(CDP_DTYPE_F32, ops[op], swap, acc, x, 3); /* on either side, or on both, it makes the result NaN */
+            for (int i = 0; i < 3; ++i) T(memcmp(&acc[i], &one, 4) == 0);
+        }
+    for (int swap = 0; swap < 2; ++swap) { /* of equal operands the left one stays */
+        float low[2] = {0.0f, -0.0f}, high[2] = {0.0f, -0.0f}, x[2] = {-0.0f, 0.0f};
+        cdp__reduce(CDP_DTYPE_F32, CDP_REDUCE_MIN, swap, low, x, 2);
+        cdp__reduce(CDP_DTYPE_F32, CDP_REDUCE_MAX, swap, high, x, 2);
+        for (int i = 0; i < 2; ++i) T(!signbit(low[i]) == (i == swap) && !signbit(high[i]) == (i == swap));
     }
 }
 
