@@ -480,6 +480,7 @@ static void rank_overlaps(cdp_group *g, void *arg) {
     cdp_param p[N];
     cdp_ddp_desc d;
     cdp_ddp *ddp;
+    bool overlapped = false;
     (void)arg;
     big_params(p, N, 100000);
     memset(&d, 0, sizeof d);
@@ -500,7 +501,9 @@ static void rank_overlaps(cdp_group *g, void *arg) {
         const uint64_t called = test_now_ns();
         T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
         const cdp_ddp_stats s = cdp_ddp_stats_of(ddp);
-        for (uint32_t b = 0; b + 2 < N; ++b) T(ddp->buckets[b].end_ns && ddp->buckets[b].end_ns < called); /* done before anybody waited */
+        bool all_before = true;
+        for (uint32_t b = 0; b + 2 < N; ++b) all_before = all_before && ddp->buckets[b].end_ns && ddp->buckets[b].end_ns < called; /* done before anybody waited */
+        overlapped = overlapped || all_before; /* in some step: a busy machine may stop a thread for longer than a layer takes */
         for (uint32_t b = 1; b < N; ++b) T(ddp->buckets[b].start_ns >= ddp->buckets[b - 1].end_ns);
         T_EQ(step + 1, s.steps);
         T_EQ(N, s.bucket_count);
@@ -510,6 +513,7 @@ static void rank_overlaps(cdp_group *g, void *arg) {
         T(s.hidden >= 0 && s.hidden <= 1);
         T(s.total_comm_ns >= s.comm_ns && s.total_backward_ns >= s.backward_ns && s.total_exposed_ns >= s.exposed_ns);
     }
+    T(overlapped);
     cdp_ddp_destroy(ddp);
     for (uint32_t i = 0; i < N; ++i) free(p[i].data);
 }
