@@ -3,8 +3,9 @@
     WHAT IT IS
     A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are five:
     in one process (hash), in a file that all share (file), on a server over TCP (tcp, and the server itself), with all keys
-    under a prefix (prefix), and whatever you bring (custom: two functions). The file is that of PyTorch's FileStore. The wire protocol is that of PyTorch's TCPStore (2.x), so this
-    client works with a Python server, and Python clients work with this server.
+    under a prefix (prefix), and whatever you bring (custom: two functions). The file is that of PyTorch's FileStore. The
+    wire protocol is that of PyTorch's TCPStore, of today and of 1.13, so this client works with a Python server, and
+    Python clients work with this server.
 
     DO THIS
         #define CDP_IMPLEMENTATION       in ONE file, before
@@ -41,12 +42,14 @@
         wire             requests as bytes: an incremental parser, writers (pure)
         record           what a file store's file is made of               (pure)
         number           decimal text and 64-bit integers                  (pure)
+        auth             the job's key: keyed hash, messages, judgement    (pure)
         kv               the map: memory accounting, no clock, no socket, no lock
         request          what all stores do with one
         store-hash       the map behind a lock
         store-custom     two functions of a program as a store; stores that can only look
         store-file       a file of records that its users append to under a lock
         buffer           bytes on their way
+        door             the proof of a key on a socket
         store-tcp-server connections, waiters, last wills
         store-tcp-client connecting, one request at a time on the wire
         store-prefix     renames keys on their way to another store
@@ -175,6 +178,9 @@ typedef struct cdp_tcp_store_desc {
     cdp_bytes will_value;        /*   compare_set(will_key, "" -> will_value). Copied. Only with servers of this
                                       library; others never hear of it (default: none)                            */
     uint64_t max_value_bytes;    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES)      */
+    const char *job_key;         /* the server's (default: none). Copied as a hash                                */
+    bool count_me;               /* count as one of the workers that a TCPStore of PyTorch, made with a world
+                                    size, waits for                                                               */
     const cdp_os *os;            /* (default: cdp_os_default()); must outlive the store                           */
     cdp_logger logger;           /* (default: warnings and errors to stderr)                                      */
     struct cdp__loop *loop;      /* (default: its own) the loop to run on; must outlive the store                 */
@@ -182,7 +188,9 @@ typedef struct cdp_tcp_store_desc {
 
 /* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever more slowly, until the
    deadline. All addresses of a name are tried in turn. Blocks. Errors: INVALID, NOMEM; TIMEOUT (nobody answers; names
-   the address, the last errno and what to check); STORE (something answers that is no store). */
+   the address, the last errno and what to check); STORE (something answers that is no store); MISMATCH (the job keys of both
+   sides do not fit, or this machine is not served without one; the text says what to do). The server may also be PyTorch's, of
+   2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out);
 
 typedef struct cdp_store_server cdp_store_server;
@@ -201,14 +209,20 @@ typedef struct cdp_store_server_desc {
     uint64_t max_reply_bytes;      /* answers waiting for one client to read them (default: 64 MiB)               */
     uint32_t max_clients;          /* (default: 65536)                                                            */
     uint32_t handshake_timeout_ms; /* a connection that has not said what it wants by then is closed (default: 30000) */
+    const char *job_key;           /* secret that every client must know: text, 16 random characters or more. Clients of
+                                      PyTorch have none and are refused, then (default: none; only processes of this
+                                      machine are served)                                                         */
+    bool trust_network;            /* without a job_key, serve other machines, too: whoever reaches the port can
+                                      read and change everything. For several nodes with PyTorch's clients        */
     bool no_thread;                /* no thread: it advances in cdp_store_server_poll() only                      */
     const cdp_os *os;              /* (default: cdp_os_default()); must outlive the server                        */
     cdp_logger logger;             /* (default: warnings and errors to stderr)                                    */
     struct cdp__loop *loop;        /* (default: its own, with its own thread when `os` has threads)               */
 } cdp_store_server_desc;
 
-/* Start serving. Nobody is authenticated: whoever reaches the address can read and write every key.
-   Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose another, or 0). */
+/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13. Closed by default: without a
+   job_key only this machine is served, with one only those who prove that they know it, both ways, before a single other byte is
+   looked at (SECURITY in cdp_tcp.h). Who is refused is told why, if it is a client of this library; the log says it, too. Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose another, or 0). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out);
 
 /* The port it listens on. Any thread. */
@@ -465,15 +479,26 @@ CDP__CALLED void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text_add(&t, "]:%u", a->port);
 }
 
+/* Whether a connection from `from` to this machine's address `here` comes from this machine itself: over loopback, or from
+   the very address that it goes to, which no other machine can have. */
+CDP__CALLED bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
+    static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+    const bool v4_in_v6 = from->family == 6 && memcmp(from->ip, mapped, 12) == 0;
+    if ((from->family == 4 || v4_in_v6) && from->ip[v4_in_v6 ? 12 : 0] == 127) return true;
+    if (from->family == 6 && memcmp(from->ip, loopback, 16) == 0) return true;
+    return from->family == here->family && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
+}
+
 /* ---- >>wire (pure): requests as bytes ----------------------------------------------------------------------------- */
 
-/* PyTorch's TCPStore protocol as of 2.x: opcode, then fields; integers are little-endian; a string or a value is a
-   64-bit count and that many bytes. Answers carry no opcode: they come in the order of the requests. */
+/* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a value is a 64-bit count and
+   that many bytes. Answers carry no opcode: they come in the order of the requests. It has two dialects: that of 2.x, and the
+   older one of 1.13, without a greeting, with other opcodes and fewer of them. */
 typedef enum cdp__cmd {
     CDP__CMD_NONE,
     CDP__CMD_VALIDATE, CDP__CMD_SET, CDP__CMD_COMPARE_SET, CDP__CMD_GET, CDP__CMD_ADD, CDP__CMD_CHECK, CDP__CMD_WAIT,
     CDP__CMD_NUM_KEYS, CDP__CMD_DELETE, CDP__CMD_APPEND, CDP__CMD_MULTI_GET, CDP__CMD_MULTI_SET, CDP__CMD_CANCEL_WAIT,
-    CDP__CMD_PING, CDP__CMD_LIST_KEYS, CDP__CMD_BARRIER, CDP__CMD_WILL,
+    CDP__CMD_PING, CDP__CMD_LIST_KEYS, CDP__CMD_BARRIER, CDP__CMD_WILL, CDP__CMD_TRY_GET, CDP__CMD_WATCH, CDP__CMD_KEY,
     CDP__CMD_COUNT
 } cdp__cmd;
 
@@ -493,7 +518,11 @@ typedef enum cdp__cmd {
 #define CDP__OP_PING 13
 #define CDP__OP_LIST_KEYS 17
 #define CDP__OP_BARRIER 18
-#define CDP__OP_WILL 0xC0 /* ours */
+#define CDP__OP_WILL 0xC0    /* ours */
+#define CDP__OP_TRY_GET 0xC1 /* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one turn */
+#define CDP__OP_OLD_GET 2    /* of 1.13, whose first eight opcodes are one less */
+#define CDP__OP_OLD_CHECK 4
+#define CDP__OP_OLD_NUM_KEYS 6
 
 #define CDP__WIRE_MAGIC 0x3C85F7CEu
 #define CDP__WIRE_READY 0
@@ -501,6 +530,10 @@ typedef enum cdp__cmd {
 #define CDP__WIRE_STOP_WAITING 0
 #define CDP__WIRE_CANCELED 1
 #define CDP__WIRE_CLOSING 2 /* ours: the answer to a wait of a server that is being closed in an orderly way */
+#define CDP__WIRE_WATCH_UPDATED 0
+#define CDP__WIRE_WATCH_CREATED 1
+#define CDP__WIRE_WATCH_DELETED 2
+#define CDP__WIRE_WATCH_BEGINS 3
 
 /* The key by whose presence a client knows a server of this library. Keys of programs begin with a slash. */
 #define CDP__WIRE_OURS "cdp/server"
@@ -512,12 +545,32 @@ typedef struct cdp__wire_row {
     const char *fields;
 } cdp__wire_row;
 
-/* Before a connection has said which dialect it speaks. An older dialect without a greeting would be told apart here, by
-   its first five bytes not being these, and get a table of its own. */
+/* Before a connection has said which dialect it speaks. */
 static const cdp__wire_row cdp__wire_greeting[] = {
     {CDP__OP_VALIDATE, CDP__CMD_VALIDATE, "u"},
+    {'c', CDP__CMD_KEY, ""}, /* it wants to prove that it knows a key */
     {0, CDP__CMD_NONE, NULL},
 };
+
+static const cdp__wire_row cdp__wire_old[] = {
+    {0, CDP__CMD_SET, "kv"},
+    {1, CDP__CMD_COMPARE_SET, "kvv"},
+    {CDP__OP_OLD_GET, CDP__CMD_GET, "k"},
+    {3, CDP__CMD_ADD, "ki"},
+    {CDP__OP_OLD_CHECK, CDP__CMD_CHECK, "*k"},
+    {5, CDP__CMD_WAIT, "*k"},
+    {CDP__OP_OLD_NUM_KEYS, CDP__CMD_NUM_KEYS, ""},
+    {7, CDP__CMD_WATCH, "k"},
+    {8, CDP__CMD_DELETE, "k"},
+    {0, CDP__CMD_NONE, NULL},
+};
+
+/* Does a conversation that starts with these bytes begin without a greeting? It does when they are no VALIDATE: in the old
+   dialect that would be a SET of a key of a gigabyte. */
+CDP__CALLED bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
+    static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255, CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
+    return n && p[0] != 'c' && memcmp(p, validate, (size_t)cdp__min(n, sizeof validate)) != 0;
+}
 
 static const cdp__wire_row cdp__wire_v2[] = {
     {CDP__OP_SET, CDP__CMD_SET, "kv"},
@@ -536,6 +589,7 @@ static const cdp__wire_row cdp__wire_v2[] = {
     {CDP__OP_LIST_KEYS, CDP__CMD_LIST_KEYS, ""},
     {CDP__OP_BARRIER, CDP__CMD_BARRIER, "ki"},
     {CDP__OP_WILL, CDP__CMD_WILL, "kv"},
+    {CDP__OP_TRY_GET, CDP__CMD_TRY_GET, "k"},
     {0, CDP__CMD_NONE, NULL},
 };
 
@@ -768,6 +822,180 @@ CDP__CALLED const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     for (i = 0; i < n; ++i) t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
     memcpy(t->at + n, key.bytes > n ? "..." : "", key.bytes > n ? 4 : 1);
     return t->at;
+}
+
+/* ---- >>auth (pure): who knows the job's key ------------------------------------------------------------------------ */
+
+/* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is half the code. */
+CDP__CALLED void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
+    uint32_t i, w;
+    for (i = 0; i < 2; ++i) {
+        v[a] += v[b] + (i ? y : x);
+        w = v[d] ^ v[a];
+        v[d] = i ? w >> 8 | w << 24 : w >> 16 | w << 16;
+        v[c] += v[d];
+        w = v[b] ^ v[c];
+        v[b] = i ? w >> 7 | w << 25 : w >> 12 | w << 20;
+    }
+}
+
+static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+
+/* `total`: bytes up to the end of this block of 64. */
+CDP__CALLED void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
+    static const uint64_t order[10] = { /* which word of the block comes when, a digit each */
+        0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u, 0x905724afe1bc683du,
+        0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au, 0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
+    uint32_t v[16], m[16], i, r;
+    for (i = 0; i < 16; ++i) m[i] = cdp__get_u32(block + 4 * i);
+    for (i = 0; i < 8; ++i) v[i] = h[i], v[i + 8] = cdp__blake2s_iv[i];
+    v[12] ^= (uint32_t)total;
+    v[13] ^= (uint32_t)(total >> 32);
+    if (last) v[14] = ~v[14];
+    for (r = 0; r < 10; ++r)
+        for (i = 0; i < 8; ++i) { /* four columns, four diagonals */
+            const uint32_t d = i / 4, k = i % 4;
+            cdp__blake2s_mix(v, k, 4 + (k + d) % 4, 8 + (k + 2 * d) % 4, 12 + (k + 3 * d) % 4, m[order[r] >> (60 - 8 * i) & 15], m[order[r] >> (56 - 8 * i) & 15]);
+        }
+    for (i = 0; i < 8; ++i) h[i] ^= v[i] ^ v[i + 8];
+}
+
+/* `out_bytes` 1 .. 32 of the hash; with a key of 1 .. 32 bytes, of the keyed one. */
+CDP__CALLED void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data, uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
+    const uint8_t *p = (const uint8_t *)data;
+    uint8_t block[64];
+    uint32_t h[8], i;
+    uint64_t total = 0;
+    memcpy(h, cdp__blake2s_iv, sizeof h);
+    h[0] ^= 0x01010000u ^ key_bytes << 8 ^ out_bytes;
+    if (key_bytes) {
+        memset(block, 0, sizeof block);
+        memcpy(block, key, key_bytes);
+        total = sizeof block;
+        cdp__blake2s_block(h, block, total, bytes == 0);
+    }
+    while (bytes || !total) {
+        const uint64_t n = cdp__min(bytes, sizeof block);
+        memset(block, 0, sizeof block);
+        if (n) memcpy(block, p, (size_t)n);
+        total += n;
+        bytes -= n;
+        cdp__blake2s_block(h, block, total, bytes == 0);
+        if (!bytes) break;
+        p += n;
+    }
+    for (i = 0; i < out_bytes; ++i) out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
+}
+
+/* With a key, the first that two processes say to each other, on connections to the store and between ranks, is
+
+       connector -> listener   "cdp-key1"  purpose (8 bytes)  nonce (16)       32 bytes each; the purpose keeps
+       listener -> connector   "cdp-key2"  zeros (8)          nonce (16)       a store from passing for a rank
+       connector -> listener   "cdp-key3"  proof (24)
+       listener -> connector   "cdp-key4"  proof (24)          or, instead of its answers, "cdp-no: "  reason (1)  zeros
+
+   A proof is the keyed hash of purpose, role and both nonces: none can be replayed, or reflected to the one that made it.
+   Whoever connects proves first, so that a stranger learns nothing from a listener. What follows is not encrypted. */
+#define CDP__AUTH_BYTES 32u
+#define CDP__AUTH_STORE 1u /* purposes */
+#define CDP__AUTH_LINK 2u
+
+typedef enum cdp__auth_refusal { CDP__AUTH_NO_ANSWER, CDP__AUTH_NEEDED, CDP__AUTH_NOT_NEEDED, CDP__AUTH_WRONG, CDP__AUTH_REMOTE, CDP__AUTH_REFUSALS } cdp__auth_refusal;
+
+/* One sentence that fits both sides. */
+CDP__CALLED const char *cdp__auth_text(uint32_t refusal) {
+    static const char *const texts[CDP__AUTH_REFUSALS] = {
+        "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no key, or a store of cdp",
+        "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; clients of PyTorch have none and cannot come in)",
+        "the one that connects has a job key, the other has none (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
+        "the job keys differ (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
+        "without a job key only processes of the same machine are let in (set the same CDP_JOB_KEY, or job_key, on both sides; or trust_network, where nobody has to be kept out)",
+    };
+    return texts[refusal < (uint32_t)CDP__AUTH_REFUSALS ? refusal : 0];
+}
+
+typedef struct cdp__auth {
+    const uint8_t *key; /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
+    bool listener, done;
+    uint8_t step, refusal;
+    uint32_t purpose, got, left; /* left: of `out`, still to be sent */
+    uint8_t nonce[2][16];        /* the connector's, the listener's */
+    uint8_t in[CDP__AUTH_BYTES], out[CDP__AUTH_BYTES];
+} cdp__auth;
+
+/* What a key's text is kept as. */
+CDP__CALLED void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) { cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES); }
+
+CDP__CALLED void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
+    uint8_t data[8 + 32];
+    memset(data, 0, 8);
+    data[0] = (uint8_t)a->purpose;
+    data[1] = of_listener;
+    memcpy(data + 8, a->nonce, 32);
+    cdp__blake2s(a->key, CDP__AUTH_BYTES, data, sizeof data, out, 24);
+}
+
+/* In a time that does not depend on where they differ. */
+CDP__CALLED bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
+    volatile uint8_t differ = 0;
+    uint32_t i;
+    for (i = 0; i < n; ++i) differ = (uint8_t)(differ | (a[i] ^ b[i]));
+    return !differ;
+}
+
+CDP__CALLED void cdp__auth_say(cdp__auth *a, const char *tag) {
+    memset(a->out, 0, sizeof a->out);
+    memcpy(a->out, tag, 8);
+    a->left = CDP__AUTH_BYTES;
+    a->got = 0;
+}
+
+/* With this end's nonce in place. A connector speaks first. */
+CDP__CALLED void cdp__auth_begin(cdp__auth *a) {
+    if (a->listener) return;
+    cdp__auth_say(a, "cdp-key1");
+    a->out[8] = (uint8_t)a->purpose;
+    memcpy(a->out + 16, a->nonce[0], 16);
+}
+
+/* Only those are answered who may understand it: they begin as this protocol does, or as the store's. */
+CDP__CALLED cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
+    const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
+    cdp__auth_say(a, "cdp-no: ");
+    a->out[8] = a->refusal = (uint8_t)refusal;
+    a->left = answer ? CDP__AUTH_BYTES : 0;
+    return CDP_ERR_MISMATCH;
+}
+
+/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides have proved themselves;
+   MISMATCH: a->refusal says why. */
+CDP__CALLED cdp_status cdp__auth_look(cdp__auth *a) {
+    static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
+    const uint64_t n = cdp__min(a->got, 8);
+    uint8_t proof[24];
+    if (!a->got) return CDP_PENDING;
+    if (!a->key) return cdp__auth_refuse(a, (cdp__auth_refusal)a->refusal);
+    if (memcmp(a->in, tags[a->listener][a->step], (size_t)n) != 0) {
+        const bool no = !a->listener && memcmp(a->in, "cdp-no: ", (size_t)n) == 0;
+        if (no && n == 8 && a->got > 8) return cdp__auth_refuse(a, (cdp__auth_refusal)(a->in[8] < (uint8_t)CDP__AUTH_REFUSALS ? a->in[8] : 0));
+        return no ? CDP_PENDING : cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
+    }
+    if (a->got < CDP__AUTH_BYTES) return CDP_PENDING;
+    if (a->step == 0) {
+        if (a->listener && a->in[8] != a->purpose) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
+        memcpy(a->nonce[!a->listener], a->in + 16, 16);
+        ++a->step;
+        cdp__auth_say(a, a->listener ? "cdp-key2" : "cdp-key3");
+        if (a->listener) memcpy(a->out + 16, a->nonce[1], 16);
+        else cdp__auth_proof(a, false, a->out + 8);
+        return CDP_PENDING;
+    }
+    cdp__auth_proof(a, !a->listener, proof);
+    if (!cdp__auth_equal(proof, a->in + 8, sizeof proof)) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
+    a->done = true;
+    if (a->listener) cdp__auth_say(a, "cdp-key4");
+    if (a->listener) cdp__auth_proof(a, true, a->out + 8);
+    return CDP_OK;
 }
 
 /* ---- >>kv: the map ------------------------------------------------------------------------------------------------ */
@@ -1815,6 +2043,59 @@ CDP__CALLED bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more
     return true;
 }
 
+/* ---- >>door: proving on a socket ------------------------------------------------------------------------------------- */
+
+/* `key` NULL: everybody is refused for this reason. The memory that `a` is in stays the caller's. */
+CDP__CALLED cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key, bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
+    const cdp_status st = key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
+    a->key = key;
+    a->listener = listener;
+    a->done = false;
+    a->step = 0;
+    a->refusal = (uint8_t)refusal;
+    a->purpose = purpose;
+    a->got = a->left = 0;
+    if (st == CDP_OK && key) cdp__auth_begin(a);
+    return st; /* without chance there are no proofs */
+}
+
+/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST (*result: as of recv). Not one
+   byte more is read than belongs here. */
+CDP__CALLED cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
+    cdp_status st = a->done ? CDP_OK : CDP_PENDING;
+    *result = 1;
+    for (;;) {
+        cdp_iov v;
+        while (a->left) {
+            v.data = a->out + CDP__AUTH_BYTES - a->left;
+            v.bytes = a->left;
+            *result = cdp__io_send(l, io, &v, 1);
+            if (*result <= 0) break;
+            a->left -= (uint32_t)*result;
+        }
+        if (st == CDP_ERR_MISMATCH) return st; /* a refusal is a courtesy: if it does not fit, it is dropped */
+        if (*result <= 0 || st == CDP_OK) break;
+        v.data = a->in + a->got;
+        v.bytes = CDP__AUTH_BYTES - a->got;
+        *result = cdp__io_recv(l, io, &v, 1);
+        if (*result <= 0) break;
+        a->got += (uint32_t)*result;
+        st = cdp__auth_look(a);
+    }
+    if (*result < 0 || (*result == 0 && io->broken)) return CDP_ERR_PEER_LOST;
+    return a->left ? CDP_PENDING : st;
+}
+
+/* What was refused may have said more. Unread, it would make the system drop the refusal at closing. */
+CDP__CALLED void cdp__door_drain(cdp__loop *l, cdp__io *io) {
+    uint8_t sink[256];
+    cdp_iov v;
+    uint32_t i;
+    v.data = sink;
+    v.bytes = sizeof sink;
+    for (i = 0; i < 16 && io->fd >= 0 && l->os->recv(l->os->user, io->fd, &v, 1) > 0; ++i) {}
+}
+
 /* ---- >>store-tcp-server -------------------------------------------------------------------------------------------- */
 
 struct cdp__guest;
@@ -1823,6 +2104,7 @@ struct cdp__guest;
 typedef struct cdp__waiter {
     struct cdp__guest *conn;
     cdp__kv_entry *entry;
+    bool watch; /* for every change, not for a value alone */
     struct cdp__waiter *key_next, *key_prev, *conn_next, *conn_prev;
 } cdp__waiter;
 
@@ -1838,6 +2120,7 @@ typedef struct cdp__guest {
     bool dirty;    /* in server->dirty: to be flushed, or closed, before the current callback ends */
     bool doomed;   /* to be closed; nothing more is read or answered */
     bool greeted;
+    bool old;      /* speaks the dialect of PyTorch 1.13 */
     bool truth;    /* CHECK: every key so far is there */
     uint32_t awaited; /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint64_t born_ns;
@@ -1846,6 +2129,7 @@ typedef struct cdp__guest {
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
     cdp__waiter *waiters;
     cdp__will *will;
+    cdp__auth *auth; /* until it has proved that it knows the key, or is told why it may not come in */
 } cdp__guest;
 
 #define CDP__SERVER_SCRATCH 65536u
@@ -1867,7 +2151,10 @@ struct cdp_store_server {
     cdp__guest *dirty;
     uint64_t buffer_bytes;
     uint32_t client_count;
-    bool full_told, crowd_told;
+    bool full_told, crowd_told, refusal_told;
+    bool keyed;
+    uint8_t key[CDP__AUTH_BYTES];
+    bool watched; /* somebody has watched a key */
     bool crowded; /* out of descriptors: even when some are free again, wait for accept_timer */
     uint8_t *scratch;
     void *thread;
@@ -1960,7 +2247,7 @@ CDP__CALLED void cdp__waiter_drop(cdp__waiter *w) {
     cdp__free(s->os, w);
 }
 
-CDP__CALLED void cdp__guest_await(cdp__guest *c, cdp_bytes key) {
+CDP__CALLED void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
     cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w) : NULL;
@@ -1971,19 +2258,23 @@ CDP__CALLED void cdp__guest_await(cdp__guest *c, cdp_bytes key) {
     }
     w->conn = c;
     w->entry = e;
+    w->watch = watch;
     w->key_next = e->waiters;
     w->conn_next = c->waiters;
     if (w->key_next) w->key_next->key_prev = w;
     if (w->conn_next) w->conn_next->conn_prev = w;
     e->waiters = c->waiters = w;
     s->kv.bytes += sizeof *w;
-    ++c->awaited;
+    if (!watch) ++c->awaited;
 }
 
-CDP__CALLED void cdp__guest_forget_waits(cdp__guest *c) {
-    while (c->waiters) {
-        cdp__kv_entry *e = c->waiters->entry;
-        cdp__waiter_drop(c->waiters);
+CDP__CALLED void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
+    cdp__waiter *w = c->waiters, *next;
+    for (; w; w = next) {
+        cdp__kv_entry *e = w->entry;
+        next = w->conn_next;
+        if (w->watch && !watches) continue;
+        cdp__waiter_drop(w);
         cdp__kv_release(&c->server->kv, e);
     }
     c->awaited = 0;
@@ -1996,9 +2287,12 @@ CDP__CALLED void cdp__guest_arrived(cdp__guest *c) {
 
 /* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
 CDP__CALLED void cdp__server_wake(cdp__kv_entry *e) {
-    while (e && e->waiters) {
-        cdp__guest *c = e->waiters->conn;
-        cdp__waiter_drop(e->waiters);
+    cdp__waiter *w = e ? e->waiters : NULL, *next;
+    for (; w; w = next) {
+        cdp__guest *c = w->conn;
+        next = w->key_next;
+        if (w->watch) continue;
+        cdp__waiter_drop(w);
         cdp__guest_arrived(c);
     }
 }
@@ -2014,15 +2308,38 @@ CDP__CALLED void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_ent
     cdp__guest_doom(c, cdp_last_error()->text);
 }
 
+CDP__CALLED void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
+    c->wire.table = table;
+    c->greeted = true;
+    cdp__guest_unlink(c);
+    cdp__guest_link(&c->server->conns, c);
+}
+
+/* The first is a warning; then it is known, and strangers cannot fill the log with more. */
+CDP__CALLED void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
+    cdp_store_server *s = c->server;
+    cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1, "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
+    s->refusal_told = true;
+    cdp__guest_doom(c, NULL);
+}
+
 CDP__CALLED void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
     if (it->number != CDP__WIRE_MAGIC) {
         cdp__guest_doom(c, "it did not greet like a store client");
         return;
     }
-    c->wire.table = cdp__wire_v2;
-    c->greeted = true;
-    cdp__guest_unlink(c);
-    cdp__guest_link(&c->server->conns, c);
+    cdp__guest_greeted(c, cdp__wire_v2);
+}
+
+CDP__CALLED void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__auth a;
+    (void)it;
+    memset(&a, 0, sizeof a);
+    a.listener = true;
+    a.in[0] = 'c';
+    (void)cdp__auth_refuse(&a, CDP__AUTH_NOT_NEEDED);
+    cdp__guest_reply(c, a.out, a.left);
+    cdp__guest_refused(c, CDP__AUTH_NOT_NEEDED);
 }
 
 CDP__CALLED void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
@@ -2052,10 +2369,13 @@ CDP__CALLED void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item 
     cdp__guest_stored(c, status, e);
 }
 
-/* Also of a list. An absent key reads as empty, as PyTorch's server has it. */
+/* Also of a list. An absent key reads as empty, as PyTorch's server has it; that of 1.13 hangs up. */
 CDP__CALLED void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
-    if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
+    if (it->cmd == CDP__CMD_TRY_GET) cdp__guest_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+    if (it->cmd == CDP__CMD_TRY_GET && !e) return;
+    if (c->old && !e) cdp__guest_doom(c, "it read a key that is not there");
+    else if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
 }
 
 CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
@@ -2076,13 +2396,13 @@ CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
 
 CDP__CALLED void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
     if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
-    if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key);
+    if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key, false);
     if (it->last && !c->doomed) cdp__guest_arrived(c);
 }
 
 CDP__CALLED void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
-    cdp__guest_forget_waits(c);
+    cdp__guest_forget_waits(c, true);
     cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
 }
 
@@ -2122,7 +2442,7 @@ CDP__CALLED void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it)
         if (status == CDP_OK) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
         cdp__guest_stored(c, status, e);
     } else {
-        cdp__guest_await(c, it->key);
+        cdp__guest_await(c, it->key, false);
     }
 }
 
@@ -2150,13 +2470,57 @@ CDP__CALLED void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     c->will->value.bytes = it->value[0].bytes;
 }
 
+CDP__CALLED void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
+    cdp__guest_await(c, it->key, true);
+    c->server->watched = true;
+    cdp__guest_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
+}
+
 /* In the order of cdp__cmd. */
 static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item *it) = {
     NULL,
     cdp__server_on_validate, cdp__server_on_set, cdp__server_on_compare_set, cdp__server_on_get, cdp__server_on_add, cdp__server_on_check, cdp__server_on_wait,
     cdp__server_on_num_keys, cdp__server_on_delete, cdp__server_on_append, cdp__server_on_get, cdp__server_on_set, cdp__server_on_cancel_wait,
-    cdp__server_on_ping, cdp__server_on_list_keys, cdp__server_on_barrier, cdp__server_on_will,
+    cdp__server_on_ping, cdp__server_on_list_keys, cdp__server_on_barrier, cdp__server_on_will, cdp__server_on_get, cdp__server_on_watch, cdp__server_on_key,
 };
+
+/* Everybody who watches this key is told what it was and what it is. */
+CDP__CALLED void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+    const cdp__waiter *w;
+    for (w = e->waiters; w; w = w->key_next) {
+        if (!w->watch) continue;
+        cdp__guest_reply_byte(w->conn, !e->present ? CDP__WIRE_WATCH_DELETED : was_there ? CDP__WIRE_WATCH_UPDATED : CDP__WIRE_WATCH_CREATED);
+        cdp__guest_reply_string(w->conn, cdp__kv_key(e), e->key_bytes);
+        cdp__guest_reply_string(w->conn, old.data, old.bytes);
+        cdp__guest_reply_string(w->conn, e->value, e->value_bytes);
+    }
+}
+
+/* Do what an item says. Where its key is watched, the old value is kept until the new one is known. */
+CDP__CALLED void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
+    cdp_store_server *s = c->server;
+    const cdp__kv_entry *e = s->watched && it->key.data ? cdp__kv_find(&s->kv, it->key) : NULL;
+    const bool was_there = e && e->present;
+    const cdp__waiter *w = e ? e->waiters : NULL;
+    bool changed = it->cmd == CDP__CMD_SET || it->cmd == CDP__CMD_MULTI_SET || it->cmd == CDP__CMD_ADD || it->cmd == CDP__CMD_APPEND || it->cmd == CDP__CMD_BARRIER;
+    cdp_bytes old;
+    uint8_t *copy = NULL;
+    while (w && !w->watch) w = w->key_next;
+    old.bytes = was_there ? e->value_bytes : 0;
+    if (w && old.bytes) {
+        copy = (uint8_t *)cdp__alloc(s->os, old.bytes);
+        if (copy) memcpy(copy, e->value, (size_t)old.bytes);
+        else old.bytes = 0;
+    }
+    old.data = copy;
+    cdp__server_commands[it->cmd](c, it);
+    if (!w) return;
+    if (it->cmd == CDP__CMD_DELETE) changed = was_there;
+    if (it->cmd == CDP__CMD_COMPARE_SET)
+        changed = e->present && (!was_there || (old.bytes == it->value[0].bytes && (!old.bytes || memcmp(copy, it->value[0].data, (size_t)old.bytes) == 0)));
+    if (changed && !c->doomed) cdp__server_tell_watchers(e, was_there, old);
+    cdp__free(s->os, copy);
+}
 
 /* Bytes in, bytes out */
 
@@ -2165,16 +2529,21 @@ CDP__CALLED uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
+    if (!c->greeted && cdp__wire_is_old(p, n)) {
+        c->old = true;
+        cdp__guest_greeted(c, cdp__wire_old);
+    }
     while (!c->doomed && used < n) {
         cdp__wire_result r;
         /* Between commands only: who sends a long list may not read before its end. */
         if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
         r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
-        if (r == CDP__WIRE_BAD) cdp__guest_doom(c, c->greeted ? "it sent what is no request, or a larger one than allowed" : "it is no store client");
+        if (r == CDP__WIRE_BAD) cdp__guest_doom(c, "it is no store client, or sent a larger request than allowed");
         if (r == CDP__WIRE_MORE) c->need = bytes;
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
-        cdp__server_commands[item.cmd](c, &item);
+        if (c->old && item.first && c->awaited) cdp__guest_forget_waits(c, false); /* its wait timed out, which 1.13 tells nobody */
+        cdp__server_command(c, &item);
     }
     return used;
 }
@@ -2290,7 +2659,8 @@ CDP__CALLED void cdp__guest_execute_will(cdp__guest *c) {
 
 CDP__CALLED void cdp__guest_free(cdp__guest *c) {
     cdp_store_server *s = c->server;
-    cdp__guest_forget_waits(c);
+    cdp__guest_forget_waits(c, true);
+    cdp__free(s->os, c->auth);
     cdp__guest_release(c, &c->in);
     cdp__guest_release(c, &c->out);
     if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
@@ -2315,7 +2685,8 @@ CDP__CALLED void cdp__server_settle(cdp_store_server *s) {
         }
         if (!c->doomed || c->dirty) continue; /* doomed just now: it is in the list again */
         if (cdp__fifo_left(&c->out)) cdp__guest_last_words(c);
-        cdp__guest_forget_waits(c);
+        if (!c->greeted) cdp__door_drain(s->loop, &c->io);
+        cdp__guest_forget_waits(c, true);
         cdp__guest_execute_will(c);
         cdp__guest_free(c);
         closed = true;
@@ -2326,11 +2697,24 @@ CDP__CALLED void cdp__server_settle(cdp_store_server *s) {
     }
 }
 
+/* Nothing else is read from a connection before this is over. */
+CDP__CALLED void cdp__guest_prove(cdp__guest *c) {
+    cdp_store_server *s = c->server;
+    int64_t result;
+    const cdp_status st = cdp__door_pump(c->auth, s->loop, &c->io, &result);
+    if (st == CDP_ERR_MISMATCH) cdp__guest_refused(c, c->auth->refusal);
+    else if (st < 0) cdp__guest_doom(c, NULL);
+    if (st != CDP_OK) return;
+    cdp__free(s->os, c->auth);
+    c->auth = NULL;
+}
+
 CDP__CALLED void cdp__guest_ready(cdp__io *io) {
     cdp__guest *c = (cdp__guest *)io->user;
     cdp_store_server *s = c->server;
-    if (!c->doomed && (io->ready & CDP_IO_WRITE)) cdp__guest_flush(c);
-    if (!c->doomed) cdp__guest_read(c);
+    if (c->auth && !c->doomed) cdp__guest_prove(c);
+    if (!c->doomed && !c->auth && (io->ready & CDP_IO_WRITE)) cdp__guest_flush(c);
+    if (!c->doomed && !c->auth) cdp__guest_read(c);
     cdp__server_settle(s);
 }
 
@@ -2343,16 +2727,37 @@ CDP__CALLED void cdp__server_greet_due(cdp__timer *t) {
     if (s->fresh.next != &s->fresh) cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd) {
-    const bool full = s->client_count >= s->desc.max_clients;
-    cdp__guest *c = full ? NULL : (cdp__guest *)cdp__alloc_zero(s->os, sizeof *c);
+/* With a key everybody has to prove that he knows it; without one, only this machine is served unless the desc says otherwise. */
+CDP__CALLED bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
+    cdp_store_server *s = c->server;
+    cdp_addr here;
+    memset(&here, 0, sizeof here);
+    if (!s->keyed && (s->desc.trust_network || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here)))) return true;
+    c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
+    return c->auth && cdp__door_open(c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE) == CDP_OK;
+}
+
+CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
+    bool full = s->client_count >= s->desc.max_clients;
+    cdp__guest *c;
+    for (c = s->fresh.next; full && c != &s->fresh; c = c->next) { /* who says nothing makes room */
+        if (c->doomed) continue;
+        cdp__guest_doom(c, "others want its place");
+        full = false;
+    }
+    c = full ? NULL : (cdp__guest *)cdp__alloc_zero(s->os, sizeof *c);
+    if (c) c->server = s;
+    if (c && !cdp__guest_guard(c, fd, from)) {
+        cdp__free(s->os, c->auth);
+        cdp__free(s->os, c);
+        c = NULL;
+    }
     if (!c) {
         s->os->close(s->os->user, fd);
         if (!s->full_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s", full ? "max_clients are connected" : "out of memory");
         s->full_told = true;
         return;
     }
-    c->server = s;
     c->need = 1;
     c->wire.table = cdp__wire_greeting;
     c->born_ns = s->os->now_ns(s->os->user);
@@ -2386,7 +2791,7 @@ CDP__CALLED void cdp__server_accept_some(cdp__io *io) {
     int32_t fd = 0;
     for (i = 0; i < 256 && fd >= 0; ++i) {
         fd = s->os->accept(s->os->user, io->fd, &from);
-        if (fd >= 0) cdp__server_welcome(s, fd);
+        if (fd >= 0) cdp__server_welcome(s, fd, &from);
     }
     if (fd >= 0 || fd == -EAGAIN) {
         io->ready &= (uint16_t)~CDP_IO_READ;
@@ -2555,10 +2960,12 @@ CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cd
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;
     s->limits.list = d.max_list;
+    s->keyed = d.job_key && d.job_key[0];
+    if (s->keyed) cdp__auth_key(d.job_key, s->key);
     s->fresh.next = s->fresh.prev = &s->fresh;
     s->conns.next = s->conns.prev = &s->conns;
     status = cdp__server_open(s);
-    s->desc.host = NULL; /* the caller's memory */
+    s->desc.host = s->desc.job_key = NULL; /* the caller's memory */
     if (status != CDP_OK) cdp_store_server_destroy(s);
     else *out = s;
     return status;
@@ -2566,9 +2973,9 @@ CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cd
 
 /* ---- >>store-tcp-client -------------------------------------------------------------------------------------------- */
 
-/* Who moves it on: PAUSE the timer; CONNECTING and GREETING the socket (the timer when that takes too long); READY the
-   pump; BROKEN nobody, for good. */
-typedef enum cdp__client_state { CDP__CLIENT_PAUSE, CDP__CLIENT_CONNECTING, CDP__CLIENT_GREETING, CDP__CLIENT_READY, CDP__CLIENT_BROKEN } cdp__client_state;
+/* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when that takes too long); READY
+   the pump; BROKEN nobody, for good. */
+typedef enum cdp__client_state { CDP__CLIENT_PAUSE, CDP__CLIENT_CONNECTING, CDP__CLIENT_PROVING, CDP__CLIENT_GREETING, CDP__CLIENT_READY, CDP__CLIENT_BROKEN } cdp__client_state;
 
 /* What the next bytes from the server are. */
 typedef enum cdp__expect {
@@ -2576,6 +2983,7 @@ typedef enum cdp__expect {
     CDP__EXPECT_STOP,    /* of a WAIT */
     CDP__EXPECT_CANCEL,  /* of a CANCEL_WAIT: the answer to the WAIT may come first */
     CDP__EXPECT_FLAG,    /* of a CHECK */
+    CDP__EXPECT_TRIAL,   /* of a TRY_GET, or of a CHECK that precedes a WAIT */
     CDP__EXPECT_NUMBER,
     CDP__EXPECT_VALUES
 } cdp__expect;
@@ -2594,6 +3002,7 @@ typedef struct cdp__client_way {
 
 #define CDP__CLIENT_SPARE 64u /* always free in `out` behind a request: to cancel it and withdraw a will without memory */
 #define CDP__CLIENT_GREETING_BYTES 5u
+#define CDP__CLIENT_OLD_GREETING_BYTES 10u
 #define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_TELL_NS (10000 * CDP__MS)
@@ -2633,6 +3042,12 @@ typedef struct cdp__client {
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
     bool ours;                  /* the server knows the extensions of this library */
+    bool old;                   /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
+    bool again;                 /* it was connected before */
+    bool bare;                  /* the next key goes without its slash */
+    bool keyed;
+    uint8_t key[CDP__AUTH_BYTES];
+    cdp__auth auth;
     cdp_bytes will_key, will_value; /* copies */
     bool will_sent;
     cdp_error error;            /* why it is BROKEN */
@@ -2702,15 +3117,20 @@ CDP__CALLED void cdp__client_end(cdp__client *c, const uint8_t *p) {
     CDP_ASSERT(c->out.used <= c->out.room);
 }
 
-/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. */
+CDP__CALLED uint8_t cdp__client_op(const cdp__client *c, uint8_t op) { return (uint8_t)(op - (c->old && op < CDP__OP_DELETE)); }
+
+/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. The old dialect
+   has no MULTI: as many GET or SET say the same. */
 CDP__CALLED bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
-    const uint64_t bytes = 9 + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
+    const bool apart = c->old && op >= CDP__OP_MULTI_GET;
+    const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
     uint8_t *p = cdp__client_begin(c, bytes);
     uint32_t i;
     if (!p) return false;
-    *p++ = op;
-    p = cdp__wire_put_number(p, rq->key_count);
+    if (!apart) *p++ = cdp__client_op(c, op);
+    if (!apart) p = cdp__wire_put_number(p, rq->key_count);
     for (i = 0; i < rq->key_count; ++i) {
+        if (apart) *p++ = cdp__client_op(c, with_values ? CDP__OP_SET : CDP__OP_GET);
         p = cdp__wire_put_string(p, "/", rq->keys[i]);
         if (with_values) p = cdp__wire_put_string(p, "", rq->values[i]);
     }
@@ -2723,12 +3143,20 @@ CDP__CALLED bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store
     uint8_t *p = cdp__client_begin(c, 1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1) + cdp__client_strings(rq->values, values, 0));
     uint32_t i;
     if (!p) return false;
-    *p++ = op;
-    if (rq->key_count) p = cdp__wire_put_string(p, "/", rq->keys[0]);
+    *p++ = cdp__client_op(c, op);
+    if (rq->key_count) p = cdp__wire_put_string(p, c->bare ? "" : "/", rq->keys[0]);
     for (i = 0; i < values; ++i) p = cdp__wire_put_string(p, "", rq->values[i]);
     if (op == CDP__OP_ADD) p = cdp__wire_put_number(p, (uint64_t)rq->delta);
     cdp__client_end(c, p);
     return true;
+}
+
+/* What to send first for a request that waits. Servers of this library answer a GET at once when the key is there. In the old
+   dialect nothing can end a wait but the end of the connection: so first a CHECK, whose answer also says that everything
+   sent before has arrived. */
+CDP__CALLED bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
+    if (c->expect == CDP__EXPECT_TRIAL && !c->old) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    return cdp__client_put_list(c, c->expect == CDP__EXPECT_TRIAL ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
 
 /* A request, or of one that waits the wait. */
@@ -2742,17 +3170,17 @@ CDP__CALLED bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     case CDP_STORE_APPEND: return cdp__client_put_key(c, CDP__OP_APPEND, rq, 1);
     case CDP_STORE_MULTI_SET: return cdp__client_put_list(c, CDP__OP_MULTI_SET, rq, true);
     case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
-    default: return cdp__client_put_list(c, CDP__OP_WAIT, rq, false);
+    default: return cdp__client_put_wait(c, rq);
     }
 }
 
-CDP__CALLED cdp__expect cdp__client_expects(cdp_store_op op) {
+CDP__CALLED cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
     switch (op) {
     case CDP_STORE_SET: case CDP_STORE_APPEND: case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
     case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
     case CDP_STORE_ADD: case CDP_STORE_DELETE: case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
-    default: return CDP__EXPECT_STOP;
+    default: return c->old || (c->ours && op == CDP_STORE_GET) ? CDP__EXPECT_TRIAL : CDP__EXPECT_STOP;
     }
 }
 
@@ -2810,21 +3238,35 @@ CDP__CALLED int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byte
     return (int64_t)n;
 }
 
-/* The key is there: done, or on to reading it. */
-CDP__CALLED void cdp__client_stopped(cdp__client *c) {
+/* The key is there: done, or on to reading it; its value may be on its way already. */
+CDP__CALLED void cdp__client_stopped(cdp__client *c, bool comes) {
     cdp_store_request *rq = c->rq;
-    if (!rq || rq->op == CDP_STORE_WAIT) {
+    if (!comes && (!rq || rq->op == CDP_STORE_WAIT)) {
         cdp__client_done(c, CDP_OK);
         return;
     }
-    if (!(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0) : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
+    if (!comes && !(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0) : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
         cdp__client_done(c, CDP_ERR_NOMEM);
         return;
     }
     c->expect = CDP__EXPECT_VALUES;
-    c->values = rq->key_count;
+    c->values = comes ? 1 : rq->key_count;
     c->value_at = 0;
     if (!c->values) cdp__client_done(c, CDP_OK); /* a list of none has no answer */
+}
+
+/* Whether it was there at once. If not, wait for it, unless nobody wants it any more. */
+CDP__CALLED void cdp__client_tried(cdp__client *c, uint8_t v) {
+    if (v > CDP__WIRE_NOT_READY) {
+        cdp__client_confused(c, "neither yes nor no to a check");
+    } else if (v == CDP__WIRE_READY) {
+        cdp__client_stopped(c, !c->old);
+    } else if (!c->rq) {
+        cdp__client_done(c, CDP_OK);
+    } else {
+        c->expect = CDP__EXPECT_STOP;
+        if (!cdp__client_put_wait(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
+    }
 }
 
 CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
@@ -2835,11 +3277,13 @@ CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
         }
         if (c->rq) c->rq->number = v == CDP__WIRE_READY;
         cdp__client_done(c, CDP_OK);
+    } else if (c->expect == CDP__EXPECT_TRIAL) {
+        cdp__client_tried(c, v);
     } else if (v == CDP__WIRE_CLOSING) {
         cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host", c->name);
         cdp__client_break(c);
     } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
-        cdp__client_stopped(c);
+        cdp__client_stopped(c, false);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
         cdp__client_done(c, CDP_OK);
     } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) { /* this one just missed the cancel */
@@ -2913,6 +3357,11 @@ CDP__CALLED void cdp__client_issue(cdp__client *c) {
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
+    c->expect = cdp__client_expects(c, rq->op);
+    if (c->old && rq->op == CDP_STORE_APPEND) {
+        rq->status = cdp__fail(CDP_ERR_UNSUPPORTED, "the store at %s is one of PyTorch 1.13, which cannot append to values", c->name);
+        return;
+    }
     if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
         cdp__store_request_drop_results(c->os, rq, 0);
         rq->status = cdp__client_no_memory(c);
@@ -2920,7 +3369,6 @@ CDP__CALLED void cdp__client_issue(cdp__client *c) {
     }
     c->rq = rq;
     c->busy = true;
-    c->expect = cdp__client_expects(rq->op);
     c->values = 1;
     c->value_at = 0;
 }
@@ -2960,6 +3408,10 @@ CDP__CALLED void cdp__client_again(cdp__client *c, int32_t sys_errno) {
     cdp__client_way *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
+    if (c->again && w->index + 1 >= w->count) {
+        cdp__client_gone(c, -sys_errno);
+        return;
+    }
     cdp__loop_remove(c->loop, &c->io);
     c->state = CDP__CLIENT_PAUSE;
     w->sys_errno = sys_errno;
@@ -2985,7 +3437,8 @@ CDP__CALLED void cdp__client_no_store(cdp__client *c) {
     hex[0] = 0;
     for (i = 0; i < c->in_used && i < 8; ++i) cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
     if (c->in_used) cdp__fail(CDP_ERR_STORE, "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check host and port", c->name, hex);
-    else cdp__fail(CDP_ERR_STORE, "what listens at %s closes every connection without an answer: it is no cdp or PyTorch store, or refuses clients; check host and port", c->name);
+    else cdp__fail(CDP_ERR_STORE, "what listens at %s closes every connection without an answer: it is no cdp or PyTorch store, or refuses clients; check host and port%s", c->name,
+                   c->keyed ? ", and whether it is PyTorch's, which knows no job keys" : "");
     cdp__client_break(c);
 }
 
@@ -2993,6 +3446,7 @@ CDP__CALLED void cdp__client_no_store(cdp__client *c) {
 CDP__CALLED void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->way.refused_ns) c->way.refused_ns = now;
+    if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
     if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS) cdp__client_no_store(c);
     else cdp__client_again(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
 }
@@ -3016,8 +3470,16 @@ CDP__CALLED void cdp__client_greet(cdp__client *c) {
     cdp__put_u32(p + 1, CDP__WIRE_MAGIC);
     p[5] = CDP__OP_PING;
     cdp__put_u32(p + 6, c->way.nonce);
-    p[10] = CDP__OP_CHECK;
-    cdp__client_end(c, cdp__wire_put_string(cdp__wire_put_number(p + 11, 1), "", key));
+    p += 10;
+    if (c->old) { /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
+        p -= 10;
+        *p++ = CDP__OP_OLD_CHECK;
+        p = cdp__wire_put_number(p, 0);
+    }
+    *p++ = cdp__client_op(c, CDP__OP_CHECK);
+    p = cdp__wire_put_string(cdp__wire_put_number(p, 1), "", key);
+    if (c->old) *p++ = CDP__OP_OLD_NUM_KEYS;
+    cdp__client_end(c, p);
     c->state = CDP__CLIENT_GREETING;
     c->in_at = c->in_used = 0;
     if (c->way.count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS, cdp__client_timer, c);
@@ -3036,8 +3498,12 @@ CDP__CALLED void cdp__client_put_will(cdp__client *c, bool withdraw) {
 }
 
 CDP__CALLED void cdp__client_greeted(cdp__client *c) {
-    c->ours = c->in[4] == CDP__WIRE_READY;
+    c->ours = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
+    if (c->old && c->ours) { /* one of ours that was just being started: it can do better than this */
+        cdp__client_refused(c, 0);
+        return;
+    }
     c->state = CDP__CLIENT_READY;
     cdp__loop_timer_clear(&c->timer);
     if (c->will_key.data && c->ours) cdp__client_put_will(c, false);
@@ -3046,9 +3512,24 @@ CDP__CALLED void cdp__client_greeted(cdp__client *c) {
     cdp__client_pump(c);
 }
 
+CDP__CALLED void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
+    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name, cdp__auth_text(refusal));
+    cdp__client_break(c);
+}
+
+/* Each side proves that it knows the key. */
+CDP__CALLED void cdp__client_prove(cdp__client *c) {
+    int64_t result;
+    const cdp_status st = cdp__door_pump(&c->auth, c->loop, &c->io, &result);
+    if (st == CDP_ERR_MISMATCH) cdp__client_not_admitted(c, c->auth.refusal);
+    else if (st < 0) cdp__client_refused(c, result);
+    else if (st == CDP_OK) cdp__client_greet(c);
+}
+
 /* Send the greeting, collect its answer. */
 CDP__CALLED void cdp__client_greeting(cdp__client *c) {
-    uint8_t nonce[4];
+    const uint32_t want = c->old ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
+    uint8_t nonce[4] = {0};
     bool wrong;
     int64_t r = 1, sent = 1;
     while (sent > 0 && cdp__fifo_left(&c->out)) {
@@ -3065,11 +3546,12 @@ CDP__CALLED void cdp__client_greeting(cdp__client *c) {
         r = cdp__io_recv(c->loop, &c->io, &iov, 1);
         if (r > 0) c->in_used += (uint32_t)r;
     }
-    cdp__put_u32(nonce, c->way.nonce);
-    wrong = memcmp(c->in, nonce, cdp__min(c->in_used, 4)) != 0 || c->in_used > CDP__CLIENT_GREETING_BYTES ||
-            (c->in_used == CDP__CLIENT_GREETING_BYTES && c->in[4] > CDP__WIRE_NOT_READY);
-    if (wrong) cdp__client_no_store(c);
-    else if (c->in_used == CDP__CLIENT_GREETING_BYTES && !cdp__fifo_left(&c->out)) cdp__client_greeted(c);
+    if (!c->old) cdp__put_u32(nonce, c->way.nonce);
+    wrong = memcmp(c->in, nonce, cdp__min(c->in_used, c->old ? 1 : 4)) != 0 || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
+    if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0) cdp__client_not_admitted(c, c->in[8]);
+    else if (wrong && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken)) cdp__client_no_store(c);
+    else if (wrong) return; /* the rest of a refusal is still to come */
+    else if (c->in_used == want && !cdp__fifo_left(&c->out)) cdp__client_greeted(c);
     else if (r < 0 || sent < 0 || c->io.broken) cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
 }
 
@@ -3077,9 +3559,17 @@ CDP__CALLED void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t r = c->os->connect_result(c->os->user, io->fd);
-        if (r < 0) cdp__client_again(c, -r);
-        else cdp__client_greet(c);
+        if (r < 0) {
+            cdp__client_again(c, -r);
+        } else if (!c->keyed) {
+            cdp__client_greet(c);
+        } else if (cdp__door_open(&c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER) == CDP_OK) {
+            c->state = CDP__CLIENT_PROVING;
+        } else {
+            cdp__client_break(c);
+        }
     }
+    if (c->state == CDP__CLIENT_PROVING) cdp__client_prove(c);
     if (c->state == CDP__CLIENT_GREETING) cdp__client_greeting(c);
     else if (c->state == CDP__CLIENT_READY) cdp__client_pump(c);
 }
@@ -3134,7 +3624,7 @@ CDP__CALLED cdp_status cdp__client_unreachable(cdp__client *c) {
     if (c->state == CDP__CLIENT_CONNECTING && hangs) {
         hint = "nothing comes back from there: is the address right, and does a firewall let the port through?";
         err = ETIMEDOUT;
-    } else if (c->state == CDP__CLIENT_GREETING && hangs) {
+    } else if ((c->state == CDP__CLIENT_GREETING || c->state == CDP__CLIENT_PROVING) && hangs) {
         hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
@@ -3192,6 +3682,21 @@ CDP__CALLED cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     return status;
 }
 
+/* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old dialect begins when everything
+   before it was answered for. */
+CDP__CALLED void cdp__client_reconnect(cdp__client *c) {
+    cdp__loop_remove(c->loop, &c->io);
+    cdp__client_done(c, CDP_OK);
+    c->out.at = c->out.used = 0;
+    c->in_at = c->in_used = 0;
+    c->again = true;
+    c->way.index = 0;
+    c->way.refused_ns = 0;
+    c->way.started_ns = c->os->now_ns(c->os->user);
+    c->state = CDP__CLIENT_PAUSE;
+    cdp__client_attempt(c);
+}
+
 /* With the lock held. */
 CDP__CALLED void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
@@ -3202,6 +3707,10 @@ CDP__CALLED void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
         c->value = NULL;
         cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
         if (c->expect != CDP__EXPECT_STOP) return;
+        if (c->old) { /* or an answer that nobody expects any more would come some day */
+            cdp__client_reconnect(c);
+            return;
+        }
         c->expect = CDP__EXPECT_CANCEL;
         c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* there is room: CDP__CLIENT_SPARE */
         cdp__client_pump(c);
@@ -3379,6 +3888,8 @@ CDP__CALLED void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->loop = d->loop ? d->loop : &c->own_loop;
     c->port = d->port;
     c->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
+    c->keyed = d->job_key && d->job_key[0];
+    if (c->keyed) cdp__auth_key(d->job_key, c->key);
     c->timer.at_ns = CDP__NEVER;
     c->io.fd = -1;
     c->store.self = c;
@@ -3404,6 +3915,11 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
     cdp__client_fill(c, desc);
     status = cdp__client_open(c, desc);
     if (status == CDP_OK) status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+    if (status == CDP_OK && desc->count_me) {
+        c->bare = true;
+        status = cdp_store_add(&c->store, "init/", 1, NULL);
+        c->bare = false;
+    }
     if (status == CDP_OK) *out = &c->store;
     else cdp__client_destroy(c);
     return status;

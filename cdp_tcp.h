@@ -58,9 +58,14 @@
         Afterwards, in operations: see cdp_work_wait in cdp.h.
 
     SECURITY
-        Nothing is encrypted and nobody is authenticated: a stranger who can reach the ports and knows the protocol can
-        read and change what is sent. Each rank listens only on the address through which it reached rank 0, on
-        127.0.0.1 when that is where rank 0 is. Run jobs over several machines in networks that you trust.
+        Closed by default. Without a job key, store and ranks serve only processes of their own machine; a job over several
+        needs one, the same for all: CDP_JOB_KEY, or `job_key`, 16 random characters or more (openssl rand -hex 16). With a key,
+        both ends of every connection prove to each other that they know it before another byte is looked at: challenge and
+        response with keyed BLAKE2s, which nobody can replay. Nothing is encrypted: who can read or change packets on their way
+        can read or change what is sent. `trust_network` opens a job without a key to everybody who can reach its ports.
+        A store that somebody else serves (`external_store`, torchrun's agent) knows no keys: there, links between
+        ranks are proved, what is in that store is not. Each rank listens only on the address through which it reached
+        rank 0, on 127.0.0.1 when that is where rank 0 is.
 
     LIMITS
         ranks 65535; one connection per pair of ranks; IPv4 and IPv6.
@@ -91,6 +96,8 @@ typedef struct cdp_tcp_desc {
     const char *master_addr;   /* address or name of rank 0's machine (default: "127.0.0.1")                          */
     uint16_t master_port;      /* required (unless world_size is 1): where rank 0 serves the store                    */
     bool external_store;       /* somebody else (torchrun's agent) serves the store there, not rank 0                 */
+    const char *job_key;       /* secret of this job, the same on all ranks (default: none; one machine only)         */
+    bool trust_network;        /* without a job_key, work with other machines, too: whoever reaches them can join in  */
     const char *job;           /* prefix of this job's keys in the store: one name per start (default: "cdp")         */
     uint32_t init_timeout_ms;  /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever)          */
     /* as in cdp_group_desc */
@@ -117,7 +124,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
 
 /* Fill in rank, world_size, master_addr, master_port from the variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT that
    cdprun and torchrun set (MASTER_ADDR may be missing: 127.0.0.1); with TORCHELASTIC_USE_AGENT_STORE=True also
-   external_store, and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart. The texts are those of the
+   external_store, and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless
+   there is one. The texts are those of the
    environment: valid until it changes. Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -146,6 +154,7 @@ typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 
 typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_COUNT } cdp__refusal;
 
 #define CDP__HELLO_BYTES 64u
+#define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
 #define CDP__JOB_BYTES 16u
 
 typedef struct cdp__hello {
@@ -187,6 +196,7 @@ CDP__CALLED cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hel
 
 CDP__CALLED const char *cdp__refusal_text(uint32_t r) {
     static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already"};
+    if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
 
@@ -196,6 +206,7 @@ typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
     CDP__LINK_CONNECTING, /* ours to make: TCP is connecting                                    */
+    CDP__LINK_PROVING,    /* both ends prove that they know the key                             */
     CDP__LINK_GREETING,   /* HELLO is being sent, WELCOME awaited                               */
     CDP__LINK_WELCOMING,  /* accepted; WELCOME is being sent                                    */
     CDP__LINK_UP,
@@ -220,6 +231,7 @@ typedef struct cdp__link {
     cdp__timer probe_timer;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t hello_sent, hello_got;
+    cdp__auth *auth; /* while PROVING */
     uint8_t *rx;
     uint32_t rx_at, rx_used;
     bool was_up;
@@ -234,6 +246,8 @@ typedef struct cdp__visitor {
     struct cdp__mesh *mesh;
     cdp__io io;
     cdp__timer timer;
+    bool guarded;          /* still to prove itself, or to be refused */
+    cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t got;
     struct cdp__visitor *next;
@@ -259,6 +273,8 @@ typedef struct cdp__mesh {
     cdp__timer accept_timer;
     cdp_addr at; /* where this rank listens */
     uint8_t job[CDP__JOB_BYTES];
+    bool keyed, refusal_told;
+    uint8_t key[CDP__AUTH_BYTES];
     uint64_t start_ns;
     char job_name[64];
     cdp__link *links;
@@ -297,6 +313,8 @@ CDP__CALLED void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
+    cdp__free(l->mesh->os, l->auth);
+    l->auth = NULL;
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
@@ -359,6 +377,11 @@ CDP__CALLED void cdp__link_recv_welcome(cdp__link *l) {
             return;
         }
         l->hello_got += (uint32_t)r;
+        if (l->hello_got > 8 && memcmp(l->hello, "cdp-no: ", 8) == 0) {
+            l->refusal = CDP__REFUSE_KEY + l->hello[8];
+            cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
+            return;
+        }
     }
     l->refusal = 0;
     if (cdp__hello_decode(l->hello, &h) && h.type == CDP__REFUSED) l->refusal = h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0;
@@ -367,6 +390,35 @@ CDP__CALLED void cdp__link_recv_welcome(cdp__link *l) {
         return;
     }
     cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
+}
+
+CDP__CALLED void cdp__link_greet(cdp__link *l) {
+    cdp__free(l->mesh->os, l->auth);
+    l->auth = NULL;
+    l->state = CDP__LINK_GREETING;
+    cdp__link_fill_hello(l, CDP__HELLO);
+}
+
+CDP__CALLED void cdp__link_prove(cdp__link *l) {
+    int64_t result;
+    const cdp_status st = cdp__door_pump(l->auth, &l->mesh->loop, &l->io, &result);
+    if (st == CDP_OK) cdp__link_greet(l);
+    if (st >= 0) return;
+    l->refusal = CDP__REFUSE_KEY + l->auth->refusal;
+    cdp__link_lose(l, st, result == CDP_IO_EOF ? 0 : (int32_t)-result);
+}
+
+/* The connection stands. With a key nothing is said before both ends have proved that they know it. */
+CDP__CALLED void cdp__link_connected(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    if (!m->keyed) {
+        cdp__link_greet(l);
+        return;
+    }
+    l->auth = (cdp__auth *)cdp__alloc(m->os, sizeof *l->auth);
+    l->state = CDP__LINK_PROVING;
+    if (!l->auth) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
+    else if (cdp__door_open(l->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER) != CDP_OK) cdp__link_lose(l, CDP_ERR_PEER_LOST, EIO);
 }
 
 /* Nothing was said over this link yet, so an ABORT frame of the whole job's group can go out as it is. */
@@ -410,9 +462,9 @@ CDP__CALLED void cdp__link_event(cdp__io *io) {
             cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
             return;
         }
-        l->state = CDP__LINK_GREETING;
-        cdp__link_fill_hello(l, CDP__HELLO);
+        cdp__link_connected(l);
     }
+    if (l->state == CDP__LINK_PROVING) cdp__link_prove(l);
     if (l->state == CDP__LINK_WELCOMING && cdp__link_send_hello(l)) {
         l->state = CDP__LINK_UP;
         if (l->mesh->leaving) cdp__link_tell(l);
@@ -536,8 +588,42 @@ CDP__CALLED void cdp__visitor_judge(cdp__visitor *g) {
     cdp__visitor_close(g);
 }
 
+/* The first is a warning: a rank of this job may be the one that was refused. */
+CDP__CALLED void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
+    cdp__mesh *m = g->mesh;
+    cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank, "refused a connection: %s", cdp__auth_text(refusal));
+    m->refusal_told = true;
+    cdp__door_drain(&m->loop, &g->io);
+    cdp__visitor_close(g);
+}
+
+/* True when it may go on to its HELLO; false when that is to come, or it was closed. */
+CDP__CALLED bool cdp__visitor_prove(cdp__visitor *g) {
+    int64_t result;
+    const cdp_status st = g->guarded ? cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
+    if (st == CDP_ERR_MISMATCH) cdp__visitor_refused(g, g->auth.refusal);
+    else if (st < 0) cdp__visitor_close(g); /* a probe */
+    else if (st == CDP_OK) g->guarded = false;
+    return st == CDP_OK;
+}
+
+/* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at all. */
+CDP__CALLED void cdp__visitor_strange(cdp__visitor *g) {
+    if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
+        int64_t result;
+        (void)cdp__door_open(&g->auth, g->mesh->os, NULL, true, CDP__AUTH_LINK, CDP__AUTH_NOT_NEEDED);
+        g->auth.in[0] = 'c';
+        (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
+        (void)cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result);
+        cdp__visitor_refused(g, CDP__AUTH_NOT_NEEDED);
+    } else {
+        cdp__visitor_close(g);
+    }
+}
+
 CDP__CALLED void cdp__visitor_event(cdp__io *io) {
     cdp__visitor *g = (cdp__visitor *)io->user;
+    if (!cdp__visitor_prove(g)) return;
     while (io->ready & CDP_IO_READ) {
         cdp_iov v;
         int64_t r;
@@ -546,8 +632,12 @@ CDP__CALLED void cdp__visitor_event(cdp__io *io) {
         r = cdp__io_recv(&g->mesh->loop, io, &v, 1);
         if (r == 0) return;
         if (r > 0) g->got += (uint32_t)r;
-        if (r < 0 || memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0) { /* a probe, or no cdp at all */
+        if (r < 0) { /* a probe */
             cdp__visitor_close(g);
+            return;
+        }
+        if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0 && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
+            cdp__visitor_strange(g);
             return;
         }
         if (g->got == CDP__HELLO_BYTES) {
@@ -577,6 +667,16 @@ CDP__CALLED bool cdp__mesh_accept_later(cdp__mesh *m) {
     return false;
 }
 
+/* Who has to prove itself, and who is not let in: without a key, other machines. False: out of chance. */
+CDP__CALLED bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
+    cdp__mesh *m = g->mesh;
+    cdp_addr here;
+    memset(&here, 0, sizeof here);
+    if (!m->keyed && !m->desc.trust_network) (void)m->os->local_addr(m->os->user, fd, &here);
+    g->guarded = m->keyed || (!m->desc.trust_network && !cdp__addr_is_here(from, &here));
+    return !g->guarded || cdp__door_open(&g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE) == CDP_OK;
+}
+
 CDP__CALLED void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     for (;;) {
@@ -595,6 +695,11 @@ CDP__CALLED void cdp__mesh_accept(cdp__io *io) {
             continue;
         }
         g->mesh = m;
+        if (!cdp__visitor_guard(g, fd, &from)) {
+            m->os->close(m->os->user, fd);
+            cdp__free(m->os, g);
+            continue;
+        }
         g->next = m->visitors;
         m->visitors = g;
         ++m->visitor_count;
@@ -1120,6 +1225,13 @@ CDP__CALLED cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     return st;
 }
 
+/* Better here and once than from every link. */
+CDP__CALLED cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const char *at) {
+    if (m->keyed || m->desc.trust_network || cdp__addr_is_here(&m->links[r].addr, &m->at)) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_INVALID, r, 0, "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or job_key, to the same secret for all ranks (or trust_network, "
+                          "if everybody in that network may read and change everything)", r, at);
+}
+
 /* Everybody's address: publish, wait, read. */
 CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_store_request rq;
@@ -1135,7 +1247,8 @@ CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
         const uint64_t bytes = cdp__min(rq.results[r].bytes, sizeof at - 1);
         memcpy(at, rq.results[r].data, (size_t)bytes);
         at[bytes] = 0;
-        if (!cdp__addr_parse(at, &m->links[r].addr)) st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published an address that cannot be read: '%s'", r, at);
+        if (cdp__addr_parse(at, &m->links[r].addr)) st = cdp__mesh_admissible(m, r, at);
+        else st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published an address that cannot be read: '%s'", r, at);
     }
     cdp_store_request_free(m->store, &rq);
     return st;
@@ -1156,6 +1269,7 @@ CDP__CALLED cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     d.host = m->desc.master_addr;
     d.port = m->desc.master_port;
     d.timeout_ms = m->desc.init_timeout_ms;
+    d.job_key = m->desc.external_store ? NULL : m->desc.job_key; /* PyTorch's stores know none */
     d.os = m->os;
     d.logger = m->desc.logger;
     d.loop = &m->loop;
@@ -1171,6 +1285,8 @@ CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m) {
         memset(&s, 0, sizeof s);
         s.host = m->desc.master_addr;
         s.port = m->desc.master_port;
+        s.job_key = m->desc.job_key;
+        s.trust_network = m->desc.trust_network;
         s.os = m->os;
         s.logger = m->desc.logger;
         s.loop = &m->loop;
@@ -1293,6 +1409,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = d;
     cdp__format(m->job_name, sizeof m->job_name, "%s", d.job);
+    m->keyed = d.job_key && d.job_key[0];
+    if (m->keyed) cdp__auth_key(d.job_key, m->key);
     m->os = d.os;
     st = cdp__mesh_open(m);
     if (st != CDP_OK) {
@@ -1315,6 +1433,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.destroy = cdp__mesh_close;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
+    m->desc.job_key = NULL;
     m->desc.job = m->job_name;
     return cdp_group_create(&gd, out);
 }
@@ -1344,6 +1463,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (st == CDP_OK && d->world_size > 1) st = cdp__env_number("MASTER_PORT", 1, 65535, &port);
     if (st != CDP_OK) return st;
     if (port) d->master_port = (uint16_t)port;
+    if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (getenv("MASTER_ADDR") && *getenv("MASTER_ADDR")) d->master_addr = getenv("MASTER_ADDR");
     if (agent && strcmp(agent, "True") == 0) d->external_store = true;
     if (restart && !d->job) {

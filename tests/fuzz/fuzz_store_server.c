@@ -202,7 +202,7 @@ static void audit(const cdp_store_server *s) {
             ++clients;
             buffers += c->in.room + c->out.room;
             if (c->will) kv += sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-            for (w = c->waiters; w; w = w->conn_next) ++mine, --waiters;
+            for (w = c->waiters; w; w = w->conn_next) mine += !w->watch, --waiters;
             T(c->awaited == mine + (c->wire.row && c->wire.row->cmd == CDP__CMD_WAIT));
         }
     T(kv == s->kv.bytes && buffers == s->buffer_bytes && clients == s->client_count && waiters == 0 && entries == s->kv.entry_count && present == s->kv.present_count);

@@ -897,6 +897,8 @@ static cdp_status store_session(run *r, sim_node *node, void (*program)(store_cl
         st = failed(r, node, cdp__loop_open(&c->loop, &node->os));
         sd.host = r->one_host ? NULL : "0.0.0.0";
         sd.port = 29500;
+        sd.job_key = r->seed % 2 ? "simulated" : NULL;
+        sd.trust_network = !r->one_host;
         sd.os = &node->os;
         sd.logger.func = quiet;
         sd.logger.user = node;
@@ -909,6 +911,7 @@ static cdp_status store_session(run *r, sim_node *node, void (*program)(store_cl
     snprintf(will, sizeof will, "will/%u", node->id);
     cd.host = host;
     cd.port = 29500;
+    cd.job_key = r->seed % 2 ? "simulated" : NULL;
     cd.timeout_ms = r->timeout_ms;
     cd.connect_timeout_ms = r->init_timeout_ms;
     cd.will_key = will;
@@ -1005,6 +1008,8 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.world_size = d.world_size;
     t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
     t.master_port = 29500;
+    t.job_key = r->seed % 2 ? "simulated" : NULL;
+    t.trust_network = !r->one_host;
     t.init_timeout_ms = r->init_timeout_ms;
     t.timeout_ms = d.timeout_ms;
     t.small_bytes = d.small_bytes;
