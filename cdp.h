@@ -43,9 +43,10 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
+        works                                      chaining and cancelling
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, drive, group, work, recorder, bucket, reducer, join, trace, hooks
+        mux, exec, hub, pending, drive, group, work, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -525,6 +526,8 @@ typedef struct cdp_group_desc {
     uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
     const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
                                /* (default: nothing is written)                                                  */
+    uint32_t max_pending;      /* works that are not operations, such as those of cdp_work_then(), at once, at most
+                                  65535 (default: 64)                                                            */
     const cdp_os *os;          /* (default: cdp_os_default())                                                    */
     cdp_logger logger;         /* (default: warnings and errors to stderr)                                       */
 } cdp_group_desc;
@@ -689,6 +692,33 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
 /* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has not come after `timeout_ms`
    (0: the group's) is named, all of them, by the TIMEOUT that then breaks the group. Slower than cdp_barrier(): for tests. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
+
+/* ---- >>works ---------------------------------------------------------------------------------------------------- */
+
+/* How it stands, as cdp_work_test() says it, and why, without letting anything advance and without changing cdp_last_error().
+   *out has status OK or PENDING, or the failure. INVALID: `out` is NULL. Any thread. */
+CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
+
+/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure, which is also the thread's last
+   error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is being destroyed. *next (NULL is allowed) is a work that is done
+   when `func` has returned; it fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
+   `func` is called by whoever lets communication advance: the progress thread, or a thread inside cdp_poll(), cdp_work_test() or
+   any wait or blocking operation, of any group of the same world; never inside this call. One function at a time, those of one
+   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy its group.
+   What it starts takes its place in the order of operations only then; see cdp_start_after() for a place that is certain.
+   Errors: INVALID, NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
+
+/* cdp_start(), but the operation does not begin before `after` is done: an operation of any group of the same world, or what
+   cdp_work_then() gave. It has its place in the group's order from this call on, as all ranks see it, and those behind it wait.
+   The deadline counts from this call. Where `after` fails or is cancelled, the group of this operation breaks for that cause. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
+
+/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns this rank alone ends quietly: a
+   function that was not called yet (it never is), a message of which nothing has been sent or received (the other side's meets
+   the next one; it is not lost). Any other operation is one that other ranks take part in: cancelling it breaks the group on
+   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way. */
+CDP_API cdp_status cdp_work_cancel(cdp_work work);
 
 /* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
 
@@ -2949,6 +2979,8 @@ typedef struct cdp__mux {
     cdp__made *made;
     cdp_group *groups; /* all */
     cdp_group *active; /* those with something to do */
+    struct cdp__pend *pending; /* works that are no operations, in order of registration */
+    cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
     uint8_t *stage;    /* received bytes on their way into a reduction */
 
     /* who drives: at most one thread sleeps in transport.wait */
@@ -3005,10 +3037,31 @@ typedef struct cdp__op {
     cdp_request rq; /* defaults filled in; in_counts and out_counts say only whether there are any */
     uint64_t *offs; /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
     uint64_t parts;
-    uint64_t seq, deadline_ns, start_ns;
+    uint64_t seq;  /* of its work */
+    uint64_t wire; /* its number as other ranks count it: cancelled messages have none */
+    uint64_t deadline_ns, start_ns;
+    cdp_work after; /* it does not begin before this is done */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
     void *user;
 } cdp__op;
+
+/* A work that is no operation of the queue. Its place is used again; `use` says which work of it is meant. */
+typedef enum cdp__pend_kind { CDP__PEND_FREE = 0, CDP__PEND_THEN } cdp__pend_kind;
+
+typedef struct cdp__pend {
+    struct cdp__pend *next; /* in mux->pending */
+    cdp_group *owner;
+    cdp__pend_kind kind;
+    uint64_t use;
+    uint64_t cancelled;   /* bit i: use number `use - 1 - i` ended so */
+    cdp_work after;       /* THEN: what it waits for */
+    uint64_t deadline_ns;
+    cdp_status (*func)(void *user, cdp_status status);
+    void *user;
+} cdp__pend;
+
+#define CDP__PEND_BIT (1ull << 63) /* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
+#define CDP__CANCELS 16u           /* cancelled messages of a lane that are remembered */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -3034,6 +3087,12 @@ struct cdp_group {
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* that were made on it */
+    uint64_t wired;             /* messages, without the cancelled ones */
+    uint64_t cancelled[CDP__CANCELS];
+    uint32_t cancel_count;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    cdp__pend *pends;           /* desc.max_pending, made with the first one */
+    uint32_t pend_at;           /* where to look for a free one: the one that was free longest */
     uint64_t soonest_ns;        /* the earliest deadline in the queue */
 
     /* the running operation */
@@ -3821,7 +3880,7 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
     f.dtype = (uint8_t)rq->dtype;
     f.op = (uint8_t)rq->op;
     f.algo = (uint8_t)cdp__select(&g->mux->choosing, rq->kind, cdp__op_bytes(g, op), g->desc.world_size);
-    f.seq = op->seq;
+    f.seq = op->wire;
     f.count = op->parts ? 0 : rq->count;
     f.parts = op->parts;
     f.root = rq->kind == CDP_COLL_SEND ? g->tag : rq->root;
@@ -3844,7 +3903,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
     g->call = cdp__op_frame(g, op);
-    past = cdp__past_at(g, op->seq);
+    past = cdp__past_at(g, op->wire);
     memset(past, 0, sizeof *past);
     past->call = g->call;
     g->algo = cdp__algo_at(g->call.algo);
@@ -3873,18 +3932,24 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     t->blocked(t->self, &where);
 }
 
+/* An operation has left the queue: what is not in it any more is done, or was cancelled. */
+CDP__PRIVATE void cdp__exec_count(cdp_group *g) {
+    uint32_t i;
+    g->completed = g->queue_used ? cdp__exec_head(g)->seq - 1 : g->issued;
+    g->soonest_ns = CDP__NEVER;
+    g->listen_ns = 0;
+    for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+}
+
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     const cdp__op op = *cdp__exec_head(g);
     const uint64_t now = g->os->now_ns(g->os->user);
-    uint32_t i;
     cdp__exec_say_blocked(g, -1);
     g->running = false;
-    g->completed = op.seq;
-    cdp__past_at(g, op.seq)->end_ns = now;
+    cdp__past_at(g, op.wire)->end_ns = now;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
-    g->soonest_ns = CDP__NEVER;
-    for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    cdp__exec_count(g);
     if (op.done) op.done(op.user, op.start_ns, now);
     if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
 }
@@ -4018,6 +4083,45 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     return more;
 }
 
+/* A work that is no operation. One that was not done when its group failed has failed, too. */
+CDP__CALLED cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+    const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
+    const cdp__pend *s = g->pends + index;
+    if (!g->pends || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    return s->use - use <= 64 && s->cancelled >> (s->use - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
+}
+
+/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being passed on, the memory of the
+   operation is still in use: not yet failed. */
+CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
+    uint32_t i;
+    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
+    for (i = 0; i < g->cancel_count && i < CDP__CANCELS; ++i)
+        if (g->cancelled[i] == seq) return CDP_ERR_ABORTED;
+    if (g->completed >= seq) return CDP_OK;
+    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+}
+
+/* The first operation waits for a work of this or another group. True when it may begin. */
+CDP__CALLED bool cdp__exec_gate(cdp_group *g, uint64_t now) {
+    cdp__op *op = cdp__exec_head(g);
+    const cdp_status st = cdp__work_look(op->after.group, op->after.seq);
+    if (st == CDP_OK) {
+        op->after.group = NULL;
+    } else if (st != CDP_PENDING) {
+        const cdp_group *other = op->after.group;
+        if (other->health == CDP__FAILED) cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s", other->error.text);
+        else cdp__fail(st, "what it was to start after was cancelled");
+        cdp__group_fail_last(g);
+    } else if (now >= g->soonest_ns) {
+        cdp__exec_fail_timeout(g, now);
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
+        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+        (void)cdp__exec_listen(g);
+    }
+    return st == CDP_OK;
+}
+
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     const uint64_t now = g->os->now_ns(g->os->user);
@@ -4027,6 +4131,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED) return cdp__exec_telling(g, now) ? CDP__BLOCKED : CDP__IDLE;
     if (!g->queue_used) return CDP__IDLE;
+    if (!g->running && cdp__exec_head(g)->after.group && !cdp__exec_gate(g, now)) return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
     if (!g->running) cdp__exec_begin(g);
     if (g->abort_from >= 0) cdp__exec_read_abort(g);
     if (g->health != CDP__HEALTHY || cdp__exec_move(g)) return CDP__MOVED;
@@ -4043,6 +4148,7 @@ CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
+    if (!g->running && g->channel != CDP__WORLD_CHANNEL) return cdp__min(g->soonest_ns, g->listen_ns);
     return g->running ? cdp__min(g->soonest_ns, cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
 }
 
@@ -4289,6 +4395,155 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     return CDP_OK;
 }
 
+CDP__UNHURRIED_BEGIN
+
+/* ---- >>pending: works that are no operations ------------------------------------------------------------------------------------- */
+
+/* Such a work is a place in a pool of its group, and the number of times that this place had been used before; so it stays a plain
+   value, and nothing is allocated after the pool. Those that wait for something stand in one list per mux, which is looked
+   through by whoever drives. */
+
+/* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it waits for may need it. */
+CDP__CALLED bool *cdp__inside(void) {
+    static CDP__THREAD_LOCAL bool inside;
+    return &inside;
+}
+
+CDP__CALLED cdp_status cdp__must_not_wait(void) {
+    return *cdp__inside() ? cdp__fail(CDP_ERR_STATE, "a function given to cdp_work_then() must not wait; start an operation and return, or chain another function") : CDP_OK;
+}
+
+/* A free place of the group's pool, the one that was free longest; NULL: the reason is this thread's last error. Lock held. */
+CDP__CALLED cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
+    const uint32_t room = g->desc.max_pending;
+    cdp__pend *s;
+    uint32_t i;
+    if (!g->pends) g->pends = (cdp__pend *)cdp__alloc_zero(g->os, room * sizeof *s);
+    if (!g->pends) {
+        (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
+        return NULL;
+    }
+    for (i = 0; i < room && g->pends[(g->pend_at + i) % room].kind; ++i) {}
+    if (i == room) {
+        (void)cdp__fail(CDP_ERR_STATE, "all %u places for works that are no operations are taken; wait for some of them, or set max_pending in the desc of the group", room);
+        return NULL;
+    }
+    g->pend_at = (g->pend_at + i) % room;
+    s = &g->pends[g->pend_at];
+    s->kind = kind;
+    s->owner = g;
+    s->next = NULL;
+    s->deadline_ns = CDP__NEVER;
+    out->group = g;
+    out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
+    g->pend_at = (g->pend_at + 1) % room;
+    return s;
+}
+
+CDP__CALLED void cdp__pend_enlist(cdp__pend *s) {
+    cdp__pend **at = &s->owner->mux->pending;
+    while (*at) at = &(*at)->next;
+    *at = s;
+}
+
+CDP__CALLED void cdp__pend_unlist(cdp__pend *s) {
+    cdp__pend **at = &s->owner->mux->pending;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+}
+
+/* Its work has ended, well or by being cancelled. */
+CDP__CALLED void cdp__pend_close(cdp__pend *s, bool cancelled) {
+    s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
+    s->kind = CDP__PEND_FREE;
+    ++s->use;
+}
+
+/* Others may wait for what has just changed. */
+CDP__CALLED void cdp__mux_tell(cdp__mux *m) {
+    if (m->cond) m->os->cond_broadcast(m->os->user, m->cond);
+    if (m->sleeping) m->transport.wake(m->transport.self);
+}
+
+/* Call the function of a work that has ended as `st`, without the lock. An error of its own breaks the group. */
+CDP__CALLED void cdp__pend_call(cdp__pend *s, cdp_status st) {
+    cdp_group *g = s->owner;
+    cdp__mux *m = g->mux;
+    cdp_group *outer = m->calling; /* a function may destroy another group */
+    const bool inside = *cdp__inside();
+    cdp_status answer;
+    cdp__pend_unlist(s);
+    m->calling = g;
+    cdp_lock_release(&m->lock);
+    *cdp__inside() = true;
+    answer = s->func(s->user, st);
+    *cdp__inside() = inside;
+    cdp_lock_acquire(&m->lock);
+    m->calling = outer;
+    if (st == CDP_OK && answer < CDP_OK) {
+        const bool first = g->health == CDP__HEALTHY;
+        if (cdp_last_error()->status != answer) cdp__fail(answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
+        cdp__group_fail_last(g);
+        if (first) cdp__group_spread(g, &g->error);
+    } else if (g->health != CDP__FAILED || st == CDP_OK) {
+        cdp__pend_close(s, st != CDP_OK);
+    }
+    cdp__mux_tell(m);
+}
+
+/* Why a work has failed, as this thread's last error. */
+CDP__CALLED cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
+    if (g->health == CDP__FAILED && g->error.status == st) *cdp__error_slot() = g->error;
+    else (void)cdp__fail(st, "this work was cancelled on this rank");
+    return st;
+}
+
+/* What waits for others, in the order of the calls; functions one at a time. */
+CDP__CALLED cdp__progress cdp__pends_poll(cdp__mux *m) {
+    cdp__pend *s;
+    for (s = m->pending; s; s = s->next) {
+        const cdp_status st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq) : CDP_PENDING;
+        if (st == CDP_PENDING) continue;
+        if (st != CDP_OK) (void)cdp__work_explain(s->after.group, st);
+        cdp__pend_call(s, st);
+        return CDP__MOVED; /* the list may be another now */
+    }
+    return CDP__IDLE;
+}
+
+CDP__CALLED uint64_t cdp__pends_deadline(const cdp__mux *m) {
+    const cdp__pend *s;
+    uint64_t at = CDP__NEVER;
+    for (s = m->pending; s; s = s->next) at = cdp__min(at, s->deadline_ns);
+    return at;
+}
+
+/* The group is being destroyed: what waits there is called a last time, and what other groups were to start afterwards fails. */
+CDP__CALLED void cdp__pends_drop(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    cdp__pend *s;
+    cdp_group *x;
+    uint32_t i;
+    for (s = m->pending; s; s = s ? s->next : m->pending) {
+        if (s->owner != g) continue;
+        if (s->kind == CDP__PEND_THEN) cdp__pend_call(s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
+        else cdp__pend_unlist(s);
+        s = NULL;
+    }
+    for (x = m->groups; x; x = x->next)
+        for (i = 0; i < x->queue_used; ++i) {
+            cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
+            if (!after->group || cdp__group_top(after->group) != g) continue;
+            if (x != g && x->parent != g && cdp__work_look(after->group, after->seq) != CDP_OK) {
+                cdp__fail(CDP_ERR_STATE, "the group of the work that it was to start after was destroyed");
+                cdp__group_fail_last(x);
+            }
+            after->group = NULL;
+        }
+}
+
+CDP__UNHURRIED_END
+
 /* ---- >>drive: who lets communication advance ---------------------------------------------------------------------------------- */
 
 /* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so that a synchronous
@@ -4316,6 +4571,9 @@ CDP__CALLED void cdp__enter(cdp_group *g) {
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) { cdp_lock_release(&g->mux->lock); }
 
+/* Is there anything to let advance? */
+CDP__PRIVATE bool cdp__mux_busy(const cdp__mux *m) { return m->active || m->pending; }
+
 /* One look at every group that has something to do. */
 CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
     cdp__progress most = CDP__IDLE;
@@ -4336,6 +4594,10 @@ CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
             at = &g->next_active;
         }
     }
+    if (m->pending) {
+        const cdp__progress p = cdp__pends_poll(m);
+        if (p > most) most = p;
+    }
     return most;
 }
 
@@ -4345,7 +4607,7 @@ CDP__PRIVATE void cdp__drive_poll(cdp__mux *m) {
 
 CDP__PRIVATE uint64_t cdp__mux_deadline(const cdp__mux *m) {
     const cdp_group *g;
-    uint64_t at = CDP__NEVER;
+    uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active) at = cdp__min(at, cdp__exec_deadline(g));
     return at;
 }
@@ -4396,7 +4658,7 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
     for (;;) {
         const uint64_t before = g->completed;
         cdp__drive_poll(m);
-        if (g->completed >= seq || (g->health == CDP__FAILED && g->settle_ns == CDP__NEVER)) break;
+        if (cdp__work_look(g, seq) != CDP_PENDING) break;
         if (m->os->now_ns(m->os->user) >= deadline_ns) break;
         if (g->completed != before || !spin_until) spin_until = m->os->now_ns(m->os->user) + g->desc.spin_us * 1000ull;
         if (cdp__drive_spin(m, &g->desc, spin_until)) {
@@ -4410,7 +4672,7 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
     if (m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* one of them drives now */
-    else if (m->thread && m->active) m->os->cond_broadcast(m->os->user, m->park);
+    else if (m->thread && cdp__mux_busy(m)) m->os->cond_broadcast(m->os->user, m->park);
 }
 
 CDP__PRIVATE void cdp__drive_thread(void *arg) {
@@ -4419,7 +4681,7 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        if (m->callers || m->sleeping || (!m->active && seen != m->drives)) { /* stand by */
+        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives)) { /* stand by */
             seen = m->drives;
             os->cond_wait(os->user, m->park, m->lock.mutex, os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__mux_poll(m) == CDP__MOVED) {
@@ -4451,6 +4713,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 256 * 1024), 1u << 30);
     d.spin_us = cdp__def(d.spin_us, 20);
+    d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.choices = NULL;
     d.choice_count = 0;
@@ -4559,9 +4822,33 @@ CDP__CALLED void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->past);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
+    cdp__free(os, g->pends);
     cdp__free(os, g->tmp);
     cdp__free(os, g->world);
     cdp__free(os, g);
+}
+
+/* Threads that still wait for operations of the group leave with an error, and its functions have their last call. Lock held. */
+CDP__CALLED void cdp__group_dismiss(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    cdp_group *x;
+    uint32_t waiting;
+    while (m->calling == g) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    cdp__pends_drop(g);
+    for (;;) {
+        for (waiting = 0, x = m->groups; x; x = x->next) {
+            if ((x != g && x->parent != g) || !x->waiters) continue;
+            waiting += x->waiters;
+            if (x->health == CDP__FAILED && x->settle_ns == CDP__NEVER) continue;
+            cdp__fail(CDP_ERR_STATE, "rank %u/%u: the group was destroyed while this thread was waiting for one of its operations", g->desc.rank, g->desc.world_size);
+            x->error = *cdp_last_error();
+            x->health = CDP__FAILED;
+            x->settle_ns = CDP__NEVER;
+        }
+        if (!waiting) return;
+        cdp__mux_tell(m);
+        m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    }
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
@@ -4571,7 +4858,13 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (!g) return;
     m = g->mux;
     cdp__enter(g);
-    if (g->health != CDP__HEALTHY) cdp__drive_until(g, UINT64_MAX, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
+    if (m->calling == g && *cdp__inside()) {
+        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy its own group; nothing was done");
+        cdp__leave(g);
+        return;
+    }
+    cdp__group_dismiss(g);
+    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER) cdp__drive_until(g, UINT64_MAX, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
     for (x = m->groups; x; x = next) {
         next = x->next;
         if (x->parent != g) continue;
@@ -4821,9 +5114,9 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__enter(g);
     for (;;) {
         const bool late = m->os->now_ns(m->os->user) >= until;
-        if (!m->sleeping) cdp__mux_wait(m, &m->lock, late || !m->active ? 0 : cdp__min(until, cdp__mux_deadline(m))); /* also when nothing is in flight: there may be news */
+        if (!m->sleeping) cdp__mux_wait(m, &m->lock, late || !cdp__mux_busy(m) ? 0 : cdp__min(until, cdp__mux_deadline(m))); /* also when nothing is in flight: there may be news */
         cdp__drive_poll(m);
-        if (late || !m->active || g->health == CDP__FAILED) break;
+        if (late || !cdp__mux_busy(m) || g->health == CDP__FAILED) break;
     }
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -4949,7 +5242,7 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
 }
 
 /* Lock held. The caller's thread makes the first move, so that the first bytes leave before this returns. */
-CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, cdp_work after, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
     uint32_t i;
@@ -4960,6 +5253,8 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, v
     if (!cdp__op_parts(g, op)) return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
     ++g->queue_used;
     op->seq = ++g->issued;
+    op->wire = ++g->wired;
+    op->after = after;
     op->deadline_ns = cdp__deadline(g->os, rq->timeout_ms);
     op->start_ns = 0;
     op->done = done;
@@ -4973,6 +5268,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, v
 }
 
 CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    const cdp_work nothing = {NULL, 0};
     cdp_request rq;
     cdp_status st;
     if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a group, a request and a place for the work");
@@ -4982,7 +5278,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
     st = cdp__request_check(g, &rq);
     if (st != CDP_OK) return st;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, done, user, out);
+    st = cdp__start_locked(g, &rq, nothing, done, user, out);
     cdp__leave(g);
     return st;
 }
@@ -4992,7 +5288,7 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     cdp__mux *m = g->mux;
     if (!m->thread) return;
     cdp__enter(g);
-    if (g->queue_used && !m->callers) {
+    if (cdp__mux_busy(m) && !m->callers) {
         if (m->sleeping) m->transport.wake(m->transport.self); /* it sleeps on what it knew before */
         else m->os->cond_broadcast(m->os->user, m->park);
     }
@@ -5020,23 +5316,32 @@ CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint
     return st;
 }
 
-/* Lock held. While a failure is being passed on, the operation's memory is still in use. */
+/* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
-    if (w.group->completed >= w.seq) return CDP_OK;
-    return w.group->health == CDP__FAILED && w.group->settle_ns == CDP__NEVER ? cdp__group_report(w.group) : CDP_PENDING;
+    const cdp_status st = cdp__work_look(w.group, w.seq);
+    return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
+    cdp__mux *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
+    m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING) {
+        st = cdp__must_not_wait();
+        if (st != CDP_OK) {
+            cdp__leave(g);
+            return st;
+        }
+        ++g->waiters;
         cdp__drive_until(g, w.seq, deadline_ns);
         st = cdp__work_state(w);
+        --g->waiters; /* who destroys the group waits for this: nothing of it is touched afterwards */
     }
-    cdp__leave(g);
+    cdp_lock_release(&m->lock);
     return st;
 }
 
@@ -5058,6 +5363,126 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     return st;
 }
 
+CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
+    const cdp_error before = *cdp_last_error();
+    cdp_status st = CDP_OK;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
+    if (w.group && w.seq) {
+        cdp__enter(w.group);
+        st = cdp__work_state(w);
+        cdp__leave(w.group);
+    }
+    if (st < CDP_OK) *out = *cdp_last_error();
+    else cdp__error_clear(out, st, "");
+    *cdp__error_slot() = before;
+    return st;
+}
+
+CDP__UNHURRIED_BEGIN
+
+CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
+    cdp_work none;
+    cdp__pend *s;
+    if (next) next->group = NULL, next->seq = 0;
+    if (!w.group || !w.seq || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    cdp__enter(w.group);
+    s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
+    if (s) {
+        s->after = w;
+        s->func = func;
+        s->user = user;
+        cdp__pend_enlist(s);
+    }
+    cdp__leave(w.group);
+    if (!s) return cdp_last_error()->status;
+    cdp__hand_over(w.group);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
+    cdp_request rq;
+    cdp_status st;
+    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a group, a request and a place for the work");
+    out->group = NULL;
+    out->seq = 0;
+    if (after.group && after.group->mux != g->mux) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after: the work belongs to another world; wait for it instead");
+    rq = *request;
+    st = cdp__request_check(g, &rq);
+    if (st != CDP_OK) return st;
+    if (!after.seq) after.group = NULL;
+    cdp__enter(g);
+    st = cdp__start_locked(g, &rq, after, NULL, NULL, out);
+    cdp__leave(g);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+/* Take a message out of its lane's queue when none of it has been sent or received. The messages behind it move up. Lock held. */
+CDP__CALLED cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
+    cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
+    const cdp__trunk *w = &lane->mux->trunks[peer->stream.peer];
+    uint32_t i = 0;
+    while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq) ++i;
+    if (i == lane->queue_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
+    if (i == 0 && lane->running) {
+        const bool out = peer->tx_left && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream);
+        if (out || lane->moves[0].moved || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
+        peer->tx_head_left = 0;
+        peer->tx_left = 0;
+        lane->running = false;
+        lane->move_count = 0;
+    }
+    if (i == 0) lane->queue_at = (lane->queue_at + 1) % lane->queue_room;
+    for (; i > 0 && i + 1 < lane->queue_used; ++i) lane->queue[(lane->queue_at + i) % lane->queue_room] = lane->queue[(lane->queue_at + i + 1) % lane->queue_room];
+    --lane->queue_used;
+    --lane->wired;
+    for (i = 0; i < lane->queue_used; ++i) {
+        cdp__op *op = &lane->queue[(lane->queue_at + i) % lane->queue_room];
+        if (op->seq > seq) --op->wire;
+    }
+    lane->cancelled[lane->cancel_count++ % CDP__CANCELS] = seq;
+    cdp__exec_count(lane);
+    return CDP_OK;
+}
+
+CDP__CALLED cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
+    cdp__pend *s = g->pends + (seq & 0xffff);
+    const cdp__pend *x = g->mux->pending;
+    while (x && x != s) x = x->next;
+    if (!x) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
+    cdp__pend_unlist(s);
+    cdp__pend_close(s, true);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_work_cancel(cdp_work w) {
+    cdp_group *g = w.group;
+    cdp_status st;
+    if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    if (st == CDP_OK) {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it is done already");
+    } else if (st == CDP_PENDING && g->health != CDP__HEALTHY) {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: its group is failing; wait for it");
+    } else if (st == CDP_PENDING) {
+        if (w.seq & CDP__PEND_BIT) {
+            st = cdp__pend_cancel(g, w.seq);
+        } else if (cdp__exec_head(g)->rq.kind == CDP_COLL_SEND) {
+            st = cdp__message_cancel(g, w.seq);
+        } else {
+            cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->mux->rank);
+            cdp__group_break(g, cdp_last_error());
+            st = CDP_OK;
+        }
+        cdp__mux_tell(g->mux);
+    }
+    cdp__leave(g);
+    return st;
+}
+
+CDP__UNHURRIED_END
+
 CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
     cdp_request rq;
     memset(&rq, 0, sizeof rq);
@@ -5073,7 +5498,9 @@ CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void
 
 CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp_work w;
-    const cdp_status st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
     return st == CDP_OK ? cdp_work_wait(w) : st;
 }
 
@@ -5171,7 +5598,9 @@ CDP__CALLED cdp_status cdp__message_async(cdp_group *g, void *data, uint64_t cou
 
 CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag) {
     cdp_work work;
-    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, 0, &work);
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    st = cdp__message(g, data, count, dtype, from, to, tag, 0, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
@@ -5218,6 +5647,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     cdp_work *works;
     cdp_status st = CDP_OK;
     if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_monitored_barrier needs a group");
+    st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
     n = g->desc.world_size;
     me = g->desc.rank;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
@@ -5257,8 +5688,8 @@ CDP__CALLED bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r)
     const bool begun = past->call.seq == seq;
     const cdp__move *late = cdp__exec_late(g);
     cdp__frame call;
-    if (!begun && (seq <= g->completed || seq > g->issued)) return false;
-    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - g->completed - 1)) % g->queue_room]);
+    if (!begun && (seq <= g->wired - g->queue_used || seq > g->wired)) return false;
+    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room]);
     memset(r, 0, sizeof *r);
     r->seq = seq;
     r->kind = (cdp_coll_kind)call.kind;
@@ -5273,7 +5704,7 @@ CDP__CALLED bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r)
     r->start_ns = past->start_ns;
     r->end_ns = past->end_ns;
     r->state = CDP_RECORD_DONE;
-    if (seq <= g->completed) return true;
+    if (seq <= g->wired - g->queue_used) return true;
     r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
     r->round = g->round;
     if (late) r->waits_for = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
@@ -5286,7 +5717,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
     uint32_t n = 0, i;
     if (!g || !out) return 0;
     cdp__enter(g);
-    for (seq = g->issued; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
+    for (seq = g->wired; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
     cdp__leave(g);
     for (i = 0; i < n / 2; ++i) {
         r = out[i];
@@ -5325,7 +5756,7 @@ CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
         fputs("\"}", f);
     }
     fprintf(f, ", \"operations\": [");
-    for (seq = g->issued > g->desc.records ? g->issued - g->desc.records + 1 : 1; seq <= g->issued; ++seq) {
+    for (seq = g->wired > g->desc.records ? g->wired - g->desc.records + 1 : 1; seq <= g->wired; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
         fputs(comma, f);
         cdp__dump_record(f, &r, now);
