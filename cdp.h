@@ -43,7 +43,7 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
-        works                                      chaining and cancelling
+        works, messages                            chaining and cancelling; from one rank to another
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
         mux, exec, hub, pending, drive, group, work, recorder, bucket, reducer, join, trace, hooks
@@ -55,7 +55,9 @@
         combine arrays of all ranks                        cdp_allreduce, cdp_reduce_to, cdp_reduce_scatter
         copy from one rank to all, collect from all        cdp_broadcast, cdp_scatter, cdp_gather, cdp_allgather
         send every rank something else                     cdp_alltoall
-        send something to one rank                         cdp_send, cdp_recv
+        send something to one rank                         cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
+        take messages from whoever sends                   cdp_recv_any, cdp_probe
+        chain, cancel                                      cdp_work_then, cdp_start_after, cdp_work_cancel
         work with some of the ranks                        cdp_group_new, cdp_group_split
         go on computing meanwhile                          the same with _async, then cdp_work_wait
         send parts of different lengths                    cdp_start with in_counts, out_counts
@@ -678,14 +680,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, con
 /* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it. Not in place. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
-/* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
-   tags are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
-   the receiver), a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
-   breaks the group. From and to oneself: INVALID. Errors otherwise as for collectives. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
-CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
-CDP_MUST_CHECK CDP_API cdp_status cdp_recv(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag);
-CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
@@ -720,6 +714,57 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(cdp_group *group, const cdp_re
    all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 
+/* ---- >>messages ------------------------------------------------------------------------------------------------- */
+
+#define CDP_ANY_RANK 0xffffffffu
+
+/* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
+   tags are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
+   the receiver), a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
+   breaks the group. From and to oneself: INVALID. Errors otherwise as for collectives. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
+CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
+
+/* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what comes from rank `from` goes to `in`. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out, uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag);
+
+/* What is known of a message. */
+typedef struct cdp_message {
+    uint32_t source, tag; /* the rank that sent it, in the group it was received in */
+    uint64_t count;       /* elements */
+    cdp_dtype dtype;
+} cdp_message;
+
+/* A message of a length that only its sender knows: up to `room` elements (a longer one is a MISMATCH, which breaks the group).
+   From rank `from`, where it is one more receive in the order of those from that rank with this tag. Or from CDP_ANY_RANK: then
+   it takes the next message with this tag that arrives from any rank and that no receive from that very rank waits for; where
+   several are there, ranks come in turn, starting after the one that was last. Messages from one rank keep their order. A rank
+   that has left, or died, is not waited for; when no other rank is left that could send: PEER_LOST, which breaks the group.
+   *got is written when it is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of the
+   desc receives from any rank are waiting already. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work);
+
+/* Is there a message from `from` (or CDP_ANY_RANK) with this tag that no receive waits for? CDP_OK: *got says which, and a
+   receive from that rank gets it; CDP_PENDING: none has come yet. Never blocks. Errors: INVALID, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_probe(cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
+
+/* One message of a batch. */
+typedef struct cdp_transfer {
+    bool receive; /* else: send */
+    void *data;
+    uint64_t count;
+    cdp_dtype dtype;     /* (default: f32) */
+    uint32_t peer, tag;  /* the other rank */
+    uint32_t timeout_ms; /* (default: the group's) */
+    cdp_message *got;    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
+} cdp_transfer;
+
+/* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
+   for another because of the order inside a batch. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 /* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
 
 /* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
@@ -2980,6 +3025,7 @@ typedef struct cdp__mux {
     cdp_group *groups; /* all */
     cdp_group *active; /* those with something to do */
     struct cdp__pend *pending; /* works that are no operations, in order of registration */
+    uint64_t looks;     /* how often that list was looked through */
     cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
     uint8_t *stage;    /* received bytes on their way into a reduction */
 
@@ -3023,6 +3069,7 @@ typedef struct cdp__peer {
     bool tell;                 /* ABORT is still to be sent */
     uint32_t told;             /* bytes of the ABORT frame already sent */
     bool waits_for_us;         /* it has said so when its deadline passed */
+    bool lost;                 /* nothing more comes over this link: receives from any rank do not count on it */
     bool heard;                /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
 } cdp__peer;
 
@@ -3043,10 +3090,11 @@ typedef struct cdp__op {
     cdp_work after; /* it does not begin before this is done */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
     void *user;
+    cdp_message *got; /* a receive of up to `count` elements: where to say how many came */
 } cdp__op;
 
 /* A work that is no operation of the queue. Its place is used again; `use` says which work of it is meant. */
-typedef enum cdp__pend_kind { CDP__PEND_FREE = 0, CDP__PEND_THEN } cdp__pend_kind;
+typedef enum cdp__pend_kind { CDP__PEND_FREE = 0, CDP__PEND_THEN, CDP__PEND_ANY, CDP__PEND_BATCH } cdp__pend_kind;
 
 typedef struct cdp__pend {
     struct cdp__pend *next; /* in mux->pending */
@@ -3054,10 +3102,14 @@ typedef struct cdp__pend {
     cdp__pend_kind kind;
     uint64_t use;
     uint64_t cancelled;   /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;       /* THEN: what it waits for */
-    uint64_t deadline_ns;
+    cdp_work after;       /* THEN: what it waits for. ANY: the receive that it has become */
     cdp_status (*func)(void *user, cdp_status status);
     void *user;
+    uint32_t left;        /* BATCH: messages that are not done yet */
+    cdp_group *of;        /* ANY: whose ranks are meant */
+    cdp_transfer want;
+    uint64_t deadline_ns;
+    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
 
 #define CDP__PEND_BIT (1ull << 63) /* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
@@ -3079,7 +3131,10 @@ struct cdp_group {
     cdp_group *next_active;
     bool active;         /* in mux->active */
     cdp_group *parent;   /* of a lane: they fail together */
+    bool lane;           /* of messages */
     uint32_t tag;        /* of a lane of messages */
+    uint32_t any_turn;   /* the rank that a receive from any rank looks at first */
+    uint64_t looked;     /* mux->looks, when links were last read for such receives */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
@@ -3638,6 +3693,8 @@ CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame 
     if (cdp__frame_same_call(&g->call, theirs))
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with other counts, other settings (small_bytes, piece_bytes) or another version", other,
                        theirs->bytes, theirs->round + 1);
+    else if (g->running && cdp__exec_head(g)->got && theirs->kind == CDP_COLL_SEND && theirs->dtype == g->call.dtype && theirs->count > g->call.count)
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "the message of rank %u has %llu elements, but there is room for %llu only; ask cdp_probe() before", other, (unsigned long long)theirs->count, (unsigned long long)g->call.count);
     else
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here, other, there);
     cdp__group_fail_last(g);
@@ -3771,6 +3828,20 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     return r;
 }
 
+CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const cdp__frame *f) {
+    return cdp__frame_same_call(&g->call, f) && f->round == g->round && f->bytes <= m->bytes - m->moved && (f->bytes == 0) == (m->bytes == 0);
+}
+
+/* A receive of up to so many elements learns how many there are. */
+CDP__CALLED bool cdp__exec_accept(cdp_group *g, cdp__move *m, const cdp__frame *f) {
+    cdp__op *op = cdp__exec_head(g);
+    if (!op->got || m->moved || f->count > op->rq.count) return false;
+    op->rq.count = g->shape.count = g->call.count = m->step.len = f->count;
+    cdp__past_at(g, op->wire)->call = g->call;
+    m->bytes = f->count * g->elem;
+    return true;
+}
+
 CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__peer *peer = &g->peers[p];
@@ -3780,7 +3851,7 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
         const int got = cdp__exec_recv_head(g, p, &f);
         if (got <= 0) return got;
         if (f.type == CDP__FRAME_ABORT) return 1;
-        if (!cdp__frame_same_call(&g->call, &f) || f.round != g->round || f.bytes > m->bytes - m->moved || (f.bytes == 0) != (m->bytes == 0)) {
+        if (!cdp__exec_fits(g, m, &f) && !(cdp__exec_accept(g, m, &f) && cdp__exec_fits(g, m, &f))) {
             cdp__exec_mismatch(g, p, &f);
             return 1;
         }
@@ -3950,6 +4021,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
     cdp__exec_count(g);
+    if (op.got) op.got->count = op.rq.count;
     if (op.done) op.done(op.user, op.start_ns, now);
     if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
 }
@@ -4433,7 +4505,10 @@ CDP__CALLED cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wor
     s->kind = kind;
     s->owner = g;
     s->next = NULL;
+    s->look = NULL;
+    s->of = NULL;
     s->deadline_ns = CDP__NEVER;
+    memset(&s->after, 0, sizeof s->after);
     out->group = g;
     out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
     g->pend_at = (g->pend_at + 1) % room;
@@ -4500,13 +4575,17 @@ CDP__CALLED cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
 
 /* What waits for others, in the order of the calls; functions one at a time. */
 CDP__CALLED cdp__progress cdp__pends_poll(cdp__mux *m) {
+    const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
+    ++m->looks;
     for (s = m->pending; s; s = s->next) {
-        const cdp_status st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq) : CDP_PENDING;
+        cdp_status st;
+        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may be another now */
+        st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq) : CDP_PENDING;
         if (st == CDP_PENDING) continue;
         if (st != CDP_OK) (void)cdp__work_explain(s->after.group, st);
         cdp__pend_call(s, st);
-        return CDP__MOVED; /* the list may be another now */
+        return CDP__MOVED;
     }
     return CDP__IDLE;
 }
@@ -4525,7 +4604,7 @@ CDP__CALLED void cdp__pends_drop(cdp_group *g) {
     cdp_group *x;
     uint32_t i;
     for (s = m->pending; s; s = s ? s->next : m->pending) {
-        if (s->owner != g) continue;
+        if (s->owner != g && s->of != g) continue;
         if (s->kind == CDP__PEND_THEN) cdp__pend_call(s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
         else cdp__pend_unlist(s);
         s = NULL;
@@ -5172,7 +5251,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     const cdp_coll_kind k = rq->kind;
     const bool parts_in = k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
     const bool parts_out = k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || (k == CDP_COLL_SEND && !g->parent)) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || (k == CDP_COLL_SEND && !g->lane)) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
@@ -5241,8 +5320,16 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     return true;
 }
 
+/* What an operation may have beside its request. */
+typedef struct cdp__with {
+    cdp_work after;
+    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
+    void *user;
+    cdp_message *got;
+} cdp__with;
+
 /* Lock held. The caller's thread makes the first move, so that the first bytes leave before this returns. */
-CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, cdp_work after, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
     uint32_t i;
@@ -5254,11 +5341,12 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
     ++g->queue_used;
     op->seq = ++g->issued;
     op->wire = ++g->wired;
-    op->after = after;
+    op->after = with->after;
     op->deadline_ns = cdp__deadline(g->os, rq->timeout_ms);
     op->start_ns = 0;
-    op->done = done;
-    op->user = user;
+    op->done = with->done;
+    op->user = with->user;
+    op->got = with->got;
     out->group = g;
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
@@ -5268,7 +5356,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
 }
 
 CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp_work nothing = {NULL, 0};
+    const cdp__with with = {{NULL, 0}, done, user, NULL};
     cdp_request rq;
     cdp_status st;
     if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a group, a request and a place for the work");
@@ -5278,7 +5366,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
     st = cdp__request_check(g, &rq);
     if (st != CDP_OK) return st;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, nothing, done, user, out);
+    st = cdp__start_locked(g, &rq, &with, out);
     cdp__leave(g);
     return st;
 }
@@ -5400,6 +5488,7 @@ CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_
 }
 
 CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
+    cdp__with with;
     cdp_request rq;
     cdp_status st;
     if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a group, a request and a place for the work");
@@ -5409,9 +5498,10 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
     rq = *request;
     st = cdp__request_check(g, &rq);
     if (st != CDP_OK) return st;
-    if (!after.seq) after.group = NULL;
+    memset(&with, 0, sizeof with);
+    if (after.seq) with.after = after;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, after, NULL, NULL, out);
+    st = cdp__start_locked(g, &rq, &with, out);
     cdp__leave(g);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
@@ -5449,7 +5539,12 @@ CDP__CALLED cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
     cdp__pend *s = g->pends + (seq & 0xffff);
     const cdp__pend *x = g->mux->pending;
     while (x && x != s) x = x->next;
-    if (!x) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
+    if (s->kind == CDP__PEND_BATCH) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages one by one");
+    if (!x && s->kind == CDP__PEND_THEN) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
+    if (!x) { /* it has become a receive from one rank */
+        const cdp_status st = cdp__message_cancel(s->after.group, s->after.seq);
+        if (st != CDP_OK) return st;
+    }
     cdp__pend_unlist(s);
     cdp__pend_close(s, true);
     return CDP_OK;
@@ -5468,7 +5563,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     } else if (st == CDP_PENDING) {
         if (w.seq & CDP__PEND_BIT) {
             st = cdp__pend_cancel(g, w.seq);
-        } else if (cdp__exec_head(g)->rq.kind == CDP_COLL_SEND) {
+        } else if (g->lane) {
             st = cdp__message_cancel(g, w.seq);
         } else {
             cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->mux->rank);
@@ -5549,21 +5644,27 @@ CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, 
                 (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work), CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
 
+CDP__UNHURRIED_BEGIN
+
 /* Messages with one tag from one rank to another are the broadcasts of a group of these two, a lane of g. */
+CDP__CALLED uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+    uint8_t id[20];
+    cdp__put_u64(id, g->channel);
+    cdp__put_u32(id + 8, cdp__world_rank(g, from));
+    cdp__put_u32(id + 12, cdp__world_rank(g, to));
+    cdp__put_u32(id + 16, tag);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
 CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
-    uint8_t id[20];
-    uint64_t channel;
+    const uint64_t channel = cdp__message_channel(g, from, to, tag);
     cdp_group *lane;
-    cdp__put_u64(id, g->channel);
-    cdp__put_u32(id + 8, world[0]);
-    cdp__put_u32(id + 12, world[1]);
-    cdp__put_u32(id + 16, tag);
-    channel = cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
     for (lane = g->mux->groups; lane; lane = lane->next)
         if (lane->channel == channel) return lane;
     lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
     if (!lane) return NULL;
+    lane->lane = true;
     lane->parent = cdp__group_top(g);
     lane->tag = tag;
     if (lane->parent->health != CDP__HEALTHY) { /* it is born broken */
@@ -5574,53 +5675,284 @@ CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t t
     return lane;
 }
 
-CDP__CALLED cdp_status cdp__message(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, uint32_t timeout_ms, cdp_work *out) {
-    cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, 0);
-    cdp_group *lane;
-    const char *name;
-    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "a message needs a group and a place for the work");
-    rq.timeout_ms = timeout_ms;
-    name = from == g->desc.rank ? "cdp_send" : "cdp_recv";
-    if (from >= g->desc.world_size || to >= g->desc.world_size)
-        return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, from == g->desc.rank ? to : from, g->desc.world_size);
-    if (from == to) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, from);
-    cdp__enter(g);
-    lane = cdp__message_lane(g, from, to, tag);
-    cdp__leave(g);
-    return lane ? cdp__start(lane, &rq, NULL, NULL, out) : cdp__fail_nomem("a lane of messages", sizeof *lane);
+CDP__CALLED cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
+    cdp_transfer t;
+    memset(&t, 0, sizeof t);
+    t.receive = receive;
+    t.data = (void *)(uintptr_t)data;
+    t.count = count;
+    t.dtype = dtype;
+    t.peer = peer;
+    t.tag = tag;
+    return t;
 }
 
-CDP__CALLED cdp_status cdp__message_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, cdp_work *work) {
-    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, 0, work);
+/* The caller's mistakes; fills in the defaults. */
+CDP__CALLED cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
+    const char *name = t->receive ? "cdp_recv" : "cdp_send";
+    uint64_t bytes, size;
+    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "%s needs a group and a place for the work", name);
+    if (!t->dtype) t->dtype = CDP_DTYPE_F32;
+    size = cdp_dtype_size(t->dtype);
+    if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK)) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer, g->desc.world_size);
+    if (t->peer == g->desc.rank) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, t->peer);
+    if (t->peer == CDP_ANY_RANK && g->desc.world_size == 1) return cdp__fail(CDP_ERR_INVALID, "%s: there is no other rank in this group", name);
+    if (!size) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)t->dtype);
+    if (!cdp__mul_fits(t->count, size, &bytes)) return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)t->count, cdp_dtype_name(t->dtype));
+    if (bytes && !t->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name, (unsigned long long)t->count);
+    if (bytes && (uintptr_t)t->data % size) return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name, cdp_dtype_name(t->dtype));
+    return CDP_OK;
+}
+
+/* Lock held. */
+CDP__CALLED cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL};
+    cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
+    cdp_group *lane = cdp__message_lane(g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
+    cdp_status st;
+    if (!lane) return cdp__fail_nomem("a lane of messages", sizeof *lane);
+    rq.timeout_ms = t->timeout_ms;
+    st = cdp__request_check(lane, &rq);
+    if (st == CDP_OK && with.got) {
+        t->got->source = t->peer;
+        t->got->tag = t->tag;
+        t->got->dtype = t->dtype;
+    }
+    return st == CDP_OK ? cdp__start_locked(lane, &rq, &with, out) : st;
+}
+
+/* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
+
+/* The first bytes of what nobody has asked for yet, when they are a frame's header. */
+CDP__CALLED bool cdp__stream_peek(const cdp__stream *s, cdp__frame *f) {
+    uint8_t head[CDP__FRAME_BYTES];
+    uint32_t i;
+    if (s->early_used < CDP__FRAME_BYTES) return false;
+    for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
+    return cdp__frame_decode(head, f);
+}
+
+/* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock held. */
+CDP__CALLED void cdp__any_read(cdp_group *g) {
+    uint32_t p, left = 0;
+    for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        if (p == g->desc.rank) continue;
+        if (!peer->lost && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
+            if (cdp_last_error()->status != CDP_ERR_PEER_LOST) cdp__group_fail_last(g);
+            peer->lost = true;
+        }
+        if (!peer->lost && !peer->stream.left) ++left;
+    }
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__exec_listen(g);
+    g->looked = left ? g->mux->looks : 0;
+}
+
+/* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in turn that has announced one
+   which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
+CDP__CALLED uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
+    const uint32_t n = g->desc.world_size, me = g->desc.rank;
+    const cdp__orphan *o = g->mux->orphans;
+    const cdp_group *lane = g->mux->groups;
+    uint32_t best = UINT32_MAX;
+    while (o || lane) {
+        const cdp__stream *s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
+        cdp__frame x;
+        if (s && s->early_used >= CDP__FRAME_BYTES) {
+            const uint32_t p = cdp_rank_of_world(g, s->peer);
+            if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && cdp__stream_peek(s, &x) &&
+                (best == UINT32_MAX || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
+                best = p;
+                *f = x;
+            }
+        }
+        if (o) o = o->next;
+        else lane = lane->next;
+    }
+    return best;
+}
+
+CDP__CALLED void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    (void)start_ns, (void)end_ns;
+    cdp__pend_close((cdp__pend *)user, false);
+}
+
+CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
+    cdp_group *g = s->of;
+    cdp__frame f;
+    uint32_t p;
+    if (g->health != CDP__HEALTHY) {
+        cdp__pend_unlist(s);
+        return true;
+    }
+    if (g->looked != g->mux->looks) cdp__any_read(g);
+    p = cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    if (p != UINT32_MAX) {
+        const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : s->deadline_ns <= now ? 1 : (s->deadline_ns - now) / CDP__MS + 1;
+        s->want.peer = p;
+        s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
+        g->any_turn = (p + 1) % g->desc.world_size;
+        cdp__pend_unlist(s);
+        if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) cdp__group_fail_last(g);
+        return true;
+    }
+    if (now >= s->deadline_ns) {
+        g->late_ms = s->want.timeout_ms;
+        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed while waiting for a message with tag %u from any rank", g->late_ms, s->want.tag);
+        cdp__group_fail_last(g);
+    } else if (!g->looked) {
+        cdp__fail(CDP_ERR_PEER_LOST, "a message with tag %u from any rank cannot come any more: all other ranks have left", s->want.tag);
+        cdp__group_fail_last(g);
+    }
+    return g->health != CDP__HEALTHY;
+}
+
+CDP__CALLED cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, &t, out);
+    cdp__pend *s;
+    if (out) out->group = NULL, out->seq = 0;
+    if (st != CDP_OK) return st;
+    cdp__enter(g);
+    st = cdp__group_report(cdp__group_top(g));
+    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    } else if (st == CDP_OK) {
+        s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
+        if (!s) st = cdp_last_error()->status;
+        else {
+            s->of = g;
+            s->want = t;
+            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
+            s->look = cdp__any_look;
+            cdp__pend_enlist(s);
+        }
+    }
+    cdp__leave(g);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
+    const cdp_status st = cdp__message(g, t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag) {
+CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__message(g, data, count, dtype, from, to, tag, 0, &work);
+    st = cdp__message(g, t, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
 CDP_API cdp_status cdp_send(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, (void *)(uintptr_t)data, count, dtype, cdp_rank(g), to, tag);
+    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, (void *)(uintptr_t)data, count, dtype, cdp_rank(g), to, tag, work);
+    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
 }
 
 CDP_API cdp_status cdp_recv(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, data, count, dtype, from, cdp_rank(g), tag);
+    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, data, count, dtype, from, cdp_rank(g), tag, work);
+    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
 }
 
+CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
+    t.got = got;
+    return got ? cdp__message_wait(g, t) : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
+}
+
+CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
+    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
+    t.got = got;
+    return got ? cdp__message_async(g, t, work) : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
+}
+
+CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
+    cdp_status st = cdp__transfer_check(g, &t, got);
+    cdp__frame f;
+    uint32_t p;
+    if (st != CDP_OK) return st;
+    if (!g->mux->thread) (void)cdp_poll(g, 0);
+    cdp__enter(g);
+    cdp__any_read(g);
+    st = cdp__group_report(cdp__group_top(g));
+    p = st == CDP_OK ? cdp__any_find(g, from, tag, &f) : UINT32_MAX;
+    if (st == CDP_OK) st = p == UINT32_MAX || f.type != CDP__FRAME_DATA ? CDP_PENDING : CDP_OK;
+    if (st == CDP_OK) {
+        got->source = p;
+        got->tag = tag;
+        got->count = f.count;
+        got->dtype = (cdp_dtype)f.dtype;
+    }
+    cdp__leave(g);
+    return st;
+}
+
+CDP__CALLED void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    cdp__pend *s = (cdp__pend *)user;
+    (void)start_ns, (void)end_ns;
+    if (--s->left == 0) cdp__pend_close(s, false);
+}
+
+CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
+    cdp_status st = CDP_OK;
+    cdp__pend *s;
+    uint32_t i;
+    if (!g || !list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs a group, messages and a place for the work");
+    out->group = NULL;
+    out->seq = 0;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_transfer t = list[i];
+        st = t.peer == CDP_ANY_RANK ? cdp__fail(CDP_ERR_INVALID, "cdp_batch: a receive from any rank cannot be part of a batch; use cdp_recv_any_async()") : cdp__transfer_check(g, &t, out);
+    }
+    if (st != CDP_OK) return st;
+    cdp__enter(g);
+    st = cdp__group_report(cdp__group_top(g));
+    s = st == CDP_OK ? cdp__pend_open(cdp__group_top(g), CDP__PEND_BATCH, out) : NULL;
+    if (!s) st = cdp_last_error()->status;
+    else s->left = n;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_transfer t = list[i];
+        cdp_work work;
+        (void)cdp__transfer_check(g, &t, out);
+        st = cdp__message_locked(g, &t, cdp__batch_done, s, &work);
+        if (st != CDP_OK && i) cdp__group_break(g, cdp_last_error()); /* a part of it is on its way already */
+        else if (st != CDP_OK) cdp__pend_close(s, true);
+    }
+    if (st != CDP_OK) out->group = NULL, out->seq = 0;
+    cdp__leave(g);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag) {
+    cdp_transfer t[2];
+    cdp_work work;
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    t[0] = cdp__transfer_of(true, in, in_count, dtype, from, tag);
+    t[1] = cdp__transfer_of(false, out, out_count, dtype, to, tag);
+    st = cdp_batch(g, t, 2, &work);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+CDP__UNHURRIED_END
+
 #define CDP__TAG_BARRIER 0xffffffffu
+
+CDP__CALLED cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
+    cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
+    t.timeout_ms = timeout_ms;
+    return cdp__message(g, t, out);
+}
 
 /* Rank 0, when time is up: break the group with the names of those who are missing. */
 CDP__CALLED cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
@@ -5658,14 +5990,14 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     if (!works) return cdp__fail_nomem("a monitored barrier", n * (sizeof *works + 1));
     bytes = (uint8_t *)(works + n);
     if (me) {
-        st = cdp__message(g, bytes, 1, CDP_DTYPE_U8, me, 0, CDP__TAG_BARRIER, longer, &works[1]);
-        if (st == CDP_OK) st = cdp__message(g, bytes, 1, CDP_DTYPE_U8, 0, me, CDP__TAG_BARRIER, longer, &works[0]);
+        st = cdp__barrier_message(g, bytes, false, 0, longer, &works[1]);
+        if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__message(g, &bytes[p], 1, CDP_DTYPE_U8, p, 0, CDP__TAG_BARRIER, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
     for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__work_wait_until(works[p], until);
     if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__message(g, &bytes[p], 1, CDP_DTYPE_U8, 0, p, CDP__TAG_BARRIER, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
     for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp_work_wait(works[p]);
     cdp__free(g->os, works);
     return st;

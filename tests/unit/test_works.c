@@ -324,6 +324,276 @@ static void destroyed(uint32_t rank, cdp_group *w) {
 
 TEST(who_waits_for_a_destroyed_group_is_told) { run(2, 20000, destroyed); }
 
+/* ---- messages ---------------------------------------------------------------------------------------------------------- */
+
+/* Length in elements of the k-th message of a rank; what its elements are. */
+static uint64_t length_of(uint32_t rank, uint32_t k) { return k % 5 == 0 ? 0 : k % 7 == 3 ? 1250000 : 1 + (rank * 31 + k * 17) % 300; }
+static int32_t element_of(uint32_t rank, uint32_t k, uint64_t i) { return (int32_t)(rank * 100000 + k * 1000 + (uint32_t)(i % 997)); }
+
+static void expect(const int32_t *x, const cdp_message *m, uint32_t k, uint32_t tag) {
+    T_EQ(tag, m->tag);
+    T_EQ(CDP_DTYPE_I32, m->dtype);
+    T_EQ(length_of(m->source, k), m->count);
+    for (uint64_t i = 0; i < m->count; ++i)
+        if (x[i] != element_of(m->source, k, i)) {
+            test_check(false, __FILE__, __LINE__, "element %llu of message %u from rank %u is wrong", (unsigned long long)i, k, m->source);
+            return;
+        }
+}
+
+enum { MANY = 14, LARGEST = 1250000 };
+
+/* Everybody but rank 0 sends messages of many lengths; rank 0 takes them from anybody, several at once, and each rank's come in
+   the order in which that rank sent them. */
+static void from_anybody(uint32_t rank, cdp_group *w) {
+    const uint32_t n = cdp_size(w);
+    if (rank) {
+        int32_t *x = (int32_t *)malloc(LARGEST * sizeof *x);
+        for (uint32_t k = 0; k < MANY; ++k) {
+            for (uint64_t i = 0; i < length_of(rank, k); ++i) x[i] = element_of(rank, k, i);
+            OK(cdp_send(w, x, length_of(rank, k), CDP_DTYPE_I32, 0, 9));
+        }
+        free(x);
+    } else {
+        enum { AT_ONCE = 3 };
+        int32_t *x[AT_ONCE];
+        cdp_message got[AT_ONCE];
+        cdp_work work[AT_ONCE];
+        uint32_t next[RANKS_MAX] = {0}, started = 0;
+        for (uint32_t i = 0; i < AT_ONCE; ++i) x[i] = (int32_t *)malloc(LARGEST * sizeof **x);
+        for (uint32_t done = 0; done < (n - 1) * MANY && !test__now.failed_checks; ++done) {
+            for (; started < done + AT_ONCE && started < (n - 1) * MANY; ++started)
+                OK(cdp_recv_any_async(w, x[started % AT_ONCE], LARGEST, CDP_DTYPE_I32, CDP_ANY_RANK, 9, &got[started % AT_ONCE], &work[started % AT_ONCE]));
+            if (!OK(cdp_work_wait(work[done % AT_ONCE]))) break;
+            const uint32_t from = got[done % AT_ONCE].source;
+            if (T(from > 0 && from < n)) expect(x[done % AT_ONCE], &got[done % AT_ONCE], next[from]++, 9);
+        }
+        for (uint32_t i = 0; i < AT_ONCE; ++i) free(x[i]);
+        for (uint32_t r = 1; r < n; ++r) T_EQ(MANY, next[r]);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(receives_from_any_rank) { run(4, 30000, from_anybody); }
+
+/* Ranks come in turn; a receive from one rank goes before those from any; probe says what is there. */
+static void in_turn(uint32_t rank, cdp_group *w) {
+    int32_t x = (int32_t)rank, y = 0, z[4];
+    cdp_message got, seen;
+    cdp_work any;
+    if (rank) {
+        for (int32_t i = 0; i < 3; ++i) {
+            x = (int32_t)rank * 10 + i;
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 4));
+        }
+        OK(cdp_barrier(w));
+        if (rank == 2) {
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 5));
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 5));
+        }
+        if (rank == 1) OK(cdp_send(w, (int32_t[]){1, 2, 3}, 3, CDP_DTYPE_I32, 0, 6));
+    } else {
+        T_EQ(CDP_PENDING, cdp_probe(w, 1, 77, &seen));
+        OK(cdp_barrier(w)); /* all nine are on their way now */
+        for (uint32_t i = 0; i < 9; ++i) {
+            while (cdp_probe(w, i % 3 + 1, 4, &seen) == CDP_PENDING) {}
+            T_EQ(i % 3 + 1, seen.source);
+            T_EQ(1, seen.count);
+            if (i < 6) {
+                OK(cdp_recv_any(w, &y, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 4, &got));
+                T_EQ(i % 3 + 1, got.source);
+                T_EQ(got.source * 10 + i / 3, y);
+            } else {
+                OK(cdp_recv(w, &y, 1, CDP_DTYPE_I32, i % 3 + 1, 4));
+                T_EQ((i % 3 + 1) * 10 + 2, y);
+            }
+        }
+        OK(cdp_recv_any_async(w, &y, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 5, &got, &any));
+        OK(cdp_recv(w, &x, 1, CDP_DTYPE_I32, 2, 5));
+        OK(cdp_work_wait(any)); /* the one that was left, or the first where it was already claimed */
+        T_EQ(2, got.source);
+        while (cdp_probe(w, CDP_ANY_RANK, 6, &seen) == CDP_PENDING) {}
+        T(seen.source == 1 && seen.count == 3 && seen.dtype == CDP_DTYPE_I32);
+        OK(cdp_recv_any(w, z, 4, CDP_DTYPE_I32, 1, 6, &got));
+        T(got.source == 1 && got.count == 3 && z[0] == 1 && z[2] == 3);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(ranks_come_in_turn) { run(4, 20000, in_turn); }
+
+/* Those who have left are not waited for; when nobody is left, no message can come. */
+static void all_leave(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_message got;
+    cdp_work work;
+    OK(cdp_barrier(w));
+    if (rank) {
+        OK(cdp_send_async(w, &x, 1, CDP_DTYPE_I32, 0, 1, &work));
+        OK(cdp_work_wait(work));
+        if (rank == 2) test_sleep_ms(30);
+        return; /* leaves */
+    }
+    OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
+    OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
+    T_EQ(CDP_ERR_PEER_LOST, cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
+    T_TEXT("all other ranks have left", cdp_last_error()->text);
+}
+
+TEST(nobody_is_left_to_send) { run(3, 20000, all_leave); }
+
+static void nobody_sends(uint32_t rank, cdp_group *w) {
+    int32_t x;
+    cdp_message got;
+    cdp_work work;
+    if (rank == 0) {
+        OK(cdp_recv_any_async(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got, &work));
+        T_EQ(CDP_OK, cdp_work_cancel(work));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(work));
+        const uint64_t from = test_now_ns();
+        T_EQ(CDP_ERR_TIMEOUT, cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
+        T_TEXT("400 ms passed while waiting for a message with tag 3 from any rank", cdp_last_error()->text);
+        T_WITHIN(1000, test_now_ns() - from);
+        come();
+    } else {
+        await(1);
+        while (cdp_barrier(w) == CDP_OK) {}
+    }
+}
+
+TEST(nobody_sends_in_time) { run(2, 400, nobody_sends); }
+
+/* In a group of some ranks, which one of them breaks. */
+static void any_and_abort(uint32_t rank, cdp_group *w) {
+    const uint32_t all[3] = {2, 1, 0};
+    cdp_group *g;
+    int32_t x = 5;
+    cdp_message got;
+    if (!OK(cdp_group_new(w, all, 3, &g))) return;
+    if (rank == 1) {
+        OK(cdp_send(g, &x, 1, CDP_DTYPE_I32, 2, 0));
+        OK(cdp_barrier(w));
+        cdp_group_abort(g, "enough of this");
+    } else if (rank == 0) {
+        OK(cdp_recv_any(g, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 0, &got));
+        T_EQ(1, got.source);
+        OK(cdp_barrier(w));
+        const uint64_t from = test_now_ns();
+        T_EQ(CDP_ERR_ABORTED, cdp_recv_any(g, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 0, &got));
+        T_TEXT("enough of this", cdp_last_error()->text);
+        T_WITHIN(300, test_now_ns() - from);
+    } else {
+        OK(cdp_barrier(w));
+    }
+    OK(cdp_barrier(w));
+    cdp_group_destroy(g);
+}
+
+TEST(any_rank_and_a_broken_group) { run(3, 20000, any_and_abort); }
+
+static void too_long(uint32_t rank, cdp_group *w) {
+    int32_t x[9] = {0};
+    cdp_message got;
+    OK(cdp_barrier(w));
+    if (rank == 0) {
+        OK(cdp_send(w, x, 9, CDP_DTYPE_I32, 1, 2));
+    } else {
+        T_EQ(CDP_ERR_MISMATCH, cdp_recv_any(w, x, 8, CDP_DTYPE_I32, 0, 2, &got));
+        T_TEXT("9 elements, but there is room for 8 only", cdp_last_error()->text);
+    }
+    T_EQ(CDP_ERR_MISMATCH, cdp_barrier(w));
+}
+
+TEST(a_message_longer_than_the_room) { run(2, 20000, too_long); }
+
+/* Around a ring, and all with all in one batch whose order is different on every rank. */
+static void batches(uint32_t rank, cdp_group *w) {
+    enum { COUNT = 700000 };
+    const uint32_t n = cdp_size(w);
+    int32_t *out = (int32_t *)malloc(COUNT * sizeof *out), *in = (int32_t *)malloc(RANKS_MAX * COUNT * sizeof *in);
+    cdp_transfer t[2 * RANKS_MAX];
+    cdp_message got[RANKS_MAX];
+    cdp_work work;
+    uint32_t k = 0;
+    memset(t, 0, sizeof t);
+    for (int32_t i = 0; i < COUNT; ++i) out[i] = (int32_t)rank + i;
+    OK(cdp_sendrecv(w, out, COUNT, (rank + 1) % n, in, COUNT, (rank + n - 1) % n, CDP_DTYPE_I32, 0));
+    T(in[0] == (int32_t)((rank + n - 1) % n) && in[COUNT - 1] == (int32_t)((rank + n - 1) % n) + COUNT - 1);
+    for (uint32_t i = 0; i < 2 * n; ++i) {
+        const uint32_t p = (i * (rank + 1) + rank) % n;
+        bool there = p == rank;
+        for (uint32_t j = 0; j < k; ++j) there = there || (t[j].peer == p && t[j].receive == (i % 2 == rank % 2));
+        if (there) continue;
+        t[k].receive = i % 2 == rank % 2;
+        t[k].data = t[k].receive ? in + p * COUNT : out;
+        t[k].count = t[k].receive ? COUNT : 1000 + rank;
+        t[k].got = t[k].receive ? &got[p] : NULL;
+        t[k].dtype = CDP_DTYPE_I32;
+        t[k].tag = 8;
+        t[k++].peer = p;
+    }
+    for (uint32_t p = 0; p < n; ++p) /* what the pattern above left out */
+        for (uint32_t r = 0; r < 2; ++r) {
+            bool there = p == rank;
+            for (uint32_t j = 0; j < k; ++j) there = there || (t[j].peer == p && t[j].receive == (r == 1));
+            if (there) continue;
+            t[k] = (cdp_transfer){.receive = r == 1, .data = r ? in + p * COUNT : out, .count = r ? COUNT : 1000 + rank, .dtype = CDP_DTYPE_I32, .peer = p, .tag = 8, .got = r ? &got[p] : NULL};
+            ++k;
+        }
+    T_EQ(2 * (n - 1), k);
+    t[k - 1].peer = n; /* one is wrong: none is started */
+    T_EQ(CDP_ERR_INVALID, cdp_batch(w, t, k, &work));
+    for (uint32_t p = 0; p < n; ++p) {
+        bool send = false, receive = false;
+        for (uint32_t j = 0; j + 1 < k; ++j) send = send || (t[j].peer == p && !t[j].receive), receive = receive || (t[j].peer == p && t[j].receive);
+        if (p != rank && !(send && receive)) t[k - 1].peer = p;
+    }
+    for (uint32_t round = 0; round < 20; ++round) {
+        OK(cdp_batch(w, t, k, &work));
+        OK(cdp_work_wait(work));
+        for (uint32_t p = 0; p < n; ++p)
+            if (p != rank) T(got[p].source == p && got[p].count == 1000 + p && in[p * COUNT] == (int32_t)p && in[p * COUNT + 999 + p] == (int32_t)(p + 999 + p));
+    }
+    OK(cdp_barrier(w));
+    free(out);
+    free(in);
+}
+
+TEST(batches_in_any_order) { run(4, 20000, batches); }
+
+/* Nothing is allocated for a message once lanes and pool are there. */
+TEST(messages_allocate_nothing) {
+    cdp_os os = *cdp_os_default();
+    cdp_group *g[2];
+    uint64_t before = 0;
+    os.alloc = counting_alloc;
+    const cdp_hub_desc h = {.world_size = 2, .os = &os};
+    if (!OK(cdp_hub_create(&h, &hub))) return;
+    for (uint32_t r = 0; r < 2; ++r) {
+        const cdp_group_desc d = {.rank = r, .world_size = 2, .hub = hub, .os = &os, .no_thread = true};
+        if (!OK(cdp_group_create(&d, &g[r]))) return;
+    }
+    for (int32_t i = 0; i < 500; ++i) { /* polled in turn by this thread */
+        int32_t x = i, y = -1, z = -1;
+        cdp_message got = {0, 0, 0, CDP_DTYPE_DEFAULT};
+        cdp_work any, out[2], in;
+        OK(cdp_recv_any_async(g[0], &y, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got, &any));
+        OK(cdp_recv_async(g[0], &z, 1, CDP_DTYPE_I32, 1, 2, &in));
+        OK(cdp_send_async(g[1], &x, 1, CDP_DTYPE_I32, 0, 1, &out[0]));
+        OK(cdp_send_async(g[1], &x, 1, CDP_DTYPE_I32, 0, 2, &out[1]));
+        for (uint32_t k = 0; k < 100 && (cdp_work_test(any) == CDP_PENDING || cdp_work_test(in) == CDP_PENDING); ++k) (void)cdp_poll(g[1], 0);
+        OK(cdp_work_test(any));
+        OK(cdp_work_test(in));
+        OK(cdp_work_test(out[0]));
+        T(y == i && z == i && got.source == 1 && got.count == 1);
+        if (i == 1) before = allocations;
+    }
+    T_EQ(0, allocations - before);
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(hub);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
@@ -336,6 +606,14 @@ int main(int argc, char **argv) {
         {"a_function_is_cancelled_quietly", a_function_is_cancelled_quietly, 60},
         {"cancelling_an_operation_breaks_the_group", cancelling_an_operation_breaks_the_group, 60},
         {"who_waits_for_a_destroyed_group_is_told", who_waits_for_a_destroyed_group_is_told, 60},
+        {"receives_from_any_rank", receives_from_any_rank, 120},
+        {"ranks_come_in_turn", ranks_come_in_turn, 60},
+        {"nobody_is_left_to_send", nobody_is_left_to_send, 60},
+        {"nobody_sends_in_time", nobody_sends_in_time, 60},
+        {"any_rank_and_a_broken_group", any_rank_and_a_broken_group, 60},
+        {"a_message_longer_than_the_room", a_message_longer_than_the_room, 60},
+        {"batches_in_any_order", batches_in_any_order, 60},
+        {"messages_allocate_nothing", messages_allocate_nothing, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
