@@ -43,9 +43,10 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
+        works, messages                            chaining and cancelling; from one rank to another
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, drive, group, work, recorder, bucket, reducer, join, trace, hooks
+        mux, exec, hub, pending, drive, group, work, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -54,7 +55,9 @@
         combine arrays of all ranks                        cdp_allreduce, cdp_reduce_to, cdp_reduce_scatter
         copy from one rank to all, collect from all        cdp_broadcast, cdp_scatter, cdp_gather, cdp_allgather
         send every rank something else                     cdp_alltoall
-        send something to one rank                         cdp_send, cdp_recv
+        send something to one rank                         cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
+        take messages from whoever sends                   cdp_recv_any, cdp_probe
+        chain, cancel                                      cdp_work_then, cdp_start_after, cdp_work_cancel
         work with some of the ranks                        cdp_group_new, cdp_group_split
         go on computing meanwhile                          the same with _async, then cdp_work_wait
         send parts of different lengths                    cdp_start with in_counts, out_counts
@@ -525,6 +528,8 @@ typedef struct cdp_group_desc {
     uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
     const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
                                /* (default: nothing is written)                                                  */
+    uint32_t max_pending;      /* works that are not operations, such as those of cdp_work_then(), at once, at most
+                                  65535 (default: 64)                                                            */
     const cdp_os *os;          /* (default: cdp_os_default())                                                    */
     cdp_logger logger;         /* (default: warnings and errors to stderr)                                       */
 } cdp_group_desc;
@@ -675,6 +680,44 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, con
 /* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it. Not in place. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* Returns when every rank has called it. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
+CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
+/* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has not come after `timeout_ms`
+   (0: the group's) is named, all of them, by the TIMEOUT that then breaks the group. Slower than cdp_barrier(): for tests. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
+
+/* ---- >>works ---------------------------------------------------------------------------------------------------- */
+
+/* How it stands, as cdp_work_test() says it, and why, without letting anything advance and without changing cdp_last_error().
+   *out has status OK or PENDING, or the failure. INVALID: `out` is NULL. Any thread. */
+CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
+
+/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure, which is also the thread's last
+   error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is being destroyed. *next (NULL is allowed) is a work that is done
+   when `func` has returned; it fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
+   `func` is called by whoever lets communication advance: the progress thread, or a thread inside cdp_poll(), cdp_work_test() or
+   any wait or blocking operation, of any group of the same world; never inside this call. One function at a time, those of one
+   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy its group.
+   What it starts takes its place in the order of operations only then; see cdp_start_after() for a place that is certain.
+   Errors: INVALID, NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
+
+/* cdp_start(), but the operation does not begin before `after` is done: an operation of any group of the same world, or what
+   cdp_work_then() gave. It has its place in the group's order from this call on, as all ranks see it, and those behind it wait.
+   The deadline counts from this call. Where `after` fails or is cancelled, the group of this operation breaks for that cause. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
+
+/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns this rank alone ends quietly: a
+   function that was not called yet (it never is), a message of which nothing has been sent or received (the other side's meets
+   the next one; it is not lost). Any other operation is one that other ranks take part in: cancelling it breaks the group on
+   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way. */
+CDP_API cdp_status cdp_work_cancel(cdp_work work);
+
+/* ---- >>messages ------------------------------------------------------------------------------------------------- */
+
+#define CDP_ANY_RANK 0xffffffffu
+
 /* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
    tags are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
    the receiver), a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
@@ -683,13 +726,45 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, u
 CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag);
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
-/* Returns when every rank has called it. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
-CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
-/* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has not come after `timeout_ms`
-   (0: the group's) is named, all of them, by the TIMEOUT that then breaks the group. Slower than cdp_barrier(): for tests. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 
+/* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what comes from rank `from` goes to `in`. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out, uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag);
+
+/* What is known of a message. */
+typedef struct cdp_message {
+    uint32_t source, tag; /* the rank that sent it, in the group it was received in */
+    uint64_t count;       /* elements */
+    cdp_dtype dtype;
+} cdp_message;
+
+/* A message of a length that only its sender knows: up to `room` elements (a longer one is a MISMATCH, which breaks the group).
+   From rank `from`, where it is one more receive in the order of those from that rank with this tag. Or from CDP_ANY_RANK: then
+   it takes the next message with this tag that arrives from any rank and that no receive from that very rank waits for; where
+   several are there, ranks come in turn, starting after the one that was last. Messages from one rank keep their order. A rank
+   that has left, or died, is not waited for; when no other rank is left that could send: PEER_LOST, which breaks the group.
+   *got is written when it is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of the
+   desc receives from any rank are waiting already. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work);
+
+/* Is there a message from `from` (or CDP_ANY_RANK) with this tag that no receive waits for? CDP_OK: *got says which, and a
+   receive from that rank gets it; CDP_PENDING: none has come yet. Never blocks. Errors: INVALID, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_probe(cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
+
+/* One message of a batch. */
+typedef struct cdp_transfer {
+    bool receive; /* else: send */
+    void *data;
+    uint64_t count;
+    cdp_dtype dtype;     /* (default: f32) */
+    uint32_t peer, tag;  /* the other rank */
+    uint32_t timeout_ms; /* (default: the group's) */
+    cdp_message *got;    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
+} cdp_transfer;
+
+/* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
+   for another because of the order inside a batch. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 /* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
 
 /* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
@@ -2949,6 +3024,9 @@ typedef struct cdp__mux {
     cdp__made *made;
     cdp_group *groups; /* all */
     cdp_group *active; /* those with something to do */
+    struct cdp__pend *pending; /* works that are no operations, in order of registration */
+    uint64_t looks;     /* how often that list was looked through */
+    cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
     uint8_t *stage;    /* received bytes on their way into a reduction */
 
     /* who drives: at most one thread sleeps in transport.wait */
@@ -2991,6 +3069,7 @@ typedef struct cdp__peer {
     bool tell;                 /* ABORT is still to be sent */
     uint32_t told;             /* bytes of the ABORT frame already sent */
     bool waits_for_us;         /* it has said so when its deadline passed */
+    bool lost;                 /* nothing more comes over this link: receives from any rank do not count on it */
     bool heard;                /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
 } cdp__peer;
 
@@ -3005,10 +3084,36 @@ typedef struct cdp__op {
     cdp_request rq; /* defaults filled in; in_counts and out_counts say only whether there are any */
     uint64_t *offs; /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
     uint64_t parts;
-    uint64_t seq, deadline_ns, start_ns;
+    uint64_t seq;  /* of its work */
+    uint64_t wire; /* its number as other ranks count it: cancelled messages have none */
+    uint64_t deadline_ns, start_ns;
+    cdp_work after; /* it does not begin before this is done */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
     void *user;
+    cdp_message *got; /* a receive of up to `count` elements: where to say how many came */
 } cdp__op;
+
+/* A work that is no operation of the queue. Its place is used again; `use` says which work of it is meant. */
+typedef enum cdp__pend_kind { CDP__PEND_FREE = 0, CDP__PEND_THEN, CDP__PEND_ANY, CDP__PEND_BATCH } cdp__pend_kind;
+
+typedef struct cdp__pend {
+    struct cdp__pend *next; /* in mux->pending */
+    cdp_group *owner;
+    cdp__pend_kind kind;
+    uint64_t use;
+    uint64_t cancelled;   /* bit i: use number `use - 1 - i` ended so */
+    cdp_work after;       /* THEN: what it waits for. ANY: the receive that it has become */
+    cdp_status (*func)(void *user, cdp_status status);
+    void *user;
+    uint32_t left;        /* BATCH: messages that are not done yet */
+    cdp_group *of;        /* ANY: whose ranks are meant */
+    cdp_transfer want;
+    uint64_t deadline_ns;
+    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
+} cdp__pend;
+
+#define CDP__PEND_BIT (1ull << 63) /* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
+#define CDP__CANCELS 16u           /* cancelled messages of a lane that are remembered */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -3026,7 +3131,10 @@ struct cdp_group {
     cdp_group *next_active;
     bool active;         /* in mux->active */
     cdp_group *parent;   /* of a lane: they fail together */
+    bool lane;           /* of messages */
     uint32_t tag;        /* of a lane of messages */
+    uint32_t any_turn;   /* the rank that a receive from any rank looks at first */
+    uint64_t looked;     /* mux->looks, when links were last read for such receives */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
@@ -3034,6 +3142,12 @@ struct cdp_group {
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* that were made on it */
+    uint64_t wired;             /* messages, without the cancelled ones */
+    uint64_t cancelled[CDP__CANCELS];
+    uint32_t cancel_count;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    cdp__pend *pends;           /* desc.max_pending, made with the first one */
+    uint32_t pend_at;           /* where to look for a free one: the one that was free longest */
     uint64_t soonest_ns;        /* the earliest deadline in the queue */
 
     /* the running operation */
@@ -3579,6 +3693,8 @@ CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame 
     if (cdp__frame_same_call(&g->call, theirs))
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with other counts, other settings (small_bytes, piece_bytes) or another version", other,
                        theirs->bytes, theirs->round + 1);
+    else if (g->running && cdp__exec_head(g)->got && theirs->kind == CDP_COLL_SEND && theirs->dtype == g->call.dtype && theirs->count > g->call.count)
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "the message of rank %u has %llu elements, but there is room for %llu only; ask cdp_probe() before", other, (unsigned long long)theirs->count, (unsigned long long)g->call.count);
     else
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here, other, there);
     cdp__group_fail_last(g);
@@ -3712,6 +3828,20 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     return r;
 }
 
+CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const cdp__frame *f) {
+    return cdp__frame_same_call(&g->call, f) && f->round == g->round && f->bytes <= m->bytes - m->moved && (f->bytes == 0) == (m->bytes == 0);
+}
+
+/* A receive of up to so many elements learns how many there are. */
+CDP__CALLED bool cdp__exec_accept(cdp_group *g, cdp__move *m, const cdp__frame *f) {
+    cdp__op *op = cdp__exec_head(g);
+    if (!op->got || m->moved || f->count > op->rq.count) return false;
+    op->rq.count = g->shape.count = g->call.count = m->step.len = f->count;
+    cdp__past_at(g, op->wire)->call = g->call;
+    m->bytes = f->count * g->elem;
+    return true;
+}
+
 CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__peer *peer = &g->peers[p];
@@ -3721,7 +3851,7 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
         const int got = cdp__exec_recv_head(g, p, &f);
         if (got <= 0) return got;
         if (f.type == CDP__FRAME_ABORT) return 1;
-        if (!cdp__frame_same_call(&g->call, &f) || f.round != g->round || f.bytes > m->bytes - m->moved || (f.bytes == 0) != (m->bytes == 0)) {
+        if (!cdp__exec_fits(g, m, &f) && !(cdp__exec_accept(g, m, &f) && cdp__exec_fits(g, m, &f))) {
             cdp__exec_mismatch(g, p, &f);
             return 1;
         }
@@ -3821,7 +3951,7 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
     f.dtype = (uint8_t)rq->dtype;
     f.op = (uint8_t)rq->op;
     f.algo = (uint8_t)cdp__select(&g->mux->choosing, rq->kind, cdp__op_bytes(g, op), g->desc.world_size);
-    f.seq = op->seq;
+    f.seq = op->wire;
     f.count = op->parts ? 0 : rq->count;
     f.parts = op->parts;
     f.root = rq->kind == CDP_COLL_SEND ? g->tag : rq->root;
@@ -3844,7 +3974,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
     g->call = cdp__op_frame(g, op);
-    past = cdp__past_at(g, op->seq);
+    past = cdp__past_at(g, op->wire);
     memset(past, 0, sizeof *past);
     past->call = g->call;
     g->algo = cdp__algo_at(g->call.algo);
@@ -3873,18 +4003,25 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     t->blocked(t->self, &where);
 }
 
+/* An operation has left the queue: what is not in it any more is done, or was cancelled. */
+CDP__PRIVATE void cdp__exec_count(cdp_group *g) {
+    uint32_t i;
+    g->completed = g->queue_used ? cdp__exec_head(g)->seq - 1 : g->issued;
+    g->soonest_ns = CDP__NEVER;
+    g->listen_ns = 0;
+    for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+}
+
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     const cdp__op op = *cdp__exec_head(g);
     const uint64_t now = g->os->now_ns(g->os->user);
-    uint32_t i;
     cdp__exec_say_blocked(g, -1);
     g->running = false;
-    g->completed = op.seq;
-    cdp__past_at(g, op.seq)->end_ns = now;
+    cdp__past_at(g, op.wire)->end_ns = now;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
-    g->soonest_ns = CDP__NEVER;
-    for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    cdp__exec_count(g);
+    if (op.got) op.got->count = op.rq.count;
     if (op.done) op.done(op.user, op.start_ns, now);
     if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
 }
@@ -4018,6 +4155,45 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     return more;
 }
 
+/* A work that is no operation. One that was not done when its group failed has failed, too. */
+CDP__CALLED cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+    const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
+    const cdp__pend *s = g->pends + index;
+    if (!g->pends || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    return s->use - use <= 64 && s->cancelled >> (s->use - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
+}
+
+/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being passed on, the memory of the
+   operation is still in use: not yet failed. */
+CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
+    uint32_t i;
+    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
+    for (i = 0; i < g->cancel_count && i < CDP__CANCELS; ++i)
+        if (g->cancelled[i] == seq) return CDP_ERR_ABORTED;
+    if (g->completed >= seq) return CDP_OK;
+    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+}
+
+/* The first operation waits for a work of this or another group. True when it may begin. */
+CDP__CALLED bool cdp__exec_gate(cdp_group *g, uint64_t now) {
+    cdp__op *op = cdp__exec_head(g);
+    const cdp_status st = cdp__work_look(op->after.group, op->after.seq);
+    if (st == CDP_OK) {
+        op->after.group = NULL;
+    } else if (st != CDP_PENDING) {
+        const cdp_group *other = op->after.group;
+        if (other->health == CDP__FAILED) cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s", other->error.text);
+        else cdp__fail(st, "what it was to start after was cancelled");
+        cdp__group_fail_last(g);
+    } else if (now >= g->soonest_ns) {
+        cdp__exec_fail_timeout(g, now);
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
+        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+        (void)cdp__exec_listen(g);
+    }
+    return st == CDP_OK;
+}
+
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     const uint64_t now = g->os->now_ns(g->os->user);
@@ -4027,6 +4203,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED) return cdp__exec_telling(g, now) ? CDP__BLOCKED : CDP__IDLE;
     if (!g->queue_used) return CDP__IDLE;
+    if (!g->running && cdp__exec_head(g)->after.group && !cdp__exec_gate(g, now)) return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
     if (!g->running) cdp__exec_begin(g);
     if (g->abort_from >= 0) cdp__exec_read_abort(g);
     if (g->health != CDP__HEALTHY || cdp__exec_move(g)) return CDP__MOVED;
@@ -4043,6 +4220,7 @@ CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
+    if (!g->running && g->channel != CDP__WORLD_CHANNEL) return cdp__min(g->soonest_ns, g->listen_ns);
     return g->running ? cdp__min(g->soonest_ns, cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
 }
 
@@ -4289,6 +4467,162 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     return CDP_OK;
 }
 
+CDP__UNHURRIED_BEGIN
+
+/* ---- >>pending: works that are no operations ------------------------------------------------------------------------------------- */
+
+/* Such a work is a place in a pool of its group, and the number of times that this place had been used before; so it stays a plain
+   value, and nothing is allocated after the pool. Those that wait for something stand in one list per mux, which is looked
+   through by whoever drives. */
+
+/* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it waits for may need it. */
+CDP__CALLED bool *cdp__inside(void) {
+    static CDP__THREAD_LOCAL bool inside;
+    return &inside;
+}
+
+CDP__CALLED cdp_status cdp__must_not_wait(void) {
+    return *cdp__inside() ? cdp__fail(CDP_ERR_STATE, "a function given to cdp_work_then() must not wait; start an operation and return, or chain another function") : CDP_OK;
+}
+
+/* A free place of the group's pool, the one that was free longest; NULL: the reason is this thread's last error. Lock held. */
+CDP__CALLED cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
+    const uint32_t room = g->desc.max_pending;
+    cdp__pend *s;
+    uint32_t i;
+    if (!g->pends) g->pends = (cdp__pend *)cdp__alloc_zero(g->os, room * sizeof *s);
+    if (!g->pends) {
+        (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
+        return NULL;
+    }
+    for (i = 0; i < room && g->pends[(g->pend_at + i) % room].kind; ++i) {}
+    if (i == room) {
+        (void)cdp__fail(CDP_ERR_STATE, "all %u places for works that are no operations are taken; wait for some of them, or set max_pending in the desc of the group", room);
+        return NULL;
+    }
+    g->pend_at = (g->pend_at + i) % room;
+    s = &g->pends[g->pend_at];
+    s->kind = kind;
+    s->owner = g;
+    s->next = NULL;
+    s->look = NULL;
+    s->of = NULL;
+    s->deadline_ns = CDP__NEVER;
+    memset(&s->after, 0, sizeof s->after);
+    out->group = g;
+    out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
+    g->pend_at = (g->pend_at + 1) % room;
+    return s;
+}
+
+CDP__CALLED void cdp__pend_enlist(cdp__pend *s) {
+    cdp__pend **at = &s->owner->mux->pending;
+    while (*at) at = &(*at)->next;
+    *at = s;
+}
+
+CDP__CALLED void cdp__pend_unlist(cdp__pend *s) {
+    cdp__pend **at = &s->owner->mux->pending;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+}
+
+/* Its work has ended, well or by being cancelled. */
+CDP__CALLED void cdp__pend_close(cdp__pend *s, bool cancelled) {
+    s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
+    s->kind = CDP__PEND_FREE;
+    ++s->use;
+}
+
+/* Others may wait for what has just changed. */
+CDP__CALLED void cdp__mux_tell(cdp__mux *m) {
+    if (m->cond) m->os->cond_broadcast(m->os->user, m->cond);
+    if (m->sleeping) m->transport.wake(m->transport.self);
+}
+
+/* Call the function of a work that has ended as `st`, without the lock. An error of its own breaks the group. */
+CDP__CALLED void cdp__pend_call(cdp__pend *s, cdp_status st) {
+    cdp_group *g = s->owner;
+    cdp__mux *m = g->mux;
+    cdp_group *outer = m->calling; /* a function may destroy another group */
+    const bool inside = *cdp__inside();
+    cdp_status answer;
+    cdp__pend_unlist(s);
+    m->calling = g;
+    cdp_lock_release(&m->lock);
+    *cdp__inside() = true;
+    answer = s->func(s->user, st);
+    *cdp__inside() = inside;
+    cdp_lock_acquire(&m->lock);
+    m->calling = outer;
+    if (st == CDP_OK && answer < CDP_OK) {
+        const bool first = g->health == CDP__HEALTHY;
+        if (cdp_last_error()->status != answer) cdp__fail(answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
+        cdp__group_fail_last(g);
+        if (first) cdp__group_spread(g, &g->error);
+    } else if (g->health != CDP__FAILED || st == CDP_OK) {
+        cdp__pend_close(s, st != CDP_OK);
+    }
+    cdp__mux_tell(m);
+}
+
+/* Why a work has failed, as this thread's last error. */
+CDP__CALLED cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
+    if (g->health == CDP__FAILED && g->error.status == st) *cdp__error_slot() = g->error;
+    else (void)cdp__fail(st, "this work was cancelled on this rank");
+    return st;
+}
+
+/* What waits for others, in the order of the calls; functions one at a time. */
+CDP__CALLED cdp__progress cdp__pends_poll(cdp__mux *m) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    cdp__pend *s;
+    ++m->looks;
+    for (s = m->pending; s; s = s->next) {
+        cdp_status st;
+        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may be another now */
+        st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq) : CDP_PENDING;
+        if (st == CDP_PENDING) continue;
+        if (st != CDP_OK) (void)cdp__work_explain(s->after.group, st);
+        cdp__pend_call(s, st);
+        return CDP__MOVED;
+    }
+    return CDP__IDLE;
+}
+
+CDP__CALLED uint64_t cdp__pends_deadline(const cdp__mux *m) {
+    const cdp__pend *s;
+    uint64_t at = CDP__NEVER;
+    for (s = m->pending; s; s = s->next) at = cdp__min(at, s->deadline_ns);
+    return at;
+}
+
+/* The group is being destroyed: what waits there is called a last time, and what other groups were to start afterwards fails. */
+CDP__CALLED void cdp__pends_drop(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    cdp__pend *s;
+    cdp_group *x;
+    uint32_t i;
+    for (s = m->pending; s; s = s ? s->next : m->pending) {
+        if (s->owner != g && s->of != g) continue;
+        if (s->kind == CDP__PEND_THEN) cdp__pend_call(s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
+        else cdp__pend_unlist(s);
+        s = NULL;
+    }
+    for (x = m->groups; x; x = x->next)
+        for (i = 0; i < x->queue_used; ++i) {
+            cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
+            if (!after->group || cdp__group_top(after->group) != g) continue;
+            if (x != g && x->parent != g && cdp__work_look(after->group, after->seq) != CDP_OK) {
+                cdp__fail(CDP_ERR_STATE, "the group of the work that it was to start after was destroyed");
+                cdp__group_fail_last(x);
+            }
+            after->group = NULL;
+        }
+}
+
+CDP__UNHURRIED_END
+
 /* ---- >>drive: who lets communication advance ---------------------------------------------------------------------------------- */
 
 /* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so that a synchronous
@@ -4316,6 +4650,9 @@ CDP__CALLED void cdp__enter(cdp_group *g) {
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) { cdp_lock_release(&g->mux->lock); }
 
+/* Is there anything to let advance? */
+CDP__PRIVATE bool cdp__mux_busy(const cdp__mux *m) { return m->active || m->pending; }
+
 /* One look at every group that has something to do. */
 CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
     cdp__progress most = CDP__IDLE;
@@ -4336,6 +4673,10 @@ CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
             at = &g->next_active;
         }
     }
+    if (m->pending) {
+        const cdp__progress p = cdp__pends_poll(m);
+        if (p > most) most = p;
+    }
     return most;
 }
 
@@ -4345,7 +4686,7 @@ CDP__PRIVATE void cdp__drive_poll(cdp__mux *m) {
 
 CDP__PRIVATE uint64_t cdp__mux_deadline(const cdp__mux *m) {
     const cdp_group *g;
-    uint64_t at = CDP__NEVER;
+    uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active) at = cdp__min(at, cdp__exec_deadline(g));
     return at;
 }
@@ -4396,7 +4737,7 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
     for (;;) {
         const uint64_t before = g->completed;
         cdp__drive_poll(m);
-        if (g->completed >= seq || (g->health == CDP__FAILED && g->settle_ns == CDP__NEVER)) break;
+        if (cdp__work_look(g, seq) != CDP_PENDING) break;
         if (m->os->now_ns(m->os->user) >= deadline_ns) break;
         if (g->completed != before || !spin_until) spin_until = m->os->now_ns(m->os->user) + g->desc.spin_us * 1000ull;
         if (cdp__drive_spin(m, &g->desc, spin_until)) {
@@ -4410,7 +4751,7 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
     if (m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* one of them drives now */
-    else if (m->thread && m->active) m->os->cond_broadcast(m->os->user, m->park);
+    else if (m->thread && cdp__mux_busy(m)) m->os->cond_broadcast(m->os->user, m->park);
 }
 
 CDP__PRIVATE void cdp__drive_thread(void *arg) {
@@ -4419,7 +4760,7 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        if (m->callers || m->sleeping || (!m->active && seen != m->drives)) { /* stand by */
+        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives)) { /* stand by */
             seen = m->drives;
             os->cond_wait(os->user, m->park, m->lock.mutex, os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__mux_poll(m) == CDP__MOVED) {
@@ -4451,6 +4792,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 256 * 1024), 1u << 30);
     d.spin_us = cdp__def(d.spin_us, 20);
+    d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.choices = NULL;
     d.choice_count = 0;
@@ -4559,9 +4901,33 @@ CDP__CALLED void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->past);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
+    cdp__free(os, g->pends);
     cdp__free(os, g->tmp);
     cdp__free(os, g->world);
     cdp__free(os, g);
+}
+
+/* Threads that still wait for operations of the group leave with an error, and its functions have their last call. Lock held. */
+CDP__CALLED void cdp__group_dismiss(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    cdp_group *x;
+    uint32_t waiting;
+    while (m->calling == g) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    cdp__pends_drop(g);
+    for (;;) {
+        for (waiting = 0, x = m->groups; x; x = x->next) {
+            if ((x != g && x->parent != g) || !x->waiters) continue;
+            waiting += x->waiters;
+            if (x->health == CDP__FAILED && x->settle_ns == CDP__NEVER) continue;
+            cdp__fail(CDP_ERR_STATE, "rank %u/%u: the group was destroyed while this thread was waiting for one of its operations", g->desc.rank, g->desc.world_size);
+            x->error = *cdp_last_error();
+            x->health = CDP__FAILED;
+            x->settle_ns = CDP__NEVER;
+        }
+        if (!waiting) return;
+        cdp__mux_tell(m);
+        m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    }
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
@@ -4571,7 +4937,13 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (!g) return;
     m = g->mux;
     cdp__enter(g);
-    if (g->health != CDP__HEALTHY) cdp__drive_until(g, UINT64_MAX, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
+    if (m->calling == g && *cdp__inside()) {
+        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy its own group; nothing was done");
+        cdp__leave(g);
+        return;
+    }
+    cdp__group_dismiss(g);
+    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER) cdp__drive_until(g, UINT64_MAX, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
     for (x = m->groups; x; x = next) {
         next = x->next;
         if (x->parent != g) continue;
@@ -4821,9 +5193,9 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__enter(g);
     for (;;) {
         const bool late = m->os->now_ns(m->os->user) >= until;
-        if (!m->sleeping) cdp__mux_wait(m, &m->lock, late || !m->active ? 0 : cdp__min(until, cdp__mux_deadline(m))); /* also when nothing is in flight: there may be news */
+        if (!m->sleeping) cdp__mux_wait(m, &m->lock, late || !cdp__mux_busy(m) ? 0 : cdp__min(until, cdp__mux_deadline(m))); /* also when nothing is in flight: there may be news */
         cdp__drive_poll(m);
-        if (late || !m->active || g->health == CDP__FAILED) break;
+        if (late || !cdp__mux_busy(m) || g->health == CDP__FAILED) break;
     }
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -4879,7 +5251,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     const cdp_coll_kind k = rq->kind;
     const bool parts_in = k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
     const bool parts_out = k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || (k == CDP_COLL_SEND && !g->parent)) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || (k == CDP_COLL_SEND && !g->lane)) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
@@ -4948,8 +5320,16 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     return true;
 }
 
+/* What an operation may have beside its request. */
+typedef struct cdp__with {
+    cdp_work after;
+    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
+    void *user;
+    cdp_message *got;
+} cdp__with;
+
 /* Lock held. The caller's thread makes the first move, so that the first bytes leave before this returns. */
-CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
     uint32_t i;
@@ -4960,10 +5340,13 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, v
     if (!cdp__op_parts(g, op)) return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
     ++g->queue_used;
     op->seq = ++g->issued;
+    op->wire = ++g->wired;
+    op->after = with->after;
     op->deadline_ns = cdp__deadline(g->os, rq->timeout_ms);
     op->start_ns = 0;
-    op->done = done;
-    op->user = user;
+    op->done = with->done;
+    op->user = with->user;
+    op->got = with->got;
     out->group = g;
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
@@ -4973,6 +5356,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, v
 }
 
 CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, done, user, NULL};
     cdp_request rq;
     cdp_status st;
     if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a group, a request and a place for the work");
@@ -4982,7 +5366,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
     st = cdp__request_check(g, &rq);
     if (st != CDP_OK) return st;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, done, user, out);
+    st = cdp__start_locked(g, &rq, &with, out);
     cdp__leave(g);
     return st;
 }
@@ -4992,7 +5376,7 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     cdp__mux *m = g->mux;
     if (!m->thread) return;
     cdp__enter(g);
-    if (g->queue_used && !m->callers) {
+    if (cdp__mux_busy(m) && !m->callers) {
         if (m->sleeping) m->transport.wake(m->transport.self); /* it sleeps on what it knew before */
         else m->os->cond_broadcast(m->os->user, m->park);
     }
@@ -5020,23 +5404,32 @@ CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint
     return st;
 }
 
-/* Lock held. While a failure is being passed on, the operation's memory is still in use. */
+/* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
-    if (w.group->completed >= w.seq) return CDP_OK;
-    return w.group->health == CDP__FAILED && w.group->settle_ns == CDP__NEVER ? cdp__group_report(w.group) : CDP_PENDING;
+    const cdp_status st = cdp__work_look(w.group, w.seq);
+    return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
+    cdp__mux *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
+    m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING) {
+        st = cdp__must_not_wait();
+        if (st != CDP_OK) {
+            cdp__leave(g);
+            return st;
+        }
+        ++g->waiters;
         cdp__drive_until(g, w.seq, deadline_ns);
         st = cdp__work_state(w);
+        --g->waiters; /* who destroys the group waits for this: nothing of it is touched afterwards */
     }
-    cdp__leave(g);
+    cdp_lock_release(&m->lock);
     return st;
 }
 
@@ -5058,6 +5451,133 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     return st;
 }
 
+CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
+    const cdp_error before = *cdp_last_error();
+    cdp_status st = CDP_OK;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
+    if (w.group && w.seq) {
+        cdp__enter(w.group);
+        st = cdp__work_state(w);
+        cdp__leave(w.group);
+    }
+    if (st < CDP_OK) *out = *cdp_last_error();
+    else cdp__error_clear(out, st, "");
+    *cdp__error_slot() = before;
+    return st;
+}
+
+CDP__UNHURRIED_BEGIN
+
+CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
+    cdp_work none;
+    cdp__pend *s;
+    if (next) next->group = NULL, next->seq = 0;
+    if (!w.group || !w.seq || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    cdp__enter(w.group);
+    s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
+    if (s) {
+        s->after = w;
+        s->func = func;
+        s->user = user;
+        cdp__pend_enlist(s);
+    }
+    cdp__leave(w.group);
+    if (!s) return cdp_last_error()->status;
+    cdp__hand_over(w.group);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
+    cdp__with with;
+    cdp_request rq;
+    cdp_status st;
+    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a group, a request and a place for the work");
+    out->group = NULL;
+    out->seq = 0;
+    if (after.group && after.group->mux != g->mux) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after: the work belongs to another world; wait for it instead");
+    rq = *request;
+    st = cdp__request_check(g, &rq);
+    if (st != CDP_OK) return st;
+    memset(&with, 0, sizeof with);
+    if (after.seq) with.after = after;
+    cdp__enter(g);
+    st = cdp__start_locked(g, &rq, &with, out);
+    cdp__leave(g);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+/* Take a message out of its lane's queue when none of it has been sent or received. The messages behind it move up. Lock held. */
+CDP__CALLED cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
+    cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
+    const cdp__trunk *w = &lane->mux->trunks[peer->stream.peer];
+    uint32_t i = 0;
+    while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq) ++i;
+    if (i == lane->queue_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
+    if (i == 0 && lane->running) {
+        const bool out = peer->tx_left && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream);
+        if (out || lane->moves[0].moved || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
+        peer->tx_head_left = 0;
+        peer->tx_left = 0;
+        lane->running = false;
+        lane->move_count = 0;
+    }
+    if (i == 0) lane->queue_at = (lane->queue_at + 1) % lane->queue_room;
+    for (; i > 0 && i + 1 < lane->queue_used; ++i) lane->queue[(lane->queue_at + i) % lane->queue_room] = lane->queue[(lane->queue_at + i + 1) % lane->queue_room];
+    --lane->queue_used;
+    --lane->wired;
+    for (i = 0; i < lane->queue_used; ++i) {
+        cdp__op *op = &lane->queue[(lane->queue_at + i) % lane->queue_room];
+        if (op->seq > seq) --op->wire;
+    }
+    lane->cancelled[lane->cancel_count++ % CDP__CANCELS] = seq;
+    cdp__exec_count(lane);
+    return CDP_OK;
+}
+
+CDP__CALLED cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
+    cdp__pend *s = g->pends + (seq & 0xffff);
+    const cdp__pend *x = g->mux->pending;
+    while (x && x != s) x = x->next;
+    if (s->kind == CDP__PEND_BATCH) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages one by one");
+    if (!x && s->kind == CDP__PEND_THEN) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
+    if (!x) { /* it has become a receive from one rank */
+        const cdp_status st = cdp__message_cancel(s->after.group, s->after.seq);
+        if (st != CDP_OK) return st;
+    }
+    cdp__pend_unlist(s);
+    cdp__pend_close(s, true);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_work_cancel(cdp_work w) {
+    cdp_group *g = w.group;
+    cdp_status st;
+    if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    if (st == CDP_OK) {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it is done already");
+    } else if (st == CDP_PENDING && g->health != CDP__HEALTHY) {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: its group is failing; wait for it");
+    } else if (st == CDP_PENDING) {
+        if (w.seq & CDP__PEND_BIT) {
+            st = cdp__pend_cancel(g, w.seq);
+        } else if (g->lane) {
+            st = cdp__message_cancel(g, w.seq);
+        } else {
+            cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->mux->rank);
+            cdp__group_break(g, cdp_last_error());
+            st = CDP_OK;
+        }
+        cdp__mux_tell(g->mux);
+    }
+    cdp__leave(g);
+    return st;
+}
+
+CDP__UNHURRIED_END
+
 CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
     cdp_request rq;
     memset(&rq, 0, sizeof rq);
@@ -5073,7 +5593,9 @@ CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void
 
 CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp_work w;
-    const cdp_status st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
     return st == CDP_OK ? cdp_work_wait(w) : st;
 }
 
@@ -5122,21 +5644,27 @@ CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, 
                 (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work), CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
 
+CDP__UNHURRIED_BEGIN
+
 /* Messages with one tag from one rank to another are the broadcasts of a group of these two, a lane of g. */
+CDP__CALLED uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+    uint8_t id[20];
+    cdp__put_u64(id, g->channel);
+    cdp__put_u32(id + 8, cdp__world_rank(g, from));
+    cdp__put_u32(id + 12, cdp__world_rank(g, to));
+    cdp__put_u32(id + 16, tag);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
 CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
-    uint8_t id[20];
-    uint64_t channel;
+    const uint64_t channel = cdp__message_channel(g, from, to, tag);
     cdp_group *lane;
-    cdp__put_u64(id, g->channel);
-    cdp__put_u32(id + 8, world[0]);
-    cdp__put_u32(id + 12, world[1]);
-    cdp__put_u32(id + 16, tag);
-    channel = cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
     for (lane = g->mux->groups; lane; lane = lane->next)
         if (lane->channel == channel) return lane;
     lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
     if (!lane) return NULL;
+    lane->lane = true;
     lane->parent = cdp__group_top(g);
     lane->tag = tag;
     if (lane->parent->health != CDP__HEALTHY) { /* it is born broken */
@@ -5147,51 +5675,284 @@ CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t t
     return lane;
 }
 
-CDP__CALLED cdp_status cdp__message(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, uint32_t timeout_ms, cdp_work *out) {
-    cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, 0);
-    cdp_group *lane;
-    const char *name;
-    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "a message needs a group and a place for the work");
-    rq.timeout_ms = timeout_ms;
-    name = from == g->desc.rank ? "cdp_send" : "cdp_recv";
-    if (from >= g->desc.world_size || to >= g->desc.world_size)
-        return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, from == g->desc.rank ? to : from, g->desc.world_size);
-    if (from == to) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, from);
-    cdp__enter(g);
-    lane = cdp__message_lane(g, from, to, tag);
-    cdp__leave(g);
-    return lane ? cdp__start(lane, &rq, NULL, NULL, out) : cdp__fail_nomem("a lane of messages", sizeof *lane);
+CDP__CALLED cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
+    cdp_transfer t;
+    memset(&t, 0, sizeof t);
+    t.receive = receive;
+    t.data = (void *)(uintptr_t)data;
+    t.count = count;
+    t.dtype = dtype;
+    t.peer = peer;
+    t.tag = tag;
+    return t;
 }
 
-CDP__CALLED cdp_status cdp__message_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag, cdp_work *work) {
-    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, 0, work);
+/* The caller's mistakes; fills in the defaults. */
+CDP__CALLED cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
+    const char *name = t->receive ? "cdp_recv" : "cdp_send";
+    uint64_t bytes, size;
+    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "%s needs a group and a place for the work", name);
+    if (!t->dtype) t->dtype = CDP_DTYPE_F32;
+    size = cdp_dtype_size(t->dtype);
+    if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK)) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer, g->desc.world_size);
+    if (t->peer == g->desc.rank) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, t->peer);
+    if (t->peer == CDP_ANY_RANK && g->desc.world_size == 1) return cdp__fail(CDP_ERR_INVALID, "%s: there is no other rank in this group", name);
+    if (!size) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)t->dtype);
+    if (!cdp__mul_fits(t->count, size, &bytes)) return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)t->count, cdp_dtype_name(t->dtype));
+    if (bytes && !t->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name, (unsigned long long)t->count);
+    if (bytes && (uintptr_t)t->data % size) return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name, cdp_dtype_name(t->dtype));
+    return CDP_OK;
+}
+
+/* Lock held. */
+CDP__CALLED cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL};
+    cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
+    cdp_group *lane = cdp__message_lane(g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
+    cdp_status st;
+    if (!lane) return cdp__fail_nomem("a lane of messages", sizeof *lane);
+    rq.timeout_ms = t->timeout_ms;
+    st = cdp__request_check(lane, &rq);
+    if (st == CDP_OK && with.got) {
+        t->got->source = t->peer;
+        t->got->tag = t->tag;
+        t->got->dtype = t->dtype;
+    }
+    return st == CDP_OK ? cdp__start_locked(lane, &rq, &with, out) : st;
+}
+
+/* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
+
+/* The first bytes of what nobody has asked for yet, when they are a frame's header. */
+CDP__CALLED bool cdp__stream_peek(const cdp__stream *s, cdp__frame *f) {
+    uint8_t head[CDP__FRAME_BYTES];
+    uint32_t i;
+    if (s->early_used < CDP__FRAME_BYTES) return false;
+    for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
+    return cdp__frame_decode(head, f);
+}
+
+/* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock held. */
+CDP__CALLED void cdp__any_read(cdp_group *g) {
+    uint32_t p, left = 0;
+    for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        if (p == g->desc.rank) continue;
+        if (!peer->lost && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
+            if (cdp_last_error()->status != CDP_ERR_PEER_LOST) cdp__group_fail_last(g);
+            peer->lost = true;
+        }
+        if (!peer->lost && !peer->stream.left) ++left;
+    }
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__exec_listen(g);
+    g->looked = left ? g->mux->looks : 0;
+}
+
+/* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in turn that has announced one
+   which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
+CDP__CALLED uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
+    const uint32_t n = g->desc.world_size, me = g->desc.rank;
+    const cdp__orphan *o = g->mux->orphans;
+    const cdp_group *lane = g->mux->groups;
+    uint32_t best = UINT32_MAX;
+    while (o || lane) {
+        const cdp__stream *s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
+        cdp__frame x;
+        if (s && s->early_used >= CDP__FRAME_BYTES) {
+            const uint32_t p = cdp_rank_of_world(g, s->peer);
+            if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && cdp__stream_peek(s, &x) &&
+                (best == UINT32_MAX || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
+                best = p;
+                *f = x;
+            }
+        }
+        if (o) o = o->next;
+        else lane = lane->next;
+    }
+    return best;
+}
+
+CDP__CALLED void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    (void)start_ns, (void)end_ns;
+    cdp__pend_close((cdp__pend *)user, false);
+}
+
+CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
+    cdp_group *g = s->of;
+    cdp__frame f;
+    uint32_t p;
+    if (g->health != CDP__HEALTHY) {
+        cdp__pend_unlist(s);
+        return true;
+    }
+    if (g->looked != g->mux->looks) cdp__any_read(g);
+    p = cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    if (p != UINT32_MAX) {
+        const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : s->deadline_ns <= now ? 1 : (s->deadline_ns - now) / CDP__MS + 1;
+        s->want.peer = p;
+        s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
+        g->any_turn = (p + 1) % g->desc.world_size;
+        cdp__pend_unlist(s);
+        if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) cdp__group_fail_last(g);
+        return true;
+    }
+    if (now >= s->deadline_ns) {
+        g->late_ms = s->want.timeout_ms;
+        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed while waiting for a message with tag %u from any rank", g->late_ms, s->want.tag);
+        cdp__group_fail_last(g);
+    } else if (!g->looked) {
+        cdp__fail(CDP_ERR_PEER_LOST, "a message with tag %u from any rank cannot come any more: all other ranks have left", s->want.tag);
+        cdp__group_fail_last(g);
+    }
+    return g->health != CDP__HEALTHY;
+}
+
+CDP__CALLED cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, &t, out);
+    cdp__pend *s;
+    if (out) out->group = NULL, out->seq = 0;
+    if (st != CDP_OK) return st;
+    cdp__enter(g);
+    st = cdp__group_report(cdp__group_top(g));
+    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    } else if (st == CDP_OK) {
+        s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
+        if (!s) st = cdp_last_error()->status;
+        else {
+            s->of = g;
+            s->want = t;
+            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
+            s->look = cdp__any_look;
+            cdp__pend_enlist(s);
+        }
+    }
+    cdp__leave(g);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
+    const cdp_status st = cdp__message(g, t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t to, uint32_t tag) {
+CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
     cdp_work work;
-    const cdp_status st = cdp__message(g, data, count, dtype, from, to, tag, 0, &work);
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    st = cdp__message(g, t, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
 CDP_API cdp_status cdp_send(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, (void *)(uintptr_t)data, count, dtype, cdp_rank(g), to, tag);
+    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, (void *)(uintptr_t)data, count, dtype, cdp_rank(g), to, tag, work);
+    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
 }
 
 CDP_API cdp_status cdp_recv(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, data, count, dtype, from, cdp_rank(g), tag);
+    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, data, count, dtype, from, cdp_rank(g), tag, work);
+    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
 }
 
+CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
+    t.got = got;
+    return got ? cdp__message_wait(g, t) : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
+}
+
+CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
+    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
+    t.got = got;
+    return got ? cdp__message_async(g, t, work) : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
+}
+
+CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
+    cdp_status st = cdp__transfer_check(g, &t, got);
+    cdp__frame f;
+    uint32_t p;
+    if (st != CDP_OK) return st;
+    if (!g->mux->thread) (void)cdp_poll(g, 0);
+    cdp__enter(g);
+    cdp__any_read(g);
+    st = cdp__group_report(cdp__group_top(g));
+    p = st == CDP_OK ? cdp__any_find(g, from, tag, &f) : UINT32_MAX;
+    if (st == CDP_OK) st = p == UINT32_MAX || f.type != CDP__FRAME_DATA ? CDP_PENDING : CDP_OK;
+    if (st == CDP_OK) {
+        got->source = p;
+        got->tag = tag;
+        got->count = f.count;
+        got->dtype = (cdp_dtype)f.dtype;
+    }
+    cdp__leave(g);
+    return st;
+}
+
+CDP__CALLED void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    cdp__pend *s = (cdp__pend *)user;
+    (void)start_ns, (void)end_ns;
+    if (--s->left == 0) cdp__pend_close(s, false);
+}
+
+CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
+    cdp_status st = CDP_OK;
+    cdp__pend *s;
+    uint32_t i;
+    if (!g || !list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs a group, messages and a place for the work");
+    out->group = NULL;
+    out->seq = 0;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_transfer t = list[i];
+        st = t.peer == CDP_ANY_RANK ? cdp__fail(CDP_ERR_INVALID, "cdp_batch: a receive from any rank cannot be part of a batch; use cdp_recv_any_async()") : cdp__transfer_check(g, &t, out);
+    }
+    if (st != CDP_OK) return st;
+    cdp__enter(g);
+    st = cdp__group_report(cdp__group_top(g));
+    s = st == CDP_OK ? cdp__pend_open(cdp__group_top(g), CDP__PEND_BATCH, out) : NULL;
+    if (!s) st = cdp_last_error()->status;
+    else s->left = n;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_transfer t = list[i];
+        cdp_work work;
+        (void)cdp__transfer_check(g, &t, out);
+        st = cdp__message_locked(g, &t, cdp__batch_done, s, &work);
+        if (st != CDP_OK && i) cdp__group_break(g, cdp_last_error()); /* a part of it is on its way already */
+        else if (st != CDP_OK) cdp__pend_close(s, true);
+    }
+    if (st != CDP_OK) out->group = NULL, out->seq = 0;
+    cdp__leave(g);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag) {
+    cdp_transfer t[2];
+    cdp_work work;
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    t[0] = cdp__transfer_of(true, in, in_count, dtype, from, tag);
+    t[1] = cdp__transfer_of(false, out, out_count, dtype, to, tag);
+    st = cdp_batch(g, t, 2, &work);
+    return st == CDP_OK ? cdp_work_wait(work) : st;
+}
+
+CDP__UNHURRIED_END
+
 #define CDP__TAG_BARRIER 0xffffffffu
+
+CDP__CALLED cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
+    cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
+    t.timeout_ms = timeout_ms;
+    return cdp__message(g, t, out);
+}
 
 /* Rank 0, when time is up: break the group with the names of those who are missing. */
 CDP__CALLED cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
@@ -5218,6 +5979,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     cdp_work *works;
     cdp_status st = CDP_OK;
     if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_monitored_barrier needs a group");
+    st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
     n = g->desc.world_size;
     me = g->desc.rank;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
@@ -5227,14 +5990,14 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     if (!works) return cdp__fail_nomem("a monitored barrier", n * (sizeof *works + 1));
     bytes = (uint8_t *)(works + n);
     if (me) {
-        st = cdp__message(g, bytes, 1, CDP_DTYPE_U8, me, 0, CDP__TAG_BARRIER, longer, &works[1]);
-        if (st == CDP_OK) st = cdp__message(g, bytes, 1, CDP_DTYPE_U8, 0, me, CDP__TAG_BARRIER, longer, &works[0]);
+        st = cdp__barrier_message(g, bytes, false, 0, longer, &works[1]);
+        if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__message(g, &bytes[p], 1, CDP_DTYPE_U8, p, 0, CDP__TAG_BARRIER, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
     for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__work_wait_until(works[p], until);
     if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__message(g, &bytes[p], 1, CDP_DTYPE_U8, 0, p, CDP__TAG_BARRIER, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
     for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp_work_wait(works[p]);
     cdp__free(g->os, works);
     return st;
@@ -5257,8 +6020,8 @@ CDP__CALLED bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r)
     const bool begun = past->call.seq == seq;
     const cdp__move *late = cdp__exec_late(g);
     cdp__frame call;
-    if (!begun && (seq <= g->completed || seq > g->issued)) return false;
-    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - g->completed - 1)) % g->queue_room]);
+    if (!begun && (seq <= g->wired - g->queue_used || seq > g->wired)) return false;
+    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room]);
     memset(r, 0, sizeof *r);
     r->seq = seq;
     r->kind = (cdp_coll_kind)call.kind;
@@ -5273,7 +6036,7 @@ CDP__CALLED bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r)
     r->start_ns = past->start_ns;
     r->end_ns = past->end_ns;
     r->state = CDP_RECORD_DONE;
-    if (seq <= g->completed) return true;
+    if (seq <= g->wired - g->queue_used) return true;
     r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
     r->round = g->round;
     if (late) r->waits_for = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
@@ -5286,7 +6049,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
     uint32_t n = 0, i;
     if (!g || !out) return 0;
     cdp__enter(g);
-    for (seq = g->issued; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
+    for (seq = g->wired; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
     cdp__leave(g);
     for (i = 0; i < n / 2; ++i) {
         r = out[i];
@@ -5325,7 +6088,7 @@ CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
         fputs("\"}", f);
     }
     fprintf(f, ", \"operations\": [");
-    for (seq = g->issued > g->desc.records ? g->issued - g->desc.records + 1 : 1; seq <= g->issued; ++seq) {
+    for (seq = g->wired > g->desc.records ? g->wired - g->desc.records + 1 : 1; seq <= g->wired; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
         fputs(comma, f);
         cdp__dump_record(f, &r, now);

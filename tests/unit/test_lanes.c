@@ -2,60 +2,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
-#include "test.h"
-
-#include <pthread.h>
-
-#define RANKS_MAX 8u
-
-static uint32_t world_size;
-static bool over_tcp, no_thread;
-static cdp_hub *hub;
-static uint16_t port;
-static uint32_t timeout_ms;
-static cdp_group *world[RANKS_MAX];
-static void (*body)(uint32_t rank, cdp_group *w);
-
-static bool must_be_ok(cdp_status st, int line) { return test_check(st == CDP_OK, __FILE__, line, "%s: %s", cdp_status_name(st), cdp_last_error()->text); }
-#define OK(call) must_be_ok((call), __LINE__)
-
-static void *rank_main(void *arg) {
-    const uint32_t rank = (uint32_t)(uintptr_t)arg;
-    cdp_group *g = NULL;
-    if (over_tcp) {
-        const cdp_tcp_desc d = {.rank = rank, .world_size = world_size, .master_port = port, .timeout_ms = timeout_ms, .init_timeout_ms = 20000, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
-        if (!OK(cdp_init(&d, &g))) return NULL;
-    } else {
-        const cdp_group_desc d = {.rank = rank, .world_size = world_size, .hub = hub, .timeout_ms = timeout_ms, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
-        if (!OK(cdp_group_create(&d, &g))) return NULL;
-    }
-    world[rank] = g;
-    body(rank, g);
-    cdp_group_destroy(g);
-    return NULL;
-}
-
-/* All ranks as threads of this program; over a hub, then over TCP, each with a progress thread and without. */
-static void run(uint32_t n, uint32_t timeout, void (*func)(uint32_t rank, cdp_group *w)) {
-    for (uint32_t how = 0; how < 4 && !test__now.failed_checks; ++how) {
-        pthread_t t[RANKS_MAX];
-        const cdp_hub_desc h = {.world_size = n};
-        const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
-        cdp_addr bound;
-        world_size = n;
-        timeout_ms = timeout;
-        body = func;
-        over_tcp = how >= 2;
-        no_thread = how % 2;
-        if (!over_tcp && !OK(cdp_hub_create(&h, &hub))) return;
-        const int32_t fd = cdp__os_listen(NULL, &any, &bound);
-        close(fd);
-        port = bound.port;
-        for (uint32_t r = 0; r < n; ++r) pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r);
-        for (uint32_t r = 0; r < n; ++r) pthread_join(t[r], NULL);
-        if (!over_tcp) cdp_hub_destroy(hub);
-    }
-}
+#include "worlds.h"
 
 /* ---- groups ------------------------------------------------------------------------------------------------------------ */
 

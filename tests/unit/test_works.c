@@ -1,0 +1,619 @@
+/*  test_works.c - works: chained, cancelled, asked for errors; messages of all kinds; lengths and bytes; wrong arguments */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+
+#include "worlds.h"
+
+static cdp_request allreduce_of(float *x, uint64_t count) {
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLREDUCE;
+    rq.out = x;
+    rq.count = count;
+    return rq;
+}
+
+/* ---- then -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct note { /* what a chained function does and saw */
+    float *x;
+    float factor;
+    uint32_t sleep_ms, await;
+    cdp_status answer, seen, waited;
+    uint32_t calls;
+    cdp_group *group;
+    cdp_work started;
+    char text[512];
+} note;
+
+static cdp_status noted(void *user, cdp_status status) {
+    note *n = (note *)user;
+    if (n->sleep_ms) test_sleep_ms(n->sleep_ms);
+    await(n->await);
+    n->seen = status;
+    snprintf(n->text, sizeof n->text, "%s", status == CDP_OK ? "" : cdp_last_error()->text);
+    if (n->x && status == CDP_OK) *n->x *= n->factor;
+    if (n->group) { /* it may start things, and must not wait for them */
+        const cdp_request rq = allreduce_of(n->x, 1);
+        if (cdp_start(n->group, &rq, &n->started) == CDP_OK) n->waited = cdp_barrier(n->group);
+    }
+    __atomic_add_fetch(&n->calls, 1, __ATOMIC_SEQ_CST);
+    if (n->answer != CDP_OK) return cdp_error_set(n->answer, -1, 0, "this function does not like rank %u", (unsigned)(n->factor));
+    return CDP_OK;
+}
+
+static uint32_t calls_of(const note *n) { return __atomic_load_n(&n->calls, __ATOMIC_SEQ_CST); }
+
+/* sum, then times ten on every rank, then sum again, times ten again; and one more operation behind all that. One rank's
+   functions are slow, so the ranks come to the chained operations at very different times. */
+static void chain(uint32_t rank, cdp_group *w) {
+    float x = (float)(rank + 1), y = 1;
+    note first = {.x = &x, .factor = 10, .sleep_ms = rank == 1 ? 30 : 0}, second = first;
+    const cdp_request rq = allreduce_of(&x, 1);
+    cdp_work a, a10, b, b10, c;
+    for (uint32_t i = 0; i < 3; ++i) {
+        x = (float)(rank + 1), y = 1;
+        OK(cdp_start(w, &rq, &a));
+        OK(cdp_work_then(a, noted, &first, &a10));
+        OK(cdp_start_after(w, &rq, a10, &b));
+        OK(cdp_work_then(b, noted, &second, &b10));
+        OK(cdp_allreduce_async(w, NULL, &y, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &c));
+        T_EQ(a.seq + 1, b.seq); /* its place is taken at the call */
+        T_EQ(b.seq + 1, c.seq);
+        OK(cdp_work_wait(c));
+        T(y == 3);
+        OK(cdp_work_wait(b10));
+        T(x == 6 * 10 * 3 * 10);
+        T_EQ(i + 1, calls_of(&first));
+        T_EQ(i + 1, calls_of(&second));
+        OK(cdp_work_wait(a10));
+        OK(cdp_work_test(b10));
+    }
+}
+
+TEST(functions_and_operations_in_a_chain) { run(3, 20000, chain); }
+
+/* An operation of one group after that of another, which one rank is late to start. */
+static void across(uint32_t rank, cdp_group *w) {
+    const uint32_t both[2] = {0, 1};
+    cdp_group *g;
+    float x = 1, y = 1;
+    const cdp_request ry = allreduce_of(&y, 1);
+    cdp_work a, b;
+    if (!OK(cdp_group_new(w, both, 2, &g))) return;
+    if (rank == 1) test_sleep_ms(40);
+    OK(cdp_allreduce_async(w, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &a));
+    OK(cdp_start_after(g, &ry, a, &b));
+    if (rank == 0) T_EQ(CDP_PENDING, cdp_work_wait_for(b, 1));
+    OK(cdp_work_wait(b));
+    OK(cdp_work_test(a)); /* it was done before */
+    T(x == 2 && y == 2);
+    OK(cdp_barrier(w));
+    cdp_group_destroy(g);
+}
+
+TEST(an_operation_after_that_of_another_group) { run(2, 20000, across); }
+
+/* What a function returns breaks the group, everywhere, with its text. */
+static void unhappy(uint32_t rank, cdp_group *w) {
+    float x = 1;
+    note n = {.answer = rank == 1 ? CDP_ERR_INVALID : CDP_OK, .factor = 1, .await = rank == 1 ? 1 : 0}, after = {.factor = 2};
+    const cdp_request rq = allreduce_of(&x, 1);
+    cdp_work a, b, c, d;
+    OK(cdp_start(w, &rq, &a));
+    OK(cdp_work_then(a, noted, &n, &b));
+    OK(cdp_start_after(w, &rq, b, &c));
+    OK(cdp_work_then(c, noted, &after, &d));
+    OK(cdp_work_wait(a));
+    if (rank == 0) come();
+    T_EQ(CDP_ERR_INVALID, cdp_work_wait(c));
+    T_TEXT("this function does not like rank 1", cdp_last_error()->text);
+    T_EQ(1, cdp_last_error()->origin);
+    T_EQ(CDP_ERR_INVALID, cdp_work_wait(d));
+    for (uint32_t i = 0; i < 500 && !calls_of(&after); ++i, test_sleep_ms(1)) (void)cdp_poll(w, 0);
+    T_EQ(1, calls_of(&after));
+    T_EQ(CDP_ERR_INVALID, after.seen);
+    T_TEXT("this function does not like rank 1", after.text);
+    OK(cdp_work_test(a)); /* it was done before all that */
+}
+
+TEST(an_error_of_a_function_breaks_the_group) { run(2, 20000, unhappy); }
+
+/* Functions may start operations, but not wait; on a finished work, too; and a destroyed group calls what it still owes. */
+static void inside(uint32_t rank, cdp_group *w) {
+    float x = (float)rank + 1, never = 0;
+    note n = {.x = &x, .factor = 1, .group = w}, last = {.x = NULL};
+    cdp_group *g;
+    const uint32_t both[2] = {0, 1};
+    cdp_work a, b;
+    OK(cdp_barrier_async(w, &a));
+    OK(cdp_work_wait(a));
+    OK(cdp_work_then(a, noted, &n, &b));
+    OK(cdp_work_wait(b));
+    T_EQ(1, calls_of(&n));
+    T_EQ(CDP_ERR_STATE, n.waited);
+    OK(cdp_work_wait(n.started));
+    T(x == 3);
+    if (!OK(cdp_group_new(w, both, 2, &g))) return;
+    if (rank == 0) {
+        OK(cdp_recv_async(g, &never, 1, CDP_DTYPE_F32, 1, 5, &a));
+        OK(cdp_work_then(a, noted, &last, NULL));
+    }
+    cdp_group_destroy(g);
+    if (rank == 0) {
+        T_EQ(1, last.calls);
+        T_EQ(CDP_ERR_STATE, last.seen);
+        T_TEXT("destroyed", last.text);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(what_functions_may_do) { run(2, 20000, inside); }
+
+static uint64_t allocations;
+
+static void *counting_alloc(void *user, uint64_t bytes) {
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_SEQ_CST);
+    return cdp__os_alloc(user, bytes);
+}
+
+/* A pool of a size of one's own: full means refused, and nothing is allocated after the first use. */
+TEST(the_pool_is_bounded) {
+    cdp_os os = *cdp_os_default();
+    os.alloc = counting_alloc;
+    const cdp_group_desc d = {.world_size = 1, .max_pending = 3, .os = &os};
+    cdp_group *g;
+    cdp_work a, next[4];
+    float x = 1;
+    note n = {.x = &x, .factor = 2};
+    if (!OK(cdp_group_create(&d, &g))) return;
+    OK(cdp_barrier_async(g, &a));
+    for (uint32_t round = 0; round < 300; ++round) {
+        const uint64_t before = allocations;
+        x = 1;
+        for (uint32_t i = 0; i < 3; ++i) OK(cdp_work_then(a, noted, &n, &next[i]));
+        T_EQ(CDP_ERR_STATE, cdp_work_then(a, noted, &n, &next[3]));
+        T_TEXT("max_pending", cdp_last_error()->text);
+        T_EQ(0, next[3].seq);
+        T_EQ(CDP_PENDING, cdp_work_error(next[0], &(cdp_error){.status = CDP_OK}));
+        for (uint32_t i = 0; i < 3; ++i) OK(cdp_work_wait(next[2 - i]));
+        T(x == 8);
+        OK(cdp_barrier_async(g, &a));
+        OK(cdp_start_after(g, &(cdp_request){.kind = CDP_COLL_BARRIER}, next[0], &a));
+        OK(cdp_work_wait(a));
+        if (round) T_EQ(0, allocations - before);
+    }
+    OK(cdp_work_test(next[0]));
+    cdp_group_destroy(g);
+}
+
+/* ---- cancel ------------------------------------------------------------------------------------------------------------ */
+
+static void cancelled_messages(uint32_t rank, cdp_group *w) {
+    int32_t x[6] = {0}, in[6] = {0};
+    cdp_work work[6], c;
+    cdp_error e;
+    note n = {.x = NULL};
+    for (int32_t i = 0; i < 6; ++i) x[i] = i + 1;
+    if (rank == 0) {
+        for (uint32_t i = 0; i < 4; ++i) OK(cdp_recv_async(w, &in[i], 1, CDP_DTYPE_I32, 1, 7, &work[i]));
+        OK(cdp_work_then(work[2], noted, &n, &c));
+        T_EQ(CDP_OK, cdp_work_cancel(work[0])); /* the first one, which waits for its message */
+        T_EQ(CDP_OK, cdp_work_cancel(work[2])); /* and one behind */
+        T_EQ(CDP_ERR_ABORTED, cdp_work_cancel(work[2]));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_test(work[0]));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(work[2]));
+        T_TEXT("cancelled", cdp_last_error()->text);
+        T_EQ(CDP_ERR_ABORTED, cdp_work_error(work[2], &e));
+        T_EQ(CDP_ERR_ABORTED, e.status);
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(c)); /* what hangs on it ends likewise */
+        T_EQ(1, calls_of(&n));
+        T_EQ(CDP_ERR_ABORTED, n.seen);
+        T_EQ(CDP_PENDING, cdp_work_test(work[1]));
+        OK(cdp_barrier(w));
+        OK(cdp_work_wait(work[3]));
+        OK(cdp_work_wait(work[1]));
+        T(in[0] == 0 && in[1] == 1 && in[2] == 0 && in[3] == 2); /* no message was lost, and they kept their order */
+        T_EQ(CDP_ERR_STATE, cdp_work_cancel(work[1]));
+        OK(cdp_recv(w, &in[4], 1, CDP_DTYPE_I32, 1, 7));
+        T_EQ(3, in[4]);
+    } else {
+        OK(cdp_barrier(w));
+        for (uint32_t i = 0; i < 3; ++i) OK(cdp_send(w, &x[i], 1, CDP_DTYPE_I32, 0, 7));
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(a_receive_is_cancelled_quietly) { run(2, 20000, cancelled_messages); }
+
+/* Sends that wait behind a large one: none of their bytes is on its way. */
+static void cancelled_sends(uint32_t rank, cdp_group *w) {
+    enum { BIG = 12 << 20 };
+    uint8_t *big = (uint8_t *)calloc(BIG, 1);
+    int32_t x[3] = {11, 22, 33};
+    cdp_work work[4];
+    if (rank == 0) {
+        OK(cdp_send_async(w, big, BIG, CDP_DTYPE_U8, 1, 3, &work[3]));
+        for (uint32_t i = 0; i < 3; ++i) OK(cdp_send_async(w, &x[i], 1, CDP_DTYPE_I32, 1, 3, &work[i]));
+        T_EQ(CDP_OK, cdp_work_cancel(work[1]));
+        T_EQ(CDP_ERR_STATE, cdp_work_cancel(work[3])); /* it has begun: more than the window is still to be sent */
+        T_TEXT("begun", cdp_last_error()->text);
+        OK(cdp_barrier(w));
+        OK(cdp_work_wait(work[0]));
+        OK(cdp_work_wait(work[2]));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(work[1]));
+    } else {
+        OK(cdp_barrier(w));
+        OK(cdp_recv(w, big, BIG, CDP_DTYPE_U8, 0, 3));
+        OK(cdp_recv(w, &x[0], 1, CDP_DTYPE_I32, 0, 3));
+        OK(cdp_recv(w, &x[1], 1, CDP_DTYPE_I32, 0, 3));
+        T(x[0] == 11 && x[1] == 33);
+    }
+    OK(cdp_barrier(w));
+    free(big);
+}
+
+TEST(a_send_is_cancelled_quietly) { run(2, 20000, cancelled_sends); }
+
+static void cancelled_functions(uint32_t rank, cdp_group *w) {
+    note n = {.x = NULL}, m = {.x = NULL};
+    cdp_work a, b, c;
+    if (rank == 1) test_sleep_ms(30);
+    OK(cdp_barrier_async(w, &a));
+    OK(cdp_work_then(a, noted, &n, &b));
+    OK(cdp_work_then(b, noted, &m, &c));
+    if (rank == 0) {
+        T_EQ(CDP_OK, cdp_work_cancel(b));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(b));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(c));
+        T_EQ(CDP_ERR_ABORTED, m.seen);
+    }
+    OK(cdp_barrier(w));
+    if (rank == 0) T_EQ(0, calls_of(&n));
+    else OK(cdp_work_wait(c));
+    OK(cdp_work_wait(a));
+}
+
+TEST(a_function_is_cancelled_quietly) { run(2, 20000, cancelled_functions); }
+
+static void cancelled_operation(uint32_t rank, cdp_group *w) {
+    float x = 1;
+    cdp_work a;
+    if (rank == 2) {
+        OK(cdp_allreduce_async(w, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &a));
+        T_EQ(CDP_OK, cdp_work_cancel(a));
+        come();
+    }
+    await(1);
+    cdp_status st = rank == 2 ? cdp_work_wait(a) : cdp_allreduce(w, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    while (rank != 2 && st == CDP_OK) st = cdp_barrier(w); /* what rank 2 had sent may have been enough for the first */
+    T_EQ(CDP_ERR_ABORTED, st);
+    T_TEXT("cancelled by rank 2", cdp_last_error()->text);
+    T_EQ(2, cdp_last_error()->peer);
+}
+
+TEST(cancelling_an_operation_breaks_the_group) { run(3, 20000, cancelled_operation); }
+
+/* ---- threads ----------------------------------------------------------------------------------------------------------- */
+
+static void *waits(void *arg) {
+    cdp_work *w = (cdp_work *)arg;
+    T_EQ(CDP_ERR_STATE, cdp_work_wait(*w));
+    T_TEXT("destroyed", cdp_last_error()->text);
+    return NULL;
+}
+
+/* A thread that waits for an operation of a group that another thread destroys gets an error, and touches nothing of it. */
+static void destroyed(uint32_t rank, cdp_group *w) {
+    const uint32_t both[2] = {0, 1};
+    cdp_group *g;
+    cdp_work a;
+    int32_t x;
+    pthread_t t[2];
+    if (!OK(cdp_group_new(w, both, 2, &g))) return;
+    if (rank == 0) {
+        OK(cdp_recv_async(g, &x, 1, CDP_DTYPE_I32, 1, 1, &a));
+        for (uint32_t i = 0; i < 2; ++i) pthread_create(&t[i], NULL, waits, &a);
+        test_sleep_ms(30);
+    }
+    cdp_group_destroy(g);
+    if (rank == 0)
+        for (uint32_t i = 0; i < 2; ++i) pthread_join(t[i], NULL);
+    OK(cdp_barrier(w));
+}
+
+TEST(who_waits_for_a_destroyed_group_is_told) { run(2, 20000, destroyed); }
+
+/* ---- messages ---------------------------------------------------------------------------------------------------------- */
+
+/* Length in elements of the k-th message of a rank; what its elements are. */
+static uint64_t length_of(uint32_t rank, uint32_t k) { return k % 5 == 0 ? 0 : k % 7 == 3 ? 1250000 : 1 + (rank * 31 + k * 17) % 300; }
+static int32_t element_of(uint32_t rank, uint32_t k, uint64_t i) { return (int32_t)(rank * 100000 + k * 1000 + (uint32_t)(i % 997)); }
+
+static void expect(const int32_t *x, const cdp_message *m, uint32_t k, uint32_t tag) {
+    T_EQ(tag, m->tag);
+    T_EQ(CDP_DTYPE_I32, m->dtype);
+    T_EQ(length_of(m->source, k), m->count);
+    for (uint64_t i = 0; i < m->count; ++i)
+        if (x[i] != element_of(m->source, k, i)) {
+            test_check(false, __FILE__, __LINE__, "element %llu of message %u from rank %u is wrong", (unsigned long long)i, k, m->source);
+            return;
+        }
+}
+
+enum { MANY = 14, LARGEST = 1250000 };
+
+/* Everybody but rank 0 sends messages of many lengths; rank 0 takes them from anybody, several at once, and each rank's come in
+   the order in which that rank sent them. */
+static void from_anybody(uint32_t rank, cdp_group *w) {
+    const uint32_t n = cdp_size(w);
+    if (rank) {
+        int32_t *x = (int32_t *)malloc(LARGEST * sizeof *x);
+        for (uint32_t k = 0; k < MANY; ++k) {
+            for (uint64_t i = 0; i < length_of(rank, k); ++i) x[i] = element_of(rank, k, i);
+            OK(cdp_send(w, x, length_of(rank, k), CDP_DTYPE_I32, 0, 9));
+        }
+        free(x);
+    } else {
+        enum { AT_ONCE = 3 };
+        int32_t *x[AT_ONCE];
+        cdp_message got[AT_ONCE];
+        cdp_work work[AT_ONCE];
+        uint32_t next[RANKS_MAX] = {0}, started = 0;
+        for (uint32_t i = 0; i < AT_ONCE; ++i) x[i] = (int32_t *)malloc(LARGEST * sizeof **x);
+        for (uint32_t done = 0; done < (n - 1) * MANY && !test__now.failed_checks; ++done) {
+            for (; started < done + AT_ONCE && started < (n - 1) * MANY; ++started)
+                OK(cdp_recv_any_async(w, x[started % AT_ONCE], LARGEST, CDP_DTYPE_I32, CDP_ANY_RANK, 9, &got[started % AT_ONCE], &work[started % AT_ONCE]));
+            if (!OK(cdp_work_wait(work[done % AT_ONCE]))) break;
+            const uint32_t from = got[done % AT_ONCE].source;
+            if (T(from > 0 && from < n)) expect(x[done % AT_ONCE], &got[done % AT_ONCE], next[from]++, 9);
+        }
+        for (uint32_t i = 0; i < AT_ONCE; ++i) free(x[i]);
+        for (uint32_t r = 1; r < n; ++r) T_EQ(MANY, next[r]);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(receives_from_any_rank) { run(4, 30000, from_anybody); }
+
+/* Ranks come in turn; a receive from one rank goes before those from any; probe says what is there. */
+static void in_turn(uint32_t rank, cdp_group *w) {
+    int32_t x = (int32_t)rank, y = 0, z[4];
+    cdp_message got, seen;
+    cdp_work any;
+    if (rank) {
+        for (int32_t i = 0; i < 3; ++i) {
+            x = (int32_t)rank * 10 + i;
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 4));
+        }
+        OK(cdp_barrier(w));
+        if (rank == 2) {
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 5));
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 5));
+        }
+        if (rank == 1) OK(cdp_send(w, (int32_t[]){1, 2, 3}, 3, CDP_DTYPE_I32, 0, 6));
+    } else {
+        T_EQ(CDP_PENDING, cdp_probe(w, 1, 77, &seen));
+        OK(cdp_barrier(w)); /* all nine are on their way now */
+        for (uint32_t i = 0; i < 9; ++i) {
+            while (cdp_probe(w, i % 3 + 1, 4, &seen) == CDP_PENDING) {}
+            T_EQ(i % 3 + 1, seen.source);
+            T_EQ(1, seen.count);
+            if (i < 6) {
+                OK(cdp_recv_any(w, &y, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 4, &got));
+                T_EQ(i % 3 + 1, got.source);
+                T_EQ(got.source * 10 + i / 3, y);
+            } else {
+                OK(cdp_recv(w, &y, 1, CDP_DTYPE_I32, i % 3 + 1, 4));
+                T_EQ((i % 3 + 1) * 10 + 2, y);
+            }
+        }
+        OK(cdp_recv_any_async(w, &y, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 5, &got, &any));
+        OK(cdp_recv(w, &x, 1, CDP_DTYPE_I32, 2, 5));
+        OK(cdp_work_wait(any)); /* the one that was left, or the first where it was already claimed */
+        T_EQ(2, got.source);
+        while (cdp_probe(w, CDP_ANY_RANK, 6, &seen) == CDP_PENDING) {}
+        T(seen.source == 1 && seen.count == 3 && seen.dtype == CDP_DTYPE_I32);
+        OK(cdp_recv_any(w, z, 4, CDP_DTYPE_I32, 1, 6, &got));
+        T(got.source == 1 && got.count == 3 && z[0] == 1 && z[2] == 3);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(ranks_come_in_turn) { run(4, 20000, in_turn); }
+
+/* Those who have left are not waited for; when nobody is left, no message can come. */
+static void all_leave(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_message got;
+    cdp_work work;
+    OK(cdp_barrier(w));
+    if (rank) {
+        OK(cdp_send_async(w, &x, 1, CDP_DTYPE_I32, 0, 1, &work));
+        OK(cdp_work_wait(work));
+        if (rank == 2) test_sleep_ms(30);
+        return; /* leaves */
+    }
+    OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
+    OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
+    T_EQ(CDP_ERR_PEER_LOST, cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
+    T_TEXT("all other ranks have left", cdp_last_error()->text);
+}
+
+TEST(nobody_is_left_to_send) { run(3, 20000, all_leave); }
+
+static void nobody_sends(uint32_t rank, cdp_group *w) {
+    int32_t x;
+    cdp_message got;
+    cdp_work work;
+    if (rank == 0) {
+        OK(cdp_recv_any_async(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got, &work));
+        T_EQ(CDP_OK, cdp_work_cancel(work));
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(work));
+        const uint64_t from = test_now_ns();
+        T_EQ(CDP_ERR_TIMEOUT, cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
+        T_TEXT("400 ms passed while waiting for a message with tag 3 from any rank", cdp_last_error()->text);
+        T_WITHIN(1000, test_now_ns() - from);
+        come();
+    } else {
+        await(1);
+        while (cdp_barrier(w) == CDP_OK) {}
+    }
+}
+
+TEST(nobody_sends_in_time) { run(2, 400, nobody_sends); }
+
+/* In a group of some ranks, which one of them breaks. */
+static void any_and_abort(uint32_t rank, cdp_group *w) {
+    const uint32_t all[3] = {2, 1, 0};
+    cdp_group *g;
+    int32_t x = 5;
+    cdp_message got;
+    if (!OK(cdp_group_new(w, all, 3, &g))) return;
+    if (rank == 1) {
+        OK(cdp_send(g, &x, 1, CDP_DTYPE_I32, 2, 0));
+        OK(cdp_barrier(w));
+        cdp_group_abort(g, "enough of this");
+    } else if (rank == 0) {
+        OK(cdp_recv_any(g, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 0, &got));
+        T_EQ(1, got.source);
+        OK(cdp_barrier(w));
+        const uint64_t from = test_now_ns();
+        T_EQ(CDP_ERR_ABORTED, cdp_recv_any(g, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 0, &got));
+        T_TEXT("enough of this", cdp_last_error()->text);
+        T_WITHIN(300, test_now_ns() - from);
+    } else {
+        OK(cdp_barrier(w));
+    }
+    OK(cdp_barrier(w));
+    cdp_group_destroy(g);
+}
+
+TEST(any_rank_and_a_broken_group) { run(3, 20000, any_and_abort); }
+
+static void too_long(uint32_t rank, cdp_group *w) {
+    int32_t x[9] = {0};
+    cdp_message got;
+    OK(cdp_barrier(w));
+    if (rank == 0) {
+        OK(cdp_send(w, x, 9, CDP_DTYPE_I32, 1, 2));
+    } else {
+        T_EQ(CDP_ERR_MISMATCH, cdp_recv_any(w, x, 8, CDP_DTYPE_I32, 0, 2, &got));
+        T_TEXT("9 elements, but there is room for 8 only", cdp_last_error()->text);
+    }
+    T_EQ(CDP_ERR_MISMATCH, cdp_barrier(w));
+}
+
+TEST(a_message_longer_than_the_room) { run(2, 20000, too_long); }
+
+/* Around a ring, and all with all in one batch whose order is different on every rank. */
+static void batches(uint32_t rank, cdp_group *w) {
+    enum { COUNT = 700000 };
+    const uint32_t n = cdp_size(w);
+    int32_t *out = (int32_t *)malloc(COUNT * sizeof *out), *in = (int32_t *)malloc(RANKS_MAX * COUNT * sizeof *in);
+    cdp_transfer t[2 * RANKS_MAX];
+    cdp_message got[RANKS_MAX];
+    cdp_work work;
+    uint32_t k = 0;
+    memset(t, 0, sizeof t);
+    for (int32_t i = 0; i < COUNT; ++i) out[i] = (int32_t)rank + i;
+    OK(cdp_sendrecv(w, out, COUNT, (rank + 1) % n, in, COUNT, (rank + n - 1) % n, CDP_DTYPE_I32, 0));
+    T(in[0] == (int32_t)((rank + n - 1) % n) && in[COUNT - 1] == (int32_t)((rank + n - 1) % n) + COUNT - 1);
+    for (uint32_t i = 0; i < 2 * n; ++i) {
+        const uint32_t p = (i * (rank + 1) + rank) % n;
+        bool there = p == rank;
+        for (uint32_t j = 0; j < k; ++j) there = there || (t[j].peer == p && t[j].receive == (i % 2 == rank % 2));
+        if (there) continue;
+        t[k].receive = i % 2 == rank % 2;
+        t[k].data = t[k].receive ? in + p * COUNT : out;
+        t[k].count = t[k].receive ? COUNT : 1000 + rank;
+        t[k].got = t[k].receive ? &got[p] : NULL;
+        t[k].dtype = CDP_DTYPE_I32;
+        t[k].tag = 8;
+        t[k++].peer = p;
+    }
+    for (uint32_t p = 0; p < n; ++p) /* what the pattern above left out */
+        for (uint32_t r = 0; r < 2; ++r) {
+            bool there = p == rank;
+            for (uint32_t j = 0; j < k; ++j) there = there || (t[j].peer == p && t[j].receive == (r == 1));
+            if (there) continue;
+            t[k] = (cdp_transfer){.receive = r == 1, .data = r ? in + p * COUNT : out, .count = r ? COUNT : 1000 + rank, .dtype = CDP_DTYPE_I32, .peer = p, .tag = 8, .got = r ? &got[p] : NULL};
+            ++k;
+        }
+    T_EQ(2 * (n - 1), k);
+    t[k - 1].peer = n; /* one is wrong: none is started */
+    T_EQ(CDP_ERR_INVALID, cdp_batch(w, t, k, &work));
+    for (uint32_t p = 0; p < n; ++p) {
+        bool send = false, receive = false;
+        for (uint32_t j = 0; j + 1 < k; ++j) send = send || (t[j].peer == p && !t[j].receive), receive = receive || (t[j].peer == p && t[j].receive);
+        if (p != rank && !(send && receive)) t[k - 1].peer = p;
+    }
+    for (uint32_t round = 0; round < 20; ++round) {
+        OK(cdp_batch(w, t, k, &work));
+        OK(cdp_work_wait(work));
+        for (uint32_t p = 0; p < n; ++p)
+            if (p != rank) T(got[p].source == p && got[p].count == 1000 + p && in[p * COUNT] == (int32_t)p && in[p * COUNT + 999 + p] == (int32_t)(p + 999 + p));
+    }
+    OK(cdp_barrier(w));
+    free(out);
+    free(in);
+}
+
+TEST(batches_in_any_order) { run(4, 20000, batches); }
+
+/* Nothing is allocated for a message once lanes and pool are there. */
+TEST(messages_allocate_nothing) {
+    cdp_os os = *cdp_os_default();
+    cdp_group *g[2];
+    uint64_t before = 0;
+    os.alloc = counting_alloc;
+    const cdp_hub_desc h = {.world_size = 2, .os = &os};
+    if (!OK(cdp_hub_create(&h, &hub))) return;
+    for (uint32_t r = 0; r < 2; ++r) {
+        const cdp_group_desc d = {.rank = r, .world_size = 2, .hub = hub, .os = &os, .no_thread = true};
+        if (!OK(cdp_group_create(&d, &g[r]))) return;
+    }
+    for (int32_t i = 0; i < 500; ++i) { /* polled in turn by this thread */
+        int32_t x = i, y = -1, z = -1;
+        cdp_message got = {0, 0, 0, CDP_DTYPE_DEFAULT};
+        cdp_work any, out[2], in;
+        OK(cdp_recv_any_async(g[0], &y, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got, &any));
+        OK(cdp_recv_async(g[0], &z, 1, CDP_DTYPE_I32, 1, 2, &in));
+        OK(cdp_send_async(g[1], &x, 1, CDP_DTYPE_I32, 0, 1, &out[0]));
+        OK(cdp_send_async(g[1], &x, 1, CDP_DTYPE_I32, 0, 2, &out[1]));
+        for (uint32_t k = 0; k < 100 && (cdp_work_test(any) == CDP_PENDING || cdp_work_test(in) == CDP_PENDING); ++k) (void)cdp_poll(g[1], 0);
+        OK(cdp_work_test(any));
+        OK(cdp_work_test(in));
+        OK(cdp_work_test(out[0]));
+        T(y == i && z == i && got.source == 1 && got.count == 1);
+        if (i == 1) before = allocations;
+    }
+    T_EQ(0, allocations - before);
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(hub);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
+        {"an_operation_after_that_of_another_group", an_operation_after_that_of_another_group, 60},
+        {"an_error_of_a_function_breaks_the_group", an_error_of_a_function_breaks_the_group, 60},
+        {"what_functions_may_do", what_functions_may_do, 60},
+        {"the_pool_is_bounded", the_pool_is_bounded, 60},
+        {"a_receive_is_cancelled_quietly", a_receive_is_cancelled_quietly, 60},
+        {"a_send_is_cancelled_quietly", a_send_is_cancelled_quietly, 60},
+        {"a_function_is_cancelled_quietly", a_function_is_cancelled_quietly, 60},
+        {"cancelling_an_operation_breaks_the_group", cancelling_an_operation_breaks_the_group, 60},
+        {"who_waits_for_a_destroyed_group_is_told", who_waits_for_a_destroyed_group_is_told, 60},
+        {"receives_from_any_rank", receives_from_any_rank, 120},
+        {"ranks_come_in_turn", ranks_come_in_turn, 60},
+        {"nobody_is_left_to_send", nobody_is_left_to_send, 60},
+        {"nobody_sends_in_time", nobody_sends_in_time, 60},
+        {"any_rank_and_a_broken_group", any_rank_and_a_broken_group, 60},
+        {"a_message_longer_than_the_room", a_message_longer_than_the_room, 60},
+        {"batches_in_any_order", batches_in_any_order, 60},
+        {"messages_allocate_nothing", messages_allocate_nothing, 20},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
