@@ -37,7 +37,7 @@ typedef enum m_op { M_ALLREDUCE, M_REDUCE_SCATTER, M_ALLGATHER, M_BROADCAST, M_A
 static const char *const m_names[M_OPS] = {"allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall", "barrier", "pingpong", "duplex", "oneway", "exchange", "memcpy", "add"};
 
 typedef struct m_world { /* in the shared file */
-    uint32_t arrived, generation, more, wrong;
+    uint32_t arrived, generation, more[2], wrong;
     double start[M_SAMPLES], end[M_RANKS][M_SAMPLES];
 } m_world;
 
@@ -197,7 +197,7 @@ static void m_meet(double *start) {
 static void m_turn_begin(uint32_t turn) {
     while (__atomic_load_n(&m_all->turn, __ATOMIC_ACQUIRE) != turn) {
         if (__atomic_load_n(&m_all->failed, __ATOMIC_RELAXED)) _exit(1);
-        usleep(300);
+        usleep(2000);
     }
 }
 
@@ -290,9 +290,9 @@ static uint32_t m_repeat(m_case *c, m_call call, double seconds, uint32_t least,
     const double until = m_now() + seconds * 1e6;
     uint32_t i;
     for (i = 0; i < M_SAMPLES; ++i) {
-        if (m_rank == 0) m_here->more = i < least || (i < most && m_now() < until);
+        if (m_rank == 0) m_here->more[i % 2] = i < least || (i < most && m_now() < until); /* who is late still reads the last one */
         m_meet(&m_here->start[i]);
-        if (!m_here->more) break;
+        if (!m_here->more[i % 2]) break;
         (void)call(c);
         m_here->end[m_rank][i] = m_now();
     }
@@ -353,10 +353,9 @@ static bool m_run(const char *lib, const char *transport, const bool has[M_OPS],
     if (m_rank == 0 && m_opt.header && m_opt.turn == 0) printf("# lib\ttransport\top\tranks\tbytes\tmedian_us\tmin_us\tp90_us\tbusbw_GBps\titerations\n");
     for (round = 0; round < m_opt.rounds; ++round)
         for (k = 0; k < M_OPS; ++k)
-            for (s = 0; s < (k == M_BARRIER ? 1 : m_opt.size_count); ++s, turn += m_opt.turns) {
+            for (s = 0; m_opt.ops[k] && s < (k == M_BARRIER ? 1 : m_opt.size_count); ++s, turn += m_opt.turns) {
                 const bool parts = k == M_REDUCE_SCATTER || k == M_ALLGATHER || k == M_ALLTOALL;
                 const uint64_t unit = parts ? 4ull * m_opt.ranks : 4;
-                if (!m_opt.ops[k]) continue;
                 m_turn_begin(turn + m_opt.turn);
                 c.op = (m_op)k;
                 c.bytes = k == M_BARRIER ? 0 : (m_opt.sizes[s] + unit - 1) / unit * unit;
