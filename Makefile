@@ -19,7 +19,7 @@ PROC_SRC  := $(wildcard tests/procs/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
-BENCH_SRC := $(wildcard tests/bench/*.c)
+BENCH_SRC := $(wildcard tests/bench/bench.c)
 DEMO_SRC  := $(wildcard examples/03_train_text.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
 
@@ -33,7 +33,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(FUZZ) $(SIM) $(ROUNDS)
 
-.PHONY: help demo examples test sim bench sanitize clean
+.PHONY: help demo examples test sim bench bench-peers sanitize clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -43,6 +43,7 @@ help:
 	@echo 'make test       all tests; a few minutes on two cores'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
+	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
@@ -125,6 +126,9 @@ sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(TH
 bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
+
+bench-peers:
+	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)
 
 demo: $(BUILD)/cdprun $(BUILD)/train_text
 	@mkdir -p $(BUILD)/demo

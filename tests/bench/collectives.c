@@ -1,0 +1,69 @@
+/* Measures the collectives of cdp over TCP on 127.0.0.1: one line for each op and size. The program forks its ranks.
+
+   collectives [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] ...        (--help says it all)
+
+   gcc -O2 -I. tests/bench/collectives.c -o collectives -pthread -lm */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+
+#include "measure.h"
+
+static cdp_group *group;
+static uint16_t port;
+
+static bool call(m_case *c) {
+    cdp_status st = CDP_OK;
+    switch (c->op) {
+    case M_ALLREDUCE: st = cdp_allreduce(group, c->in, c->out, c->count, CDP_DTYPE_F32, CDP_REDUCE_SUM); break;
+    case M_REDUCE_SCATTER: st = cdp_reduce_scatter(group, c->in, c->out, c->count, CDP_DTYPE_F32, CDP_REDUCE_SUM); break;
+    case M_ALLGATHER: st = cdp_allgather(group, c->in, c->out, c->count, CDP_DTYPE_F32); break;
+    case M_BROADCAST: st = cdp_broadcast(group, c->out, c->count, CDP_DTYPE_F32, 0); break;
+    case M_ALLTOALL: st = cdp_alltoall(group, c->in, c->out, c->count, CDP_DTYPE_F32); break;
+    case M_BARRIER: st = cdp_barrier(group); break;
+    default: /* there and back */
+        if (c->rank == 0) st = cdp_send(group, c->in, c->count, CDP_DTYPE_F32, 1, 7);
+        if (st == CDP_OK) st = cdp_recv(group, c->out, c->count, CDP_DTYPE_F32, 1 - c->rank, 7);
+        if (st == CDP_OK && c->rank == 1) st = cdp_send(group, c->out, c->count, CDP_DTYPE_F32, 0, 7);
+        break;
+    }
+    if (st == CDP_OK) return false;
+    cdp_print_error(stderr);
+    errno = 0;
+    m_die("cdp failed");
+    return false;
+}
+
+static int rank_main(uint32_t rank) {
+    static const bool has[M_OPS] = {true, true, true, true, true, true, true};
+    cdp_tcp_desc d;
+    bool right;
+    memset(&d, 0, sizeof d);
+    d.rank = rank;
+    d.world_size = m_opt.ranks;
+    d.master_port = port;
+    d.init_timeout_ms = d.timeout_ms = 60000;
+    if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
+    right = m_run("cdp", "tcp", has, call);
+    cdp_group_destroy(group);
+    return right ? 0 : 1;
+}
+
+static uint16_t free_port(void) {
+    struct sockaddr_in a;
+    socklen_t len = sizeof a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len)) m_die("no free port");
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+int main(int argc, char **argv) {
+    const int status = m_parse(argc, argv);
+    if (status >= 0) return status;
+    m_open();
+    port = free_port();
+    return m_fork(rank_main);
+}
