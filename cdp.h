@@ -2325,6 +2325,8 @@ CDP__CALLED void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data, t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>algo (pure): collectives as rounds of steps -------------------------------------------------------------------- */
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round. The contract:
@@ -2855,6 +2857,8 @@ CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, ui
         return row->algo;
     }
 }
+
+CDP__UNHURRIED_END
 
 /* ---- >>frame (pure): what precedes every piece of a message -------------------------------------------------------------- */
 
@@ -3503,6 +3507,8 @@ CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
     return g->error.status == CDP_ERR_TIMEOUT ? g->late_ms / 20 : 0;
 }
 
+CDP__UNHURRIED_BEGIN
+
 CDP__CALLED void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
     cdp__frame f;
     memset(&f, 0, sizeof f);
@@ -3699,6 +3705,8 @@ CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame 
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here, other, there);
     cdp__group_fail_last(g);
 }
+
+CDP__UNHURRIED_END
 
 /* Bytes of the header of the next frame from p. 1: complete and decoded, 0: later, -1: failed. */
 CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
@@ -4033,6 +4041,8 @@ CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
     else cdp__exec_complete(g);
 }
 
+CDP__UNHURRIED_BEGIN
+
 CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__move *late = cdp__exec_late(g);
     const cdp__op *op = cdp__exec_head(g);
@@ -4193,6 +4203,8 @@ CDP__CALLED bool cdp__exec_gate(cdp_group *g, uint64_t now) {
     }
     return st == CDP_OK;
 }
+
+CDP__UNHURRIED_END
 
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
