@@ -105,7 +105,7 @@ restarts() {
     check "with one new port each" "$(cat out.0 out.1 | cut -d' ' -f3 | sort | uniq -c | awk '{ print $1 }' | tr '\n' ' ')" "4 4 4 "
     run_all --max-restarts 1 --grace 0.1 sh -c '[ $RANK = 2 ] && exit 9; sleep 20'
     check "restarts are counted everywhere" "$codes $(grep -c 'starting all ranks again (restart 1 of 1)' err.0 err.1 | tr '\n' ' ')" "9 9 err.0:1 err.1:1 "
-    run_all --max-restarts 1 sh -c 'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then [ $RANK = 1 ] && kill -KILL $$; exec sleep 20; fi; exec "$0"' "$D/01_hello"
+    run_all --max-restarts 1 --grace 0.3 sh -c 'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then [ $RANK = 1 ] && kill -KILL $$; exec sleep 20; fi; exec "$0"' "$D/01_hello"
     check "ranks meet after a restart" "$codes $(sort out.0 out.1 | grep -c 'of 4 is here')" "0 0 4"
     gone "nothing is left after restarts"
 }
