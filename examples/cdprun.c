@@ -145,7 +145,8 @@ static const char help_text[] =
     "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
     "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
     "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random bytes)\n"
-    "  --open                   no secret: whoever reaches the ports may take part\n"
+    "  --open                   no secret: whoever reaches the ports may take part, as PyTorch's processes (which know\n"
+    "                           none) must be able to where they use the store of a rank that is written in C\n"
     "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
     "\n"
     "  --no-python, --monitor-interval, --rdzv-backend static or c10d: accepted, and without effect\n"
@@ -156,7 +157,8 @@ static const char help_more[] =
     "\n"
     "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME,\n"
     "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, _MAX_RESTARTS, _RUN_ID,\n"
-    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets them; CDP_JOB_KEY; and\n"
+    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets them; CDP_JOB_KEY (with\n"
+    "         --open CDP_TRUST_NETWORK=1 instead), which cdp_init_from_env() reads; and\n"
     "         OMP_NUM_THREADS=1 if there are several ranks and it is not set.\n"
     "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. (On a terminal\n"
     "         the ranks are background processes, so that ctrl-C reaches each of them exactly once, through cdprun.)\n"
@@ -260,7 +262,7 @@ static const char *env_option(const char *text)
     static const char own[] =
         " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
         " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
-        " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY ";
+        " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
     const int len = (int)(eq - text);
@@ -1161,8 +1163,10 @@ static void env_common(const options *o)
     env_number("TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
     env_text("TORCHELASTIC_RUN_ID", o->run_id);
     env_text("TORCHELASTIC_USE_AGENT_STORE", "False");   /* rank 0 serves the store */
-    if (o->key[0] != '\0') env_text("CDP_JOB_KEY", o->key);
-    else unsetenv("CDP_JOB_KEY");
+    if (o->open) unsetenv("CDP_JOB_KEY");
+    else env_text("CDP_JOB_KEY", o->key);
+    if (o->open) env_text("CDP_TRUST_NETWORK", "1");
+    else unsetenv("CDP_TRUST_NETWORK");
     if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_number("OMP_NUM_THREADS", 1);   /* or n ranks use n times the cores */
 }
 
@@ -1549,11 +1553,11 @@ static void verdict_set(job *j, const char *text, bool final)
     snprintf(s->verdict, sizeof s->verdict, "%s", words + strspn(words, " "));
 }
 
-/* A call has failed: the store will not come back. */
+/* A call has failed: the store will not come back, or not for us. */
 static void nodes_lost(job *j)
 {
     char text[FAILURE_BYTES];
-    snprintf(text, sizeof text, "%d node 0 does not answer any more: %s", EXIT_INTERNAL, cdp_last_error()->text);
+    snprintf(text, sizeof text, "%d the launcher of node 0 is out of reach: %s", EXIT_INTERNAL, cdp_last_error()->text);
     cdp_store_destroy(j->nodes.store);
     j->nodes.store = NULL;
     j->nodes.final = true;
@@ -1636,8 +1640,9 @@ static bool nodes_connect(job *j)
     const options *o = j->opts;
     nodes *s = &j->nodes;
     char will[80];
-    cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port };
-    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
+    const char *key = o->key[0] != '\0' ? o->key : NULL;
+    const cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .trust_network = o->open };
+    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
     if (o->node_rank == 0 && s->server == NULL && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
         nodes_lost(j);
         snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host, o->host_port, cdp_last_error()->text);
@@ -1646,7 +1651,9 @@ static bool nodes_connect(job *j)
     cd.will_key = node_key(j, "final", -1);
     cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died", EXIT_INTERNAL, o->node_rank);
     cd.will_value.data = will;
-    return cdp_tcp_store_create(&cd, &s->store) == CDP_OK;
+    const cdp_status status = cdp_tcp_store_create(&cd, &s->store);
+    if (status == CDP_ERR_MISMATCH) nodes_lost(j);    /* another key: more tries would not help */
+    return status == CDP_OK;
 }
 
 /* Everything that must be equal on all machines; what stands before the blank is who we are. */

@@ -437,7 +437,8 @@ check key-per-job "$( ("$C" -n 1 sh -c 'echo $CDP_JOB_KEY'; "$C" -n 1 sh -c 'ech
 check key-kept "$(CDP_JOB_KEY=mine "$C" -n 1 sh -c 'echo $CDP_JOB_KEY')" "[0] mine"
 echo from-file > key
 check key-file "$(CDP_JOB_KEY=mine "$C" -n 1 --job-key-file key sh -c 'echo $CDP_JOB_KEY')" "[0] from-file"
-check key-open "$(CDP_JOB_KEY=mine "$C" -n 1 --open sh -c 'echo ${CDP_JOB_KEY-unset}')" "[0] unset"
+check key-open "$(CDP_JOB_KEY=mine "$C" -n 1 --open sh -c 'echo ${CDP_JOB_KEY-unset} $CDP_TRUST_NETWORK')" "[0] unset 1"
+check key-closed "$(CDP_TRUST_NETWORK=1 "$C" -n 1 sh -c 'echo ${CDP_TRUST_NETWORK-unset}')" "[0] unset"
 
 # ---- files
 

@@ -56,7 +56,7 @@ start() { # K ARGUMENT...
     local k=$1
     shift
     # shellcheck disable=SC2046
-    $(where "$k") env CDPTEST=$$.$job timeout -k 5 90 "$D/cdprun" -n 2 --nnodes $nodes --node-rank "$k" --rdzv-endpoint $host:"$port" --job-key-file key "$@" > "out.$k" 2> "err.$k" &
+    $(where "$k") env CDPTEST=$$.$job timeout -k 5 90 "$D/cdprun" -n 2 --nnodes $nodes --node-rank "$k" --rdzv-endpoint $host:"$port" ${open---job-key-file key} ${open+--open} "$@" > "out.$k" 2> "err.$k" &
     pids[k]=$!
 }
 
@@ -110,6 +110,26 @@ restarts() {
     gone "nothing is left after restarts"
 }
 
+# Who has another key, or none, is kept out of the launchers' store and of the ranks.
+keys() {
+    new_job; began=$(ms)
+    tr 0-9a-f 1-9a-f0 < key > key.other
+    start 0 --join-timeout 2.5 "$D/01_hello"; start 1 --job-key-file key.other "$D/01_hello"
+    finish 1 0
+    check "another key" "$codes" "1 124"
+    has "another key is named" err.1 "the job keys differ"
+    has "and nobody came" err.0 "node rank 1 of 2 did not come within 2.5 s"
+    new_job; began=$(ms)
+    start 0 --join-timeout 2.5 "$D/01_hello"; open="" start 1 "$D/01_hello"
+    finish 1 0
+    check "no key" "$codes" "1 124"
+    has "a key is asked for" err.1 "a job key is needed"
+    open=""
+    run_all "$D/01_hello"
+    unset open
+    check "without keys, on both sides" "$codes $(sort out.0 out.1 | grep -c 'of 4 is here')" "0 0 4"
+}
+
 not_coming() {
     nodes=4
     new_job; began=$(ms)
@@ -150,7 +170,7 @@ launchers_die() {
     await_files up.0 up.1 up.2 up.3; began=$(ms)
     kill -KILL "$(launcher 0)"; finish 1 0
     check "launcher 0 dies" "$codes" "1 137"
-    has "launcher 0 is named" err.1 "node 0 does not answer any more"
+    has "launcher 0 is named" err.1 "the launcher of node 0 is out of reach"
     gone "nothing is left of both again"
     new_job
     start 0 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
@@ -165,6 +185,7 @@ echo "-- launchers on one machine"
 together
 failures
 restarts
+keys
 not_coming
 launchers_die
 
@@ -188,7 +209,7 @@ train() {
 training() { # ARGUMENT...
     new_job
     for k in 1 0; do start $k "$@" sh -c 'echo $$ > pid.$RANK; exec "$@"' sh "$D/03_train_text" "${small[@]}" --steps 1000000 --log-every 1 text.txt; done
-    for _ in {1..1000}; do grep -q 'step  *[0-9]' out.0 && return 0; sleep 0.02; done
+    for _ in {1..1000}; do grep -qs 'step  *[0-9]' out.0 && return 0; sleep 0.02; done
     fail "training" "it did not begin"
 }
 
@@ -227,6 +248,7 @@ else
     where() { if [ "$1" = 0 ]; then echo ip netns exec $a; else echo ip netns exec $b; fi; }
     host=10.77.0.1
     together
+    keys
     train
     not_coming
     for rank in 3 0; do rank_dies $rank; done
