@@ -72,7 +72,7 @@
 #define KILL_TICK      (SECOND / 50)
 #define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
 #define LOOK_TICK      (SECOND / 10)           /* how often the launchers of several machines look at each other */
-#define TELL_DELAY     (SECOND / 5)            /* what is told later than a crash on another machine, which may be its cause */
+#define TELL_DELAY     (3 * SECOND / 10)       /* an exit code is told so much later than a crash, which may be its cause */
 #define LEAVE_LIMIT    (3 * SECOND)            /* for the other machines to read why the job has ended       */
 #define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
 #define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
@@ -1799,7 +1799,7 @@ static void attempt_over(job *j)
         j->code = 0;
     }
     j->nodes.told = false;
-    j->nodes.look_at = 0;
+    j->nodes.look_at = j->cause == FAILURE ? j->nodes.tell_at : 0;
     if (j->opts->nnodes > 1) enter(j, AGREE, NEVER);
     else attempt_judge(j);
 }

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # test_nodes.sh - one job on several machines: a launcher (cdprun) for each of them
 #
-#   bash tests/procs/test_nodes.sh             BUILD=DIR (default: build), CC (default: gcc)
+#   bash tests/procs/test_nodes.sh             BUILD=DIR (default: build)
 #
 # First the machines are launchers on this one, at different addresses of the loopback network. Then, as root and where the
 # system lets us, each is a network namespace of its own with a cable between them; there a training job runs, ranks are
 # killed, and the cable is cut. Every wait has a limit. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-D=${BUILD:-build}/nodes
+B=${BUILD:-build}
+unset MAKEFLAGS MAKELEVEL
+make -s BUILD="$B" "$B/cdprun" "$B/01_hello" "$B/03_train_text" || { echo "0 passed, 1 failed"; exit 1; }
+D=$B/nodes
 mkdir -p "$D" || exit 2
 D=$(cd "$D" && pwd)
-for program in cdprun 01_hello 03_train_text; do
-    ${CC:-gcc} -O2 -g "examples/$program.c" -o "$D/$program" -pthread -lm || { echo "0 passed, 1 failed"; exit 1; }
-done
+B=$(cd "$B" && pwd)
 cd "$D" || exit 2
 for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key
@@ -48,7 +49,7 @@ nodes=2
 new_job() {
     job=$((job + 1))
     rm -rf out.* err.* pid.* up.*
-    port=$("$D/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
+    port=$("$B/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
 }
 
 # The launcher of machine K in the background; pids[K].
@@ -56,7 +57,7 @@ start() { # K ARGUMENT...
     local k=$1
     shift
     # shellcheck disable=SC2046
-    $(where "$k") env CDPTEST=$$.$job timeout -k 5 90 "$D/cdprun" -n 2 --nnodes $nodes --node-rank "$k" --rdzv-endpoint $host:"$port" ${open---job-key-file key} ${open+--open} "$@" > "out.$k" 2> "err.$k" &
+    $(where "$k") env CDPTEST=$$.$job timeout -k 5 90 "$B/cdprun" -n 2 --nnodes $nodes --node-rank "$k" --rdzv-endpoint $host:"$port" ${open---job-key-file key} ${open+--open} "$@" > "out.$k" 2> "err.$k" &
     pids[k]=$!
 }
 
@@ -82,7 +83,7 @@ together() {
 [1] 1 1 4 2 0 2 1 4 $host 64
 [2] 2 0 4 2 1 2 2 4 $host 64
 [3] 3 1 4 2 1 2 3 4 $host 64"
-    run_all "$D/01_hello"
+    run_all "$B/01_hello"
     check "all meet" "$codes $(sort out.0 out.1 | grep -c 'of 4 is here') $(cat err.0 err.1)" "0 0 4 "
 }
 
@@ -105,7 +106,7 @@ restarts() {
     check "with one new port each" "$(cat out.0 out.1 | cut -d' ' -f3 | sort | uniq -c | awk '{ print $1 }' | tr '\n' ' ')" "4 4 4 "
     run_all --max-restarts 1 --grace 0.1 sh -c '[ $RANK = 2 ] && exit 9; sleep 20'
     check "restarts are counted everywhere" "$codes $(grep -c 'starting all ranks again (restart 1 of 1)' err.0 err.1 | tr '\n' ' ')" "9 9 err.0:1 err.1:1 "
-    run_all --max-restarts 1 --grace 0.3 sh -c 'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then [ $RANK = 1 ] && kill -KILL $$; exec sleep 20; fi; exec "$0"' "$D/01_hello"
+    run_all --max-restarts 1 --grace 0.3 sh -c 'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then [ $RANK = 1 ] && kill -KILL $$; exec sleep 20; fi; exec "$0"' "$B/01_hello"
     check "ranks meet after a restart" "$codes $(sort out.0 out.1 | grep -c 'of 4 is here')" "0 0 4"
     gone "nothing is left after restarts"
 }
@@ -114,18 +115,18 @@ restarts() {
 keys() {
     new_job; began=$(ms)
     tr 0-9a-f 1-9a-f0 < key > key.other
-    start 0 --join-timeout 2.5 "$D/01_hello"; start 1 --job-key-file key.other "$D/01_hello"
+    start 0 --join-timeout 2.5 "$B/01_hello"; start 1 --job-key-file key.other "$B/01_hello"
     finish 1 0
     check "another key" "$codes" "1 124"
     has "another key is named" err.1 "the job keys differ"
     has "and nobody came" err.0 "node rank 1 of 2 did not come within 2.5 s"
     new_job; began=$(ms)
-    start 0 --join-timeout 2.5 "$D/01_hello"; open="" start 1 "$D/01_hello"
+    start 0 --join-timeout 2.5 "$B/01_hello"; open="" start 1 "$B/01_hello"
     finish 1 0
     check "no key" "$codes" "1 124"
     has "a key is asked for" err.1 "a job key is needed"
     open=""
-    run_all "$D/01_hello"
+    run_all "$B/01_hello"
     unset open
     check "without keys, on both sides" "$codes $(sort out.0 out.1 | grep -c 'of 4 is here')" "0 0 4"
 }
@@ -133,7 +134,7 @@ keys() {
 not_coming() {
     nodes=4
     new_job; began=$(ms)
-    start 0 --join-timeout 1.5 "$D/01_hello"; start 2 --join-timeout 1.5 "$D/01_hello"
+    start 0 --join-timeout 1.5 "$B/01_hello"; start 2 --join-timeout 1.5 "$B/01_hello"
     finish 0 2
     check "some do not come" "$codes" "124 124"
     has "who is missing" err.0 "cdprun: node ranks 1, 3 of 4 did not come within 1.5 s; each must run cdprun with --rdzv-endpoint $host:$port"
@@ -141,17 +142,17 @@ not_coming() {
     under "at the deadline" "$took" 6000
     nodes=2
     new_job; began=$(ms)
-    start 1 --join-timeout 1 "$D/01_hello"
+    start 1 --join-timeout 1 "$B/01_hello"
     finish 1
     check "node 0 does not come" "$codes" 124
     has "node 0 is named" err.1 "cdprun: node rank 0 did not come within 1 s: no store answered at $host:$port"
     new_job; began=$(ms)
-    start 0 "$D/01_hello"; start 1 -n 3 "$D/01_hello"
+    start 0 "$B/01_hello"; start 1 -n 3 "$B/01_hello"
     finish 0 1
     check "other options" "$codes" "2 2"
     has "other options are named" err.1 "node 1 was started with other options than node 0: -n 3"
     new_job; began=$(ms)
-    start 0 --join-timeout 3 "$D/01_hello"
+    start 0 --join-timeout 3 "$B/01_hello"
     sleep 0.3; kill -TERM "$(launcher 0)"; finish 0
     check "asked to end while waiting" "$codes" 143
     under "at once" "$took" 4000
@@ -201,14 +202,14 @@ cables() {
 small=(--width 32 --context 16 --eval-every 0 --eval-bytes 1024 --sample 0)
 
 train() {
-    run_all "$D/03_train_text" "${small[@]}" --steps 30 --check text.txt
+    run_all "$B/03_train_text" "${small[@]}" --steps 30 --check text.txt
     check "two machines train" "$codes $(grep -c PASS out.0)" "0 0 1"
 }
 
 # Two machines in the middle of their training.
 training() { # ARGUMENT...
     new_job
-    for k in 1 0; do start $k "$@" sh -c 'echo $$ > pid.$RANK; exec "$@"' sh "$D/03_train_text" "${small[@]}" --steps 1000000 --log-every 1 text.txt; done
+    for k in 1 0; do start $k "$@" sh -c 'echo $$ > pid.$RANK; exec "$@"' sh "$B/03_train_text" "${small[@]}" --steps 1000000 --log-every 1 text.txt; done
     for _ in {1..1000}; do grep -qs 'step  *[0-9]' out.0 && return 0; sleep 0.02; done
     fail "training" "it did not begin"
 }
