@@ -175,7 +175,7 @@ static int count_sigint(void) {
     signal(SIGINT, on_int);
     puts("ready");
     fflush(stdout);
-    for (int i = 0; i < 3000 && count_int == 0; ++i) nap(2);
+    for (int i = 0; i < 15000 && count_int == 0; ++i) nap(2);
     nap(200);
     printf("interrupts %d\n", (int)count_int);
     return 0;
@@ -199,7 +199,7 @@ static int on_terminal(const char *keys, char **argv) {
     }
     for (;;) {
         struct pollfd p = { .fd = m, .events = POLLIN };
-        if (poll(&p, 1, 5000) <= 0) { kill(pid, SIGKILL); break; }
+        if (poll(&p, 1, 30000) <= 0) { kill(pid, SIGKILL); break; }
         ssize_t n = read(m, all + len, sizeof all - 1 - len);
         if (n <= 0) break;
         if (write(1, all + len, (size_t)n) < 0) break;

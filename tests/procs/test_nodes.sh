@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_nodes.sh - one job on several machines: a launcher (cdprun) for each of them
 #
-#   bash tests/procs/test_nodes.sh             BUILD=DIR (default: build)
+#   bash tests/procs/test_nodes.sh             BUILD=DIR (default: build), KILLS=N (default: 3)
 #
 # First the machines are launchers on this one, at different addresses of the loopback network. Then, as root and where the
 # system lets us, each is a network namespace of its own with a cable between them; there a training job runs, ranks are
@@ -27,15 +27,15 @@ check() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got '$2', expected '
 has() { if grep -qF -- "$3" "$2"; then ok "$1"; else fail "$1" "no '$3' in $2"; fi; }
 under() { if [ "$2" -le "$3" ]; then ok "$1"; else fail "$1" "$2 ms, more than $3"; fi; }
 ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
-gone() { # NAME: nothing of the last job is left
-    local left
+leaves() { # nothing of the last job is left, or will be in a moment; else `left` tells what
     for _ in {1..300}; do
         left=$(grep -lzsx "CDPTEST=$$.$job" /proc/[0-9]*/environ)
-        [ -z "$left" ] && { ok "$1"; return; }
+        [ -z "$left" ] && return 0
         sleep 0.02
     done
-    fail "$1" "still alive: $left"
+    return 1
 }
+gone() { if leaves; then ok "$1"; else fail "$1" "still alive: $left"; fi; }
 await_files() { # FILE...: at most 20 s
     local f
     for f in "$@"; do for _ in {1..1000}; do [ -s "$f" ] && break; sleep 0.02; done; done
@@ -182,6 +182,26 @@ launchers_die() {
     gone "nothing is left after a signal"
 }
 
+# Launchers and ranks are killed at random moments, from the first one on: everything ends, everywhere, and nobody is told
+# of a success.
+random_kills() { # HOW OFTEN
+    local i k bad=
+    for ((i = 0; i < $1; ++i)); do
+        new_job; began=$(ms); k=$((RANDOM % 2))
+        local again=$((RANDOM % 2))
+        for n in 0 1; do start $n --grace 0.2 --max-restarts $again --join-timeout 20 sh -c 'echo $$ > pid.$RANK; "$0" & exec sleep 60' "$B/01_hello"; done
+        sleep "0.$(printf '%03d' $((RANDOM % 700)))"
+        if [ $((RANDOM % 2)) = 0 ]; then kill -KILL "$(launcher $k)"; else kill -KILL "$(cat pid.$((2 * k)) 2> /dev/null || launcher $k)"; fi 2> /dev/null
+        sleep 0.3
+        for n in 0 1; do kill -TERM "$(launcher $n)"; done 2> /dev/null
+        finish 0 1
+        case $codes in *' 0' | '0 '*) bad="$bad kill $i: codes $codes;" ;; esac
+        [ $took -le 60000 ] || bad="$bad kill $i: $took ms;"
+        leaves || bad="$bad kill $i: alive: $left;"
+    done 2> /dev/null
+    check "$1 random kills" "$bad" ""
+}
+
 echo "-- launchers on one machine"
 together
 failures
@@ -189,6 +209,7 @@ restarts
 keys
 not_coming
 launchers_die
+random_kills "${KILLS:-3}"
 
 # ---- machines that are network namespaces ----
 
