@@ -67,6 +67,7 @@
 #define SINK_BYTES     262144                  /* unwritten output above which the ranks are no longer read */
 #define WRITE_BYTES    4096                    /* a pipe that polls writable takes this much without waiting */
 #define FAILURE_BYTES  1024                    /* one failure in words                                      */
+#define RUN_DIR_BYTES  4096
 #define SECOND         INT64_C(1000000000)
 #define NEVER          INT64_MAX
 #define KILL_TICK      (SECOND / 50)
@@ -97,8 +98,9 @@ typedef struct options {
     const char  *key_file;
     char         key[260];                     /* CDP_JOB_KEY; "": none                       */
     const char  *log_dir, *redirects, *tee;
+    const char  *outer_error_file;             /* of a launcher around this one; NULL: none   */
     unsigned char *redirected, *teed;          /* per local rank: STDOUT | STDERR             */
-    char         run_dir[4096];                /* log and error files; "": there can be none  */
+    char         run_dir[RUN_DIR_BYTES];       /* log and error files; "": there can be none  */
     int64_t      grace, kill_grace;            /* ns */
     int64_t      timeout, join_timeout;        /* ns; timeout 0: none                         */
     bool         prefix, stdin_rank0;
@@ -470,6 +472,7 @@ static options options_parse(int argc, char **argv)
         option_apply(&o, row, value);
     }
     o.command = argv + i;
+    if (getenv("TORCHELASTIC_ERROR_FILE") != NULL) o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
     options_check(&o);
     options_place(&o);
     options_key(&o);
@@ -622,13 +625,22 @@ static int port_choose(void)
    With --log-dir as torchrun has them: RUN_DIR/attempt_A/LOCAL_RANK/NAME. Without it only error files are needed, which
    lie side by side in a folder of their own that goes with the job. */
 
+static bool absolute(char path[RUN_DIR_BYTES])        /* a rank may change its folder */
+{
+    char *whole = realpath(path, NULL);
+    const bool good = whole != NULL && strlen(whole) < RUN_DIR_BYTES;
+    if (good) strcpy(path, whole);
+    free(whole);
+    return good;
+}
+
 static void run_dir_make(options *o)
 {
     const char *temporary = getenv("TMPDIR");
     char *path = o->run_dir;
     if (o->log_dir == NULL) {
         snprintf(path, sizeof o->run_dir, "%s/cdprun_XXXXXX", temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
-        if (mkdtemp(path) == NULL) path[0] = '\0';    /* then there are no error files */
+        if (mkdtemp(path) == NULL || !absolute(path)) path[0] = '\0';    /* then there are no error files */
         return;
     }
     const int base = snprintf(path, sizeof o->run_dir, "%s/", o->log_dir);
@@ -641,7 +653,7 @@ static void run_dir_make(options *o)
     strcpy(path + base, o->run_id);
     for (char *p = path + base; *p != '\0'; ++p) if (*p == '/') *p = '_';
     strcat(path, "_XXXXXX");
-    if (mkdtemp(path) == NULL) usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
+    if (mkdtemp(path) == NULL || !absolute(path)) usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
 }
 
 /* Front and keeper both do this at their end, in case the other one has been killed. */
@@ -1512,9 +1524,9 @@ static void report(job *j)
     const bool started = j->ranks[0].pid > 0;
     if (j->cause == SIGNALLED) say(j, "ended by %s", signal_name(j->user_signal));
     if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
+    char text[FAILURE_BYTES];
     if (j->cause == ELSEWHERE) say(j, started ? "first failure: %s" : "%s", elsewhere);
     if (j->cause == FAILURE) {
-        char text[FAILURE_BYTES];
         const rank *r = &j->ranks[j->first];
         const int which = r->out[1]->total > 0;
         failure_text(j, j->first, text, sizeof text);
@@ -1525,6 +1537,8 @@ static void report(job *j)
         report_tail(j, r->out[which]);
     }
     if (started) report_ends(j);
+    if (j->opts->outer_error_file != NULL && (j->cause == FAILURE || j->cause == ELSEWHERE))
+        cdp_error_record(j->opts->outer_error_file, elsewhere[0] != '\0' ? elsewhere : text);
 }
 
 /* ---- >>nodes  What the launchers of several machines tell each other, through a store that node 0's launcher serves.

@@ -478,6 +478,10 @@ has error-file err "first failure: rank 0, exit code 5 after 0."
 has error-file-text err 's: RuntimeError: a "b" \ ä😀  c; it wrote nothing'
 check error-file-gone "$(ls -d "$(dirname "$(cat errorfile)")" cdprun_* 2> /dev/null)" ""
 "$C" -n 1 sh -c "$record" '{"message": "short form"}' 2> err; has error-file-short err "s: short form; it wrote"
+"$C" -n 1 "$C" -n 1 sh -c "$record" '{"message": "deep"}' 2> err; has error-file-nested err "
+cdprun: first failure: rank 0, exit code 5 after 0."
+check error-file-nested-message "$(grep -c '^cdprun: .*s: rank 0, exit code 5 after .* s: deep; its last lines on stderr:' err)" 1
+rm -rf logs; "$C" -n 1 --log-dir logs sh -c 'case $TORCHELASTIC_ERROR_FILE in /*) exit 0 ;; esac; exit 1' 2> err; check error-file-absolute "$?" 0
 for broken in '{"message": {"message": "cut' '{"message"' '{"message": 7}' '{"message": "\u12' '{"message": "\' '' '"message""message":"x'; do
     "$C" -n 1 sh -c "$record" "$broken" 2> err; check "error-file-broken" "$? $(grep -c 'first failure: rank 0, exit code 5' err)" "5 1"
 done
