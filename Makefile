@@ -108,6 +108,7 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
 	    $(call suites,test,600,$(SEEDS),$(PROGRAMS)) \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
+	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
 	    'examples|600|bash tests/run_examples.sh'
 
 sim: $(SIM:%=$(BUILD)/test/%)

@@ -125,7 +125,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
 /* Fill in rank, world_size, master_addr, master_port from the variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT that
    cdprun and torchrun set (MASTER_ADDR may be missing: 127.0.0.1); with TORCHELASTIC_USE_AGENT_STORE=True also
    external_store, and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless
-   there is one. The texts are those of the
+   there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network. The texts are those of the
    environment: valid until it changes. Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -1452,7 +1452,7 @@ CDP__CALLED cdp_status cdp__env_number(const char *name, uint32_t lo, uint32_t h
 
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL char job[48];
-    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *restart = getenv("TORCHELASTIC_RESTART_COUNT");
+    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *restart = getenv("TORCHELASTIC_RESTART_COUNT"), *trust = getenv("CDP_TRUST_NETWORK");
     uint32_t port = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
@@ -1466,6 +1466,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (getenv("MASTER_ADDR") && *getenv("MASTER_ADDR")) d->master_addr = getenv("MASTER_ADDR");
     if (agent && strcmp(agent, "True") == 0) d->external_store = true;
+    if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
     if (restart && !d->job) {
         cdp__format(job, sizeof job, "cdp%s", strlen(restart) < 40 ? restart : "");
         d->job = job;

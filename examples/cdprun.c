@@ -67,12 +67,13 @@
 #define SINK_BYTES     262144                  /* unwritten output above which the ranks are no longer read */
 #define WRITE_BYTES    4096                    /* a pipe that polls writable takes this much without waiting */
 #define FAILURE_BYTES  1024                    /* one failure in words                                      */
+#define RUN_DIR_BYTES  4096
 #define SECOND         INT64_C(1000000000)
 #define NEVER          INT64_MAX
 #define KILL_TICK      (SECOND / 50)
 #define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
 #define LOOK_TICK      (SECOND / 10)           /* how often the launchers of several machines look at each other */
-#define TELL_DELAY     (SECOND / 5)            /* what is told later than a crash on another machine, which may be its cause */
+#define TELL_DELAY     (3 * SECOND / 10)       /* an exit code is told so much later than a crash, which may be its cause */
 #define LEAVE_LIMIT    (3 * SECOND)            /* for the other machines to read why the job has ended       */
 #define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
 #define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
@@ -97,8 +98,9 @@ typedef struct options {
     const char  *key_file;
     char         key[260];                     /* CDP_JOB_KEY; "": none                       */
     const char  *log_dir, *redirects, *tee;
+    const char  *outer_error_file;             /* of a launcher around this one; NULL: none   */
     unsigned char *redirected, *teed;          /* per local rank: STDOUT | STDERR             */
-    char         run_dir[4096];                /* log and error files; "": there can be none  */
+    char         run_dir[RUN_DIR_BYTES];       /* log and error files; "": there can be none  */
     int64_t      grace, kill_grace;            /* ns */
     int64_t      timeout, join_timeout;        /* ns; timeout 0: none                         */
     bool         prefix, stdin_rank0;
@@ -145,7 +147,8 @@ static const char help_text[] =
     "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
     "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
     "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random bytes)\n"
-    "  --open                   no secret: whoever reaches the ports may take part\n"
+    "  --open                   no secret: whoever reaches the ports may take part, as PyTorch's processes (which know\n"
+    "                           none) must be able to where they use the store of a rank that is written in C\n"
     "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
     "\n"
     "  --no-python, --monitor-interval, --rdzv-backend static or c10d: accepted, and without effect\n"
@@ -156,7 +159,8 @@ static const char help_more[] =
     "\n"
     "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME,\n"
     "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, _MAX_RESTARTS, _RUN_ID,\n"
-    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets them; CDP_JOB_KEY; and\n"
+    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets them; CDP_JOB_KEY (with\n"
+    "         --open CDP_TRUST_NETWORK=1 instead), which cdp_init_from_env() reads; and\n"
     "         OMP_NUM_THREADS=1 if there are several ranks and it is not set.\n"
     "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. (On a terminal\n"
     "         the ranks are background processes, so that ctrl-C reaches each of them exactly once, through cdprun.)\n"
@@ -260,7 +264,7 @@ static const char *env_option(const char *text)
     static const char own[] =
         " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
         " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
-        " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY ";
+        " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
     const int len = (int)(eq - text);
@@ -468,6 +472,7 @@ static options options_parse(int argc, char **argv)
         option_apply(&o, row, value);
     }
     o.command = argv + i;
+    if (getenv("TORCHELASTIC_ERROR_FILE") != NULL) o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
     options_check(&o);
     options_place(&o);
     options_key(&o);
@@ -620,13 +625,22 @@ static int port_choose(void)
    With --log-dir as torchrun has them: RUN_DIR/attempt_A/LOCAL_RANK/NAME. Without it only error files are needed, which
    lie side by side in a folder of their own that goes with the job. */
 
+static bool absolute(char path[RUN_DIR_BYTES])        /* a rank may change its folder */
+{
+    char *whole = realpath(path, NULL);
+    const bool good = whole != NULL && strlen(whole) < RUN_DIR_BYTES;
+    if (good) strcpy(path, whole);
+    free(whole);
+    return good;
+}
+
 static void run_dir_make(options *o)
 {
     const char *temporary = getenv("TMPDIR");
     char *path = o->run_dir;
     if (o->log_dir == NULL) {
         snprintf(path, sizeof o->run_dir, "%s/cdprun_XXXXXX", temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
-        if (mkdtemp(path) == NULL) path[0] = '\0';    /* then there are no error files */
+        if (mkdtemp(path) == NULL || !absolute(path)) path[0] = '\0';    /* then there are no error files */
         return;
     }
     const int base = snprintf(path, sizeof o->run_dir, "%s/", o->log_dir);
@@ -639,7 +653,7 @@ static void run_dir_make(options *o)
     strcpy(path + base, o->run_id);
     for (char *p = path + base; *p != '\0'; ++p) if (*p == '/') *p = '_';
     strcat(path, "_XXXXXX");
-    if (mkdtemp(path) == NULL) usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
+    if (mkdtemp(path) == NULL || !absolute(path)) usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
 }
 
 /* Front and keeper both do this at their end, in case the other one has been killed. */
@@ -1161,8 +1175,10 @@ static void env_common(const options *o)
     env_number("TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
     env_text("TORCHELASTIC_RUN_ID", o->run_id);
     env_text("TORCHELASTIC_USE_AGENT_STORE", "False");   /* rank 0 serves the store */
-    if (o->key[0] != '\0') env_text("CDP_JOB_KEY", o->key);
-    else unsetenv("CDP_JOB_KEY");
+    if (o->open) unsetenv("CDP_JOB_KEY");
+    else env_text("CDP_JOB_KEY", o->key);
+    if (o->open) env_text("CDP_TRUST_NETWORK", "1");
+    else unsetenv("CDP_TRUST_NETWORK");
     if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_number("OMP_NUM_THREADS", 1);   /* or n ranks use n times the cores */
 }
 
@@ -1508,9 +1524,9 @@ static void report(job *j)
     const bool started = j->ranks[0].pid > 0;
     if (j->cause == SIGNALLED) say(j, "ended by %s", signal_name(j->user_signal));
     if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
+    char text[FAILURE_BYTES];
     if (j->cause == ELSEWHERE) say(j, started ? "first failure: %s" : "%s", elsewhere);
     if (j->cause == FAILURE) {
-        char text[FAILURE_BYTES];
         const rank *r = &j->ranks[j->first];
         const int which = r->out[1]->total > 0;
         failure_text(j, j->first, text, sizeof text);
@@ -1521,6 +1537,8 @@ static void report(job *j)
         report_tail(j, r->out[which]);
     }
     if (started) report_ends(j);
+    if (j->opts->outer_error_file != NULL && (j->cause == FAILURE || j->cause == ELSEWHERE))
+        cdp_error_record(j->opts->outer_error_file, elsewhere[0] != '\0' ? elsewhere : text);
 }
 
 /* ---- >>nodes  What the launchers of several machines tell each other, through a store that node 0's launcher serves.
@@ -1549,11 +1567,11 @@ static void verdict_set(job *j, const char *text, bool final)
     snprintf(s->verdict, sizeof s->verdict, "%s", words + strspn(words, " "));
 }
 
-/* A call has failed: the store will not come back. */
+/* A call has failed: the store will not come back, or not for us. */
 static void nodes_lost(job *j)
 {
     char text[FAILURE_BYTES];
-    snprintf(text, sizeof text, "%d node 0 does not answer any more: %s", EXIT_INTERNAL, cdp_last_error()->text);
+    snprintf(text, sizeof text, "%d the launcher of node 0 is out of reach: %s", EXIT_INTERNAL, cdp_last_error()->text);
     cdp_store_destroy(j->nodes.store);
     j->nodes.store = NULL;
     j->nodes.final = true;
@@ -1636,8 +1654,9 @@ static bool nodes_connect(job *j)
     const options *o = j->opts;
     nodes *s = &j->nodes;
     char will[80];
-    cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port };
-    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
+    const char *key = o->key[0] != '\0' ? o->key : NULL;
+    const cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .trust_network = o->open };
+    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
     if (o->node_rank == 0 && s->server == NULL && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
         nodes_lost(j);
         snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host, o->host_port, cdp_last_error()->text);
@@ -1646,7 +1665,9 @@ static bool nodes_connect(job *j)
     cd.will_key = node_key(j, "final", -1);
     cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died", EXIT_INTERNAL, o->node_rank);
     cd.will_value.data = will;
-    return cdp_tcp_store_create(&cd, &s->store) == CDP_OK;
+    const cdp_status status = cdp_tcp_store_create(&cd, &s->store);
+    if (status == CDP_ERR_MISMATCH) nodes_lost(j);    /* another key: more tries would not help */
+    return status == CDP_OK;
 }
 
 /* Everything that must be equal on all machines; what stands before the blank is who we are. */
@@ -1792,7 +1813,7 @@ static void attempt_over(job *j)
         j->code = 0;
     }
     j->nodes.told = false;
-    j->nodes.look_at = 0;
+    j->nodes.look_at = j->cause == FAILURE ? j->nodes.tell_at : 0;
     if (j->opts->nnodes > 1) enter(j, AGREE, NEVER);
     else attempt_judge(j);
 }

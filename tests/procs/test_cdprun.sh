@@ -175,7 +175,7 @@ static int count_sigint(void) {
     signal(SIGINT, on_int);
     puts("ready");
     fflush(stdout);
-    for (int i = 0; i < 3000 && count_int == 0; ++i) nap(2);
+    for (int i = 0; i < 15000 && count_int == 0; ++i) nap(2);
     nap(200);
     printf("interrupts %d\n", (int)count_int);
     return 0;
@@ -199,7 +199,7 @@ static int on_terminal(const char *keys, char **argv) {
     }
     for (;;) {
         struct pollfd p = { .fd = m, .events = POLLIN };
-        if (poll(&p, 1, 5000) <= 0) { kill(pid, SIGKILL); break; }
+        if (poll(&p, 1, 30000) <= 0) { kill(pid, SIGKILL); break; }
         ssize_t n = read(m, all + len, sizeof all - 1 - len);
         if (n <= 0) break;
         if (write(1, all + len, (size_t)n) < 0) break;
@@ -437,7 +437,8 @@ check key-per-job "$( ("$C" -n 1 sh -c 'echo $CDP_JOB_KEY'; "$C" -n 1 sh -c 'ech
 check key-kept "$(CDP_JOB_KEY=mine "$C" -n 1 sh -c 'echo $CDP_JOB_KEY')" "[0] mine"
 echo from-file > key
 check key-file "$(CDP_JOB_KEY=mine "$C" -n 1 --job-key-file key sh -c 'echo $CDP_JOB_KEY')" "[0] from-file"
-check key-open "$(CDP_JOB_KEY=mine "$C" -n 1 --open sh -c 'echo ${CDP_JOB_KEY-unset}')" "[0] unset"
+check key-open "$(CDP_JOB_KEY=mine "$C" -n 1 --open sh -c 'echo ${CDP_JOB_KEY-unset} $CDP_TRUST_NETWORK')" "[0] unset 1"
+check key-closed "$(CDP_TRUST_NETWORK=1 "$C" -n 1 sh -c 'echo ${CDP_TRUST_NETWORK-unset}')" "[0] unset"
 
 # ---- files
 
@@ -477,6 +478,10 @@ has error-file err "first failure: rank 0, exit code 5 after 0."
 has error-file-text err 's: RuntimeError: a "b" \ ä😀  c; it wrote nothing'
 check error-file-gone "$(ls -d "$(dirname "$(cat errorfile)")" cdprun_* 2> /dev/null)" ""
 "$C" -n 1 sh -c "$record" '{"message": "short form"}' 2> err; has error-file-short err "s: short form; it wrote"
+"$C" -n 1 "$C" -n 1 sh -c "$record" '{"message": "deep"}' 2> err; has error-file-nested err "
+cdprun: first failure: rank 0, exit code 5 after 0."
+check error-file-nested-message "$(grep -c '^cdprun: .*s: rank 0, exit code 5 after .* s: deep; its last lines on stderr:' err)" 1
+rm -rf logs; "$C" -n 1 --log-dir logs sh -c 'case $TORCHELASTIC_ERROR_FILE in /*) exit 0 ;; esac; exit 1' 2> err; check error-file-absolute "$?" 0
 for broken in '{"message": {"message": "cut' '{"message"' '{"message": 7}' '{"message": "\u12' '{"message": "\' '' '"message""message":"x'; do
     "$C" -n 1 sh -c "$record" "$broken" 2> err; check "error-file-broken" "$? $(grep -c 'first failure: rank 0, exit code 5' err)" "5 1"
 done

@@ -15,12 +15,13 @@ fi
 D=${BUILD:-build}/launch
 mkdir -p "$D" || exit 2
 D=$(cd "$D" && pwd)
-for program in cdprun train_text; do
+for program in cdprun train_text hello; do
     source=examples/$program.c
     [ $program = train_text ] && source=examples/03_train_text.c
+    [ $program = hello ] && source=examples/01_hello.c
     ${CC:-gcc} -O2 -g "$source" -o "$D/$program" -pthread -lm || { echo "0 passed, 1 failed"; exit 1; }
 done
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
+unset CDP_JOB_KEY CDP_TRUST_NETWORK RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
 cd "$D" || exit 2
 yes 'The quick brown fox jumps over the lazy dog, and every rank has to see the same.' | head -n 1500 > text.txt
 
@@ -114,6 +115,19 @@ for ((i = 0; i < 4; ++i)); do
     grep -q "first failure: rank $k, killed by SIGKILL" err || bad="$bad cdprun does not report it;"
     if [ -n "$bad" ]; then fail "kill of rank $k while starting" "$bad" err; elif ended "kill of rank $k while starting"; then ok "kill of rank $k while starting"; fi
 done
+
+# ---- fifty jobs at once: each has its own port, and the ranks of each meet ----
+jobs=() bad=
+for ((i = 0; i < 50; ++i)); do
+    "$D/cdprun" -n 2 --timeout 60 "$D/hello" > hello.$i 2>&1 &
+    jobs+=($!)
+done
+for ((i = 0; i < 50; ++i)); do
+    wait "${jobs[i]}" || bad="$bad job $i has exit code $?: $(tail -n 3 hello.$i);"
+    [ "$(sed 's/^\[.\] //' hello.$i | sort)" = "$(printf '%s\n' 'all 2 ranks have met' 'rank 0 of 2 is here' 'rank 1 of 2 is here')" ] || bad="$bad job $i says $(cat hello.$i);"
+done
+if [ -z "$bad" ]; then ok "fifty jobs at once"; else fail "fifty jobs at once" "$bad"; fi
+rm -f hello.*
 
 # ---- the job is asked to end ----
 if start_job; then

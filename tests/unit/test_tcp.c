@@ -71,6 +71,8 @@ static void environment(const char *rank, const char *size, const char *addr, co
     }
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
     unsetenv("TORCHELASTIC_RESTART_COUNT");
+    unsetenv("CDP_JOB_KEY");
+    unsetenv("CDP_TRUST_NETWORK");
 }
 
 #define REFUSED(words, expr)                           \
@@ -94,6 +96,11 @@ TEST(environment_is_read) {
     d.job = "mine";
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T(strcmp(d.job, "mine") == 0);
+    T(!d.job_key && !d.trust_network);
+    setenv("CDP_JOB_KEY", "0123456789abcdef", 1);
+    setenv("CDP_TRUST_NETWORK", "1", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(strcmp(d.job_key, "0123456789abcdef") == 0 && d.trust_network);
     memset(&d, 0, sizeof d);
     environment("0", "1", NULL, NULL); /* alone: no network, no port */
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
