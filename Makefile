@@ -18,6 +18,7 @@ UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c)
+LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
 DEMO_SRC  := $(wildcard examples/03_train_text.c)
@@ -27,11 +28,12 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
 ROUNDS   := $(ROUND_SRC:tests/sim/rounds.c=rounds)
+LINEAR   := $(LINEAR_SRC:tests/sim/linear.c=linear)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(FUZZ) $(SIM) $(ROUNDS)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(FUZZ) $(SIM) $(ROUNDS) $(LINEAR)
 
 .PHONY: help demo examples test sim bench bench-peers sanitize clean
 .DEFAULT_GOAL := help
@@ -77,6 +79,9 @@ $(BUILD)/$(1)/%: tests/fuzz/%.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/sim: tests/sim/sim_main.c
+	@mkdir -p $$(@D)
+	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
+$(BUILD)/$(1)/linear: tests/sim/linear.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/rounds: tests/sim/rounds.c
