@@ -6934,18 +6934,20 @@ CDP__CALLED cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
 /* Mistakes of ready() and unused(). */
 CDP__CALLED cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
     const char *name;
+    uint32_t rank;
     const cdp__param *p;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
     if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
     if (i >= d->param_count) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
     p = &d->params[i];
     name = p->name;
+    rank = cdp_rank(d->group);
     if (d->recorded && d->sync)
-        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE,
-                                          "static graph: parameter '%s' (index %u) was marked ready %u times in the first synchronized pass of rank %u, and now once more; without static_graph passes may differ",
-                                          name, i, p->want, cdp_rank(d->group)));
-    return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE, "parameter '%s' (index %u) was marked %s in one backward pass; mark it once, when its gradient is complete", name, i,
-                                      p->mark == CDP__MARK_UNUSED ? "unused and then again" : "ready twice"));
+        return cdp__ddp_fail(d, cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+                                               "static graph: parameter '%s' (index %u) was marked ready %u times in the first synchronized pass of rank %u, and now once more; without static_graph passes may differ",
+                                               name, i, p->want, rank));
+    return cdp__ddp_fail(d, cdp__fail_peer(CDP_ERR_STATE, rank, 0, "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it once, when its gradient is complete", name, i,
+                                           p->mark == CDP__MARK_UNUSED ? (strstr(call, "unused") ? "unused twice" : "unused and then ready") : strstr(call, "unused") ? "ready and then unused" : "ready twice", rank));
 }
 
 /* A parameter's last word in this pass. */
@@ -7072,7 +7074,7 @@ CDP__CALLED cdp_status cdp__ddp_missing(cdp_ddp *d) {
     }
     if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
     return !count ? CDP_OK
-                  : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass ended although %u of %u parameters were never marked ready%s: %s%s", count, d->param_count,
+                  : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass of rank %u ended although %u of %u parameters were never marked ready%s: %s%s", cdp_rank(d->group), count, d->param_count,
                                    d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
                                    d->recorded || d->desc.find_unused ? "" : "; if they have no gradient in this pass, set find_unused in the desc");
 }

@@ -547,6 +547,37 @@ TEST(mistakes_with_rows) {
     cdp_group_destroy(g);
 }
 
+/* Marks that contradict each other, on rank 1: everybody is told the parameter and the rank. */
+static void rank_contradicts_itself(cdp_group *g, void *arg) {
+    static const char *const words[3] = {"'param2' (index 2) was marked unused and then ready in one backward pass of rank 1", "'param2' (index 2) was marked ready and then unused in one backward pass of rank 1",
+                                         "'param2' (index 2) was marked unused twice in one backward pass of rank 1"};
+    const int what = *(const int *)arg;
+    cdp_status st = CDP_OK;
+    rig r;
+    rig_desc(&r, g, CDP_DTYPE_F32);
+    r.desc.find_unused = true;
+    if (!rig_open(&r) || !T_EQ(CDP_OK, cdp_barrier(g))) return;
+    for (int pass = 0; pass < 3 && st == CDP_OK; ++pass) {
+        st = cdp_ddp_backward_begin(r.ddp);
+        for (uint32_t i = N; i-- > 0;) {
+            const bool bad = cdp_rank(g) == 1 && i == 2;
+            if (bad && what != 1) (void)cdp_ddp_unused(r.ddp, i);
+            if (!bad || what != 2) (void)cdp_ddp_ready(r.ddp, i);
+            if (bad && what != 0) (void)cdp_ddp_unused(r.ddp, i);
+        }
+        if (r.ddp->in_backward) st = cdp_ddp_backward_end(r.ddp);
+    }
+    T_EQ(CDP_ERR_STATE, st);
+    T_TEXT(words[what], cdp_last_error()->text);
+    T_EQ(1, cdp_last_error()->peer);
+    T_EQ(1, cdp_last_error()->origin);
+    cdp_ddp_destroy(r.ddp);
+}
+
+TEST(contradictions_are_named_everywhere) {
+    for (int what = 0; what < 3; ++what) run_ranks(3, NULL, 0, rank_contradicts_itself, &what);
+}
+
 static void rank_with_long_names(cdp_group *g, void *arg) {
     char name[300];
     cdp_param p;
@@ -702,6 +733,7 @@ int main(int argc, char **argv) {
         {"memory_of_hooks", memory_of_hooks, 120},
         {"rows_are_the_serial_mean", rows_are_the_serial_mean, 120},
         {"mistakes_with_rows", mistakes_with_rows, 20},
+        {"contradictions_are_named_everywhere", contradictions_are_named_everywhere, 20},
         {"long_names_differ_at_their_end", long_names_differ_at_their_end, 20},
         {"averages_in_growing_circles", averages_in_growing_circles, 20},
         {"two_models_on_one_group", two_models_on_one_group, 20},
