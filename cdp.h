@@ -6965,6 +6965,7 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
     if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
     st = cdp__ddp_begin(d, d->sync_next);
+    (void)cdp__ddp_fail(d, st); /* who goes on all the same hears it again at the end */
     for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) { /* static graph: known from the first pass */
         if (d->params[i].want) continue;
         d->params[i].mark = CDP__MARK_UNUSED;
@@ -7301,8 +7302,11 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     d->called_ns = d->os->now_ns(d->os->user);
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
-    if (d->failed != CDP_OK && d->sync) cdp__ddp_break(d);
     st = d->failed;
+    if (st != CDP_OK && d->sync) {
+        cdp__ddp_break(d);
+        if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group); /* the first cause */
+    }
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
     if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
     d->in_backward = false;
