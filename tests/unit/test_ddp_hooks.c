@@ -616,6 +616,31 @@ TEST(long_names_differ_at_their_end) {
     for (int what = 0; what < 2; ++what) run_ranks(3, NULL, 0, rank_with_long_names, &what);
 }
 
+static void rank_drifts(cdp_group *g, void *arg) {
+    rig r;
+    (void)arg;
+    rig_desc(&r, g, CDP_DTYPE_BF16);
+    r.params[3].count = 5; /* no whole number of words */
+    r.params[3].rows = 0;
+    if (!rig_open(&r)) return;
+    T_EQ(CDP_OK, cdp_ddp_verify(r.ddp));
+    if (cdp_rank(g) == 2) ((uint16_t *)r.data[3])[4] ^= 1; /* the last bit of the last one */
+    REFUSED(CDP_ERR_MISMATCH, "'param3' (index 3) is no longer the same on all ranks: rank 2 has other bits than rank 0", cdp_ddp_verify(r.ddp));
+    if (cdp_rank(g) == 0) put(CDP_DTYPE_BF16, r.data[1], 0, 1);
+    REFUSED(CDP_ERR_MISMATCH, "'param1' (index 1) is no longer the same on all ranks: rank 1 has", cdp_ddp_verify(r.ddp));
+    if (cdp_rank(g) == 0) put(CDP_DTYPE_BF16, r.data[1], 0, 0);
+    if (cdp_rank(g) == 2) ((uint16_t *)r.data[3])[4] ^= 1;
+    T_EQ(CDP_OK, cdp_ddp_verify(r.ddp));
+    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_verify(NULL));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
+    REFUSED(CDP_ERR_STATE, "a backward pass is open", cdp_ddp_verify(r.ddp));
+    for (uint32_t i = 0; i < N; ++i) T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
+    T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
+    cdp_ddp_destroy(r.ddp);
+}
+
+TEST(parameters_that_drift_are_named) { run_ranks(3, NULL, 0, rank_drifts, NULL); }
+
 /* ---- averages in growing circles ---- */
 
 static void rank_averages_in_circles(cdp_group *g, void *arg) {
@@ -748,6 +773,7 @@ int main(int argc, char **argv) {
         {"mistakes_with_rows", mistakes_with_rows, 20},
         {"contradictions_are_named_everywhere", contradictions_are_named_everywhere, 20},
         {"long_names_differ_at_their_end", long_names_differ_at_their_end, 20},
+        {"parameters_that_drift_are_named", parameters_that_drift_are_named, 20},
         {"averages_in_growing_circles", averages_in_growing_circles, 20},
         {"two_models_on_one_group", two_models_on_one_group, 20},
         {"figures", figures, 20},
