@@ -25,9 +25,9 @@ both() {
     local address=$1 before0=$2 before1=$3
     shift 3
     port=$((port + 1))
-    export WORLD_SIZE=2 MASTER_ADDR=$address MASTER_PORT=$port GLOO_SOCKET_IFNAME=$interface GLOG_minloglevel=2
-    RANK=1 timeout 300 $before1 "$@" > /dev/null 2>&1 &
-    RANK=0 timeout 300 $before0 "$@" 2> /dev/null || echo 'failed'
+    export CDP_JOB_KEY=measured WORLD_SIZE=2 MASTER_ADDR=$address MASTER_PORT=$port GLOO_SOCKET_IFNAME=$interface GLOG_minloglevel=2
+    RANK=1 timeout 60 $before1 "$@" > /dev/null 2>&1 &
+    RANK=0 timeout 60 $before0 "$@" 2> /dev/null || echo 'failed'
     wait
 }
 
@@ -68,7 +68,7 @@ for gbit in 1 10; do
         tc -n $n qdisc replace dev veth0 root tbf rate ${gbit}gbit burst $((gbit * 256))kb latency 50ms 2> /dev/null || { echo "SKIP $gbit Gbit/s: tc has no tbf here"; continue 2; }
     done
     before=$(ip netns exec $a cat /sys/class/net/veth0/statistics/tx_bytes)
-    measure "$gbit Gbit/s, backward long enough" 10.77.0.1 "ip netns exec $a" "ip netns exec $b" --backward-ms $((300 / gbit + 30)) --steps 15
+    measure "$gbit Gbit/s, backward long enough" 10.77.0.1 "ip netns exec $a" "ip netns exec $b" --backward-ms $((300 / gbit + 30)) --bucket 1000000 --steps 15
     measure "$gbit Gbit/s, backward too short" 10.77.0.1 "ip netns exec $a" "ip netns exec $b" --backward-ms $((60 / gbit + 4)) --steps 15
     after=$(ip netns exec $a cat /sys/class/net/veth0/statistics/tx_bytes)
     echo "# $(((after - before) / 1000000)) MB left rank 0's side of the link in all"
