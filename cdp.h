@@ -73,8 +73,10 @@
         keep optimizer state on one rank each              cdp_zero_partition, cdp_zero_step
         limit the norm of gradients                        cdp_ddp_clip
         give every rank its part of the data               cdp_sampler_fill
-        see one step as a picture                          cdp_ddp_trace
-        see how much communication was hidden              cdp_ddp_stats_of
+        train embeddings of which few rows are used        cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
+        find out whether parameters are still equal        cdp_ddp_verify
+        see one step as a picture, or all settings         cdp_ddp_trace
+        see how much communication was hidden              cdp_ddp_stats_of, cdp_ddp_bucket
         run without any thread of the library              .no_thread = true and cdp_poll, or CDP_NO_THREADS
         stop everybody                                     cdp_group_abort
         know what went wrong                               cdp_last_error, cdp_print_error
@@ -83,6 +85,36 @@
         get the same bits whatever the sizes               .reproducible
         choose algorithms                                  .choices
         tell the launcher why this rank failed             cdp_error_record_from_env
+
+    COMING FROM PyTorch's DistributedDataParallel
+        init_process_group("gloo")                         cdp_init_from_env(NULL, &world)
+        DDP(model, process_group=g)                        cdp_ddp_create; one cdp_param each, in the order of model.parameters()
+        bucket_cap_mb=N                                    .bucket_bytes; .first_bucket_bytes is settable, too
+        gradient_as_bucket_view=True                       the default: cdp_ddp_grad; False: bring cdp_param.grad
+        broadcast_buffers=False, init_sync=False           .no_buffer_broadcast, .no_broadcast
+        find_unused_parameters=True                        .find_unused; then cdp_ddp_unused(i), or leave i unmarked
+        static_graph=True                                  .static_graph
+        (buckets rebuilt after the first step)             .rebuild = true; cdp_ddp_grad() moves then, once
+        y = ddp(x)                                         cdp_ddp_forward_begin (where there are buffers), your forward
+        loss.backward()                                    cdp_ddp_backward_begin; your backward, with cdp_ddp_ready(i)
+                                                           where autograd's hook would fire; cdp_ddp_backward_end
+        optimizer.zero_grad()                              cdp_ddp_zero_grad, or overwrite: gradients are never NULL
+        with ddp.no_sync(): ...                            cdp_ddp_no_sync(ddp, true) ... (ddp, false); it is backward_begin
+                                                           that looks at it, there it is forward
+        with ddp.join(): ...                               .join = true, and cdp_ddp_join when the data are at an end
+        divide_by_initial_world_size=False                 .join_effective
+        throw_on_early_termination=True                    .join_throw
+        Join([ddp, other])                                 .join_hook
+        register_comm_hook(state, hook)                    cdp_hook_create or a cdp_hook of your own, cdp_ddp_set_hook
+        future.then(f)                                     the next stage of the hook
+        torch.save(state)                                  cdp_ddp_hook(ddp)->save and load; each rank its own
+        Embedding(sparse=True)                             cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
+        clip_grad_norm_(p, m)                              cdp_ddp_clip(ddp, m, &norm)
+        ZeroRedundancyOptimizer                            cdp_zero_partition, then cdp_zero_step in place of optimizer.step
+        PeriodicModelAverager, hierarchical                cdp_averager, its .levels
+        DistributedSampler, set_epoch                      cdp_sampler_fill, .epoch
+        ddp._get_ddp_logging_data()                        cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...), cdp_ddp_stats_of
+        The mean is the sum divided by the number of ranks; PyTorch divides first: .predivide = that number gives its bits.
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one)
         CDP_IMPLEMENTATION     off       this file holds the implementation; CDP_CORE_IMPLEMENTATION: of cdp.h alone
@@ -922,6 +954,12 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
    and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
    join_hook returns, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
+
+/* Collective, at any time between passes: are parameters (not buffers) still the same bits on every rank? They are, where
+   every rank does the same with the same gradients; another compiler, or a bug, ends that without a sound. Sends one hash;
+   costs a reading of all parameters. MISMATCH, on all ranks: the first parameter that differs, and the first rank that has
+   it otherwise than rank 0; the group stays whole. Or INVALID, STATE, NOMEM, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
 
 /* A copy of the figures so far; zeros for NULL, or for a bucket that does not exist. From the thread that trains. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
@@ -6934,18 +6972,20 @@ CDP__CALLED cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
 /* Mistakes of ready() and unused(). */
 CDP__CALLED cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
     const char *name;
+    uint32_t rank;
     const cdp__param *p;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
     if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
     if (i >= d->param_count) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
     p = &d->params[i];
     name = p->name;
+    rank = cdp_rank(d->group);
     if (d->recorded && d->sync)
-        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE,
-                                          "static graph: parameter '%s' (index %u) was marked ready %u times in the first synchronized pass of rank %u, and now once more; without static_graph passes may differ",
-                                          name, i, p->want, cdp_rank(d->group)));
-    return cdp__ddp_fail(d, cdp__fail(CDP_ERR_STATE, "parameter '%s' (index %u) was marked %s in one backward pass; mark it once, when its gradient is complete", name, i,
-                                      p->mark == CDP__MARK_UNUSED ? "unused and then again" : "ready twice"));
+        return cdp__ddp_fail(d, cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+                                               "static graph: parameter '%s' (index %u) was marked ready %u times in the first synchronized pass of rank %u, and now once more; without static_graph passes may differ",
+                                               name, i, p->want, rank));
+    return cdp__ddp_fail(d, cdp__fail_peer(CDP_ERR_STATE, rank, 0, "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it once, when its gradient is complete", name, i,
+                                           p->mark == CDP__MARK_UNUSED ? (strstr(call, "unused") ? "unused twice" : "unused and then ready") : strstr(call, "unused") ? "ready and then unused" : "ready twice", rank));
 }
 
 /* A parameter's last word in this pass. */
@@ -6963,6 +7003,7 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
     if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
     st = cdp__ddp_begin(d, d->sync_next);
+    (void)cdp__ddp_fail(d, st); /* who goes on all the same hears it again at the end */
     for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) { /* static graph: known from the first pass */
         if (d->params[i].want) continue;
         d->params[i].mark = CDP__MARK_UNUSED;
@@ -7072,7 +7113,7 @@ CDP__CALLED cdp_status cdp__ddp_missing(cdp_ddp *d) {
     }
     if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
     return !count ? CDP_OK
-                  : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass ended although %u of %u parameters were never marked ready%s: %s%s", count, d->param_count,
+                  : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass of rank %u ended although %u of %u parameters were never marked ready%s: %s%s", cdp_rank(d->group), count, d->param_count,
                                    d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
                                    d->recorded || d->desc.find_unused ? "" : "; if they have no gradient in this pass, set find_unused in the desc");
 }
@@ -7299,8 +7340,11 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     d->called_ns = d->os->now_ns(d->os->user);
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
-    if (d->failed != CDP_OK && d->sync) cdp__ddp_break(d);
     st = d->failed;
+    if (st != CDP_OK && d->sync) {
+        cdp__ddp_break(d);
+        if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group); /* the first cause */
+    }
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
     if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
     d->in_backward = false;
@@ -7330,6 +7374,50 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     s.start_ns = b->start_ns - d->begin_ns;
     s.end_ns = b->end_ns - d->begin_ns;
     return s;
+}
+
+/* Eight bytes at a time; not for strangers. */
+CDP__CALLED uint64_t cdp__ddp_bits(const cdp__param *p) {
+    const uint8_t *at = (const uint8_t *)p->user.data;
+    uint64_t n = p->user.count * cdp_dtype_size(p->user.dtype), h = 0x9e3779b97f4a7c15ull, w;
+    for (; n >= 8; n -= 8, at += 8) {
+        memcpy(&w, at, 8);
+        h = (h ^ w) * 0x9fb21c651e98df25ull;
+        h ^= h >> 29;
+    }
+    w = n;
+    if (n) memcpy(&w, at, (size_t)n);
+    h = (h ^ w) * 0x9fb21c651e98df25ull;
+    return h ^ h >> 32;
+}
+
+CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
+    uint64_t *all, hash = CDP__HASH_START, here;
+    uint32_t world, i, r, other = 0;
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_verify needs a ddp");
+    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
+    world = cdp_size(d->group);
+    all = (uint64_t *)cdp__alloc(d->os, ((uint64_t)world + d->param_count) * sizeof *all);
+    if (!all) return cdp__fail_nomem("a comparison of parameters", world * sizeof *all);
+    for (i = 0; i < d->param_count; ++i) {
+        all[world + i] = cdp__ddp_bits(&d->params[i]);
+        hash = cdp__hash(hash, &all[world + i], sizeof *all);
+    }
+    all[cdp_rank(d->group)] = hash;
+    st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
+    for (r = 1; r < world && !other; ++r) other = all[r] != all[0] ? r : 0;
+    for (i = 0; st == CDP_OK && other && i < d->param_count; ++i) { /* which one: one after the other, it is an emergency */
+        here = all[world + i];
+        all[cdp_rank(d->group)] = here;
+        st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
+        for (r = 1; r < world && all[r] == all[0]; ++r) {}
+        if (st == CDP_OK && r < world)
+            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u/%u: cdp_ddp_verify: parameter '%s' (index %u) is no longer the same on all ranks: rank %u has other bits than rank 0", cdp_rank(d->group), world,
+                                d->params[i].name, i, r);
+    }
+    cdp__free(d->os, all);
+    return st;
 }
 
 /* ---- >>join: uneven inputs ------------------------------------------------------------------------------------------------------ */

@@ -884,8 +884,8 @@ static bool checkpoint_load(const char *path, header *h, real **state, reason *w
 
 typedef struct settings {
     plan plan;
-    uint64_t steps, log_every, eval_every, eval_bytes, sample, digits, bucket_kib, save_every, check_steps;
-    const char *save, *load, *svg;
+    uint64_t steps, log_every, eval_every, eval_bytes, sample, digits, bucket_kib, save_every, check_steps, hook;
+    const char *save, *load, *svg, *trace;
     bool check, quiet, help;
     bool given[32]; /* per option: it was on the command line */
     char **paths;
@@ -916,6 +916,8 @@ static const option OPTIONS[] = {
     {"warmup", 0, 'n', AT(plan.warmup), 0, 1e9, "steps until the learning rate is full"},
     {"decay", 0, 'n', AT(plan.decay), 0, 1e9, "steps until it has fallen to a tenth (0: the number of steps)"},
     {"bucket-kib", 0, 'n', AT(bucket_kib), 1, 1e6, "size of a bucket, the unit in which gradients travel"},
+    {"hook", 0, 'n', AT(hook), 0, 5, "how gradients travel: 0 as they are, 1 f16, 2 bf16, 3 8 bits, 4 PowerSGD, 5 top 1 of 100"},
+    {"trace", 0, 's', AT(trace), 0, 0, "draw the last step of rank 0 here: FILE.svg, FILE.json for ui.perfetto.dev, FILE.txt"},
     {"save", 'o', 's', AT(save), 0, 0, "write a checkpoint here at the end (and the curve to FILE.svg)"},
     {"save-every", 0, 'n', AT(save_every), 0, 1e9, "and after every so many steps (0: no)"},
     {"load", 'i', 's', AT(load), 0, 0, "go on from this checkpoint; it also sets the options above up to --decay"},
@@ -1057,6 +1059,7 @@ static bool settings_fit(const settings *s, uint64_t ranks, uint64_t done, reaso
     if (p->batch % (ranks * p->accumulate))
         return because(why, "a batch of %llu sequences does not divide into %llu rank%s x %llu part%s (--batch, --accumulate)",
                        llu(p->batch), llu(ranks), ranks == 1 ? "" : "s", llu(p->accumulate), p->accumulate == 1 ? "" : "s");
+    if (s->hook && s->check) return because(why, "--check compares with gradients that nothing was taken from: leave --hook 0");
     if (s->check_steps && (s->check_steps > s->steps || s->check_steps <= done))
         return because(why, "--check-steps must be one of the steps that this run takes: %llu to %llu", llu(done) + 1,
                        llu(s->steps));
@@ -1205,13 +1208,38 @@ static void trainer_close(trainer *t) {
     *t = (trainer){0};
 }
 
+/* Gradients may travel as less than they are. */
+static bool trainer_hook(trainer *t, uint64_t number) {
+    static const cdp_hook_kind kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_QUANTIZE, CDP_HOOK_POWERSGD, CDP_HOOK_TOPK};
+    const cdp_hook_desc desc = {.kind = kinds[number], .rank = 2, .start = 10};
+    cdp_hook hook;
+    return !number || (worked(cdp_hook_create(&desc, &hook)) && worked(cdp_ddp_set_hook(t->ddp, &hook)));
+}
+
+/* The last step as a picture, for people, for Perfetto, and in figures. */
+static bool trainer_trace(const trainer *t, const char *file, reason *why) {
+    static const struct {
+        cdp_trace_format format;
+        const char *ending;
+    } kinds[] = {{CDP_TRACE_SVG, ".svg"}, {CDP_TRACE_JSON, ".json"}, {CDP_TRACE_TEXT, ".txt"}};
+    bool ok = true;
+    for (int k = 0; k < 3 && ok; ++k) {
+        const uint64_t size = cdp_ddp_trace(t->ddp, kinds[k].format, NULL, 0);
+        char *text = (char *)need(size, 1), path[1024];
+        snprintf(path, sizeof path, "%s%s", file, kinds[k].ending);
+        ok = file_write(path, text, (size_t)cdp_ddp_trace(t->ddp, kinds[k].format, text, size) - 1, why);
+        free(text);
+    }
+    return ok;
+}
+
 /* DDP, places 1 and 3: describe the parameters, get everybody's copy made equal, and learn where the gradients live. */
 static bool trainer_join(trainer *t, uint64_t bucket_bytes) {
     model *m = &t->model;
     cdp_param *params = (cdp_param *)need(m->tensor_count, sizeof *params);
     for (uint32_t i = 0; i < m->tensor_count; ++i)
         params[i] = (cdp_param){.name = m->tensors[i].name, .data = value_of(m, i), .count = m->tensors[i].count,
-                                .dtype = REAL_DTYPE};
+                                .rows = m->tensors[i].rows, .dtype = REAL_DTYPE};
     const cdp_ddp_desc desc = {.group = t->world, .params = params, .param_count = m->tensor_count,
                                .first_bucket_bytes = bucket_bytes, .bucket_bytes = bucket_bytes};
     const bool ok = worked(cdp_ddp_create(&desc, &t->ddp));
@@ -1237,7 +1265,7 @@ static bool trainer_open(trainer *t, const settings *s, const corpus *text, cdp_
     } else if (cdp_rank(world) == 0) {
         model_init(&t->model, p->seed);
     }
-    return trainer_join(t, s->bucket_kib * 1024) &&
+    return trainer_join(t, s->bucket_kib * 1024) && trainer_hook(t, s->hook) &&
            (step == 0 || worked(cdp_broadcast(world, t->moments, 2 * count, REAL_DTYPE, 0)));
 }
 
@@ -1531,7 +1559,7 @@ static bool load_on_rank_0(cdp_group *world, settings *s, header *h, real **stat
 /* Every rank says whether it can start, with which plan and on which text; all must be able, and all must agree. */
 static bool all_agree(cdp_group *world, bool ok, const settings *s, const corpus *text) {
     const uint32_t ranks = cdp_size(world);
-    const uint64_t rest[] = {s->steps, s->bucket_kib, s->log_every, s->eval_every, s->eval_bytes, s->save != NULL, s->save_every, s->check, s->check_steps};
+    const uint64_t rest[] = {s->steps, s->bucket_kib, s->log_every, s->eval_every, s->eval_bytes, s->save != NULL, s->save_every, s->check, s->check_steps, s->hook};
     const uint64_t mine[3] = {ok, hash_bytes(hash_bytes(0, &s->plan, sizeof s->plan), rest, sizeof rest), text->hash};
     uint64_t *all = (uint64_t *)need(ranks, sizeof mine);
     bool agreed = worked(cdp_allgather(world, mine, all, 3, CDP_DTYPE_I64));
@@ -1590,6 +1618,10 @@ static bool conclude(trainer *t, const settings *s, report *r, const header *fro
     }
     if (!compare_replicas(t, r, &equal)) return false;
     if (s->save && !save_on_rank_0(t, s)) return false;
+    if (s->trace && cdp_rank(t->world) == 0) {
+        reason why;
+        if (!trainer_trace(t, s->trace, &why)) complain(&why);
+    }
     if (s->save && r->speaks) printf("checkpoint: %s\n", s->save);
     if (s->check && !check_and_tell(t->world, s, t->text, from, state, r, &good)) return false;
     if (cdp_rank(t->world) != 0) return equal && good;

@@ -28,6 +28,7 @@ example 01_hello 'rank [0-3] of 4 is here' 4 "$build/01_hello"
 example 02_allreduce 'expected 2\.5: right' 4 "$build/02_allreduce"
 # With --check the example trains again alone and compares; it ends with 0 only when all of its checks are good.
 example 03_train_text . 1 "$build/03_train_text" --steps 12 --layers 1 --width 16 --heads 2 --batch 8 --eval-bytes 512 --sample 20 --check cdp.h
+example '03_train_text --hook' 'PASS' 1 "$build/03_train_text" --steps 6 --layers 1 --width 16 --heads 2 --batch 8 --eval-bytes 512 --sample 0 --hook 4 --trace "$tmp/step" cdp.h
 example 04_uneven_inputs 'rank ([0-3]) used all of its (40|70|100|130) samples.*: y = 1\.0.* [+] (2\.0|1\.9)' 4 "$build/04_uneven_inputs"
 example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradients differ by nothing' 4 "$build/05_accumulate"
 example 06_compress '  learned' 8 "$build/06_compress"

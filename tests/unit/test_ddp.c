@@ -383,14 +383,16 @@ static void rank_misuses(cdp_group *g, void *arg) {
     T_WITHIN(500, test_now_ns() - start);
     if (u->what == 0 && (me || st != CDP_OK)) { /* a rank that had all it needed may learn of it at the next call */
         T_EQ(CDP_ERR_STATE, st);
-        T_TEXT("2 of 8 parameters were never marked ready", text);
+        char who[64];
+        snprintf(who, sizeof who, "of rank %u ended although 2 of 8 parameters were never", u->who);
+        T_TEXT(who, text);
         T_TEXT("'layer2.w' (index 2)", text);
         T_TEXT("'layer5.w' (index 5)", text);
         T_EQ(u->who, cdp_last_error()->peer);
         T_EQ(u->who, cdp_last_error()->origin);
     } else if (me) {
         T(st == CDP_ERR_STATE || st == CDP_ERR_INVALID);
-        T_TEXT(u->what == 1 ? "'layer6.w' (index 6) was marked ready twice" : "cdp_ddp_ready(8)", text);
+        T_TEXT(u->what == 1 ? "'layer6.w' (index 6) was marked ready twice in one backward pass of rank" : "cdp_ddp_ready(8)", text);
     }
     st = cdp_ddp_backward_begin(ddp); /* afterwards the group is broken on all ranks, for the same reason */
     if (st == CDP_OK) {

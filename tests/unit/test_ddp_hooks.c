@@ -547,6 +547,50 @@ TEST(mistakes_with_rows) {
     cdp_group_destroy(g);
 }
 
+typedef struct contradiction {
+    int what;
+    pthread_barrier_t *all;
+} contradiction;
+
+/* Marks that contradict each other, on rank 1: everybody is told the parameter and the rank. */
+static void rank_contradicts_itself(cdp_group *g, void *arg) {
+    static const char *const words[3] = {"'param2' (index 2) was marked unused and then ready in one backward pass of rank 1", "'param2' (index 2) was marked ready and then unused in one backward pass of rank 1",
+                                         "'param2' (index 2) was marked unused twice in one backward pass of rank 1"};
+    const contradiction *c = (const contradiction *)arg;
+    const int what = c->what;
+    cdp_status st = CDP_OK;
+    rig r;
+    rig_desc(&r, g, CDP_DTYPE_F32);
+    r.desc.find_unused = true;
+    rig_open(&r);
+    pthread_barrier_wait(c->all); /* before one of them breaks the group */
+    for (int pass = 0; pass < 3 && st == CDP_OK; ++pass) {
+        st = cdp_ddp_backward_begin(r.ddp);
+        for (uint32_t i = N; i-- > 0;) {
+            const bool bad = cdp_rank(g) == 1 && i == 2;
+            if (bad && what != 1) (void)cdp_ddp_unused(r.ddp, i);
+            if (!bad || what != 2) (void)cdp_ddp_ready(r.ddp, i);
+            if (bad && what != 0) (void)cdp_ddp_unused(r.ddp, i);
+        }
+        if (r.ddp->in_backward) st = cdp_ddp_backward_end(r.ddp);
+    }
+    T_EQ(CDP_ERR_STATE, st);
+    T_TEXT(words[what], cdp_last_error()->text);
+    T_EQ(1, cdp_last_error()->peer);
+    T_EQ(1, cdp_last_error()->origin);
+    cdp_ddp_destroy(r.ddp);
+}
+
+TEST(contradictions_are_named_everywhere) {
+    for (int what = 0; what < 3; ++what) {
+        pthread_barrier_t all;
+        contradiction c = {what, &all};
+        pthread_barrier_init(&all, NULL, 3);
+        run_ranks(3, NULL, 0, rank_contradicts_itself, &c);
+        pthread_barrier_destroy(&all);
+    }
+}
+
 static void rank_with_long_names(cdp_group *g, void *arg) {
     char name[300];
     cdp_param p;
@@ -571,6 +615,31 @@ static void rank_with_long_names(cdp_group *g, void *arg) {
 TEST(long_names_differ_at_their_end) {
     for (int what = 0; what < 2; ++what) run_ranks(3, NULL, 0, rank_with_long_names, &what);
 }
+
+static void rank_drifts(cdp_group *g, void *arg) {
+    rig r;
+    (void)arg;
+    rig_desc(&r, g, CDP_DTYPE_BF16);
+    r.params[3].count = 5; /* no whole number of words */
+    r.params[3].rows = 0;
+    if (!rig_open(&r)) return;
+    T_EQ(CDP_OK, cdp_ddp_verify(r.ddp));
+    if (cdp_rank(g) == 2) ((uint16_t *)r.data[3])[4] ^= 1; /* the last bit of the last one */
+    REFUSED(CDP_ERR_MISMATCH, "'param3' (index 3) is no longer the same on all ranks: rank 2 has other bits than rank 0", cdp_ddp_verify(r.ddp));
+    if (cdp_rank(g) == 0) put(CDP_DTYPE_BF16, r.data[1], 0, 1);
+    REFUSED(CDP_ERR_MISMATCH, "'param1' (index 1) is no longer the same on all ranks: rank 1 has", cdp_ddp_verify(r.ddp));
+    if (cdp_rank(g) == 0) put(CDP_DTYPE_BF16, r.data[1], 0, 0);
+    if (cdp_rank(g) == 2) ((uint16_t *)r.data[3])[4] ^= 1;
+    T_EQ(CDP_OK, cdp_ddp_verify(r.ddp));
+    REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_verify(NULL));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
+    REFUSED(CDP_ERR_STATE, "a backward pass is open", cdp_ddp_verify(r.ddp));
+    for (uint32_t i = 0; i < N; ++i) T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
+    T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
+    cdp_ddp_destroy(r.ddp);
+}
+
+TEST(parameters_that_drift_are_named) { run_ranks(3, NULL, 0, rank_drifts, NULL); }
 
 /* ---- averages in growing circles ---- */
 
@@ -702,7 +771,9 @@ int main(int argc, char **argv) {
         {"memory_of_hooks", memory_of_hooks, 120},
         {"rows_are_the_serial_mean", rows_are_the_serial_mean, 120},
         {"mistakes_with_rows", mistakes_with_rows, 20},
+        {"contradictions_are_named_everywhere", contradictions_are_named_everywhere, 20},
         {"long_names_differ_at_their_end", long_names_differ_at_their_end, 20},
+        {"parameters_that_drift_are_named", parameters_that_drift_are_named, 20},
         {"averages_in_growing_circles", averages_in_growing_circles, 20},
         {"two_models_on_one_group", two_models_on_one_group, 20},
         {"figures", figures, 20},
