@@ -43,10 +43,10 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
-        works, messages                            chaining and cancelling; from one rank to another
+        works, messages, objects                   chaining, cancelling; from one rank to another; bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, pending, drive, group, work, recorder, bucket, reducer, join, trace, hooks
+        mux, exec, hub, pending, drive, group, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -57,6 +57,7 @@
         send every rank something else                     cdp_alltoall
         send something to one rank                         cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         take messages from whoever sends                   cdp_recv_any, cdp_probe
+        exchange bytes of any length                       cdp_allgather_bytes, cdp_gather_bytes, cdp_broadcast_bytes, cdp_scatter_bytes
         chain, cancel                                      cdp_work_then, cdp_start_after, cdp_work_cancel
         work with some of the ranks                        cdp_group_new, cdp_group_split
         go on computing meanwhile                          the same with _async, then cdp_work_wait
@@ -765,6 +766,37 @@ typedef struct cdp_transfer {
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
    for another because of the order inside a batch. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
+/* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
+
+/* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates: when something does not fit
+   anywhere, all ranks get the same error, and the group goes on. All zero is fine: memory comes from the group's os, at most
+   1 GiB, and goes back with cdp_blob_free(). */
+typedef struct cdp_blob {
+    void *data;         /* the caller's memory, or NULL: it is allocated when something came (then: set)  */
+    uint64_t room;      /* bytes at `data`                                                                 */
+    uint64_t max_bytes; /* never take more than that (default: 1 GiB)                                      */
+    void *(*alloc)(void *user, uint64_t bytes); /* both or neither (default: those of the group's os)      */
+    void (*free)(void *user, void *ptr);
+    void *user;
+    uint64_t *lengths;  /* NULL, or room for world_size numbers: how many bytes are of each rank           */
+    uint64_t bytes;     /* set: how many came                                                              */
+    bool allocated;     /* set: `data` is to go back with cdp_blob_free()                                  */
+} cdp_blob;
+
+/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective; they wait, and allocate what they need for
+   the lengths. Errors: INVALID (of the call; or, on all ranks, that some rank's room or max_bytes is too small: the text says
+   whose and how much it needs), NOMEM (on all ranks: some rank could not allocate), MISMATCH (ranks called different functions of these
+   or named different roots; the group goes on), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
+/* The same to rank `root` alone; `all` may be NULL elsewhere. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all);
+/* Root's bytes go to all others; `got` may be NULL on root, where it is left alone, and `data` and `bytes` count on root alone. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got);
+/* Rank r gets the next lengths[r] bytes of root's `data`, root too; `data` and `lengths` count on root alone. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
+/* Give back what was allocated; what was the caller's stays. NULL is allowed. */
+CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
+
 /* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
 
 /* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
@@ -6011,6 +6043,194 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
 }
 
 CDP__UNHURRIED_BEGIN
+
+/* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------------------------- */
+
+typedef enum cdp__object_kind { CDP__OBJECT_ALLGATHER = 1, CDP__OBJECT_GATHER, CDP__OBJECT_BROADCAST, CDP__OBJECT_SCATTER } cdp__object_kind;
+
+#define CDP__OBJECT_FIELDS 5u /* what each rank says first: kind, root, length of its bytes, what it can take, does it allocate */
+
+typedef struct cdp__objects {
+    cdp_group *g;
+    cdp__object_kind kind;
+    uint32_t root;
+    const void *data;
+    uint64_t bytes;
+    cdp_blob *blob;
+    uint64_t *said, *lengths; /* of all ranks */
+} cdp__objects;
+
+CDP__CALLED const char *cdp__object_name(uint64_t kind) {
+    static const char *const names[] = {"?", "cdp_allgather_bytes", "cdp_gather_bytes", "cdp_broadcast_bytes", "cdp_scatter_bytes"};
+    return names[kind <= CDP__OBJECT_SCATTER ? kind : 0];
+}
+
+/* What rank r is to get. */
+CDP__CALLED uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
+    if (o->kind == CDP__OBJECT_SCATTER) return o->lengths[r];
+    return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER) ? total : 0;
+}
+
+/* All ranks look at the same numbers in the same order, and so come to the same verdict. */
+CDP__CALLED cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
+    const char *name = cdp__object_name(o->kind);
+    const uint32_t n = o->g->desc.world_size;
+    uint32_t r;
+    for (*total = 0, r = 0; r < n; ++r) {
+        if (*total + o->lengths[r] < *total) return cdp__fail(CDP_ERR_INVALID, "%s: the bytes of all ranks are more than 2^64", name);
+        *total += o->lengths[r];
+    }
+    for (r = 0; r < n; ++r) {
+        const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS, share = cdp__objects_share(o, r, *total);
+        if (share > said[3])
+            return cdp__fail_peer(CDP_ERR_INVALID, cdp__world_rank(o->g, r), 0, "%s: rank %u is to get %llu bytes, but takes %llu at most; give it more room, or raise its max_bytes", name, r,
+                                  (unsigned long long)share, (unsigned long long)said[3]);
+    }
+    return CDP_OK;
+}
+
+/* Say what this rank brings and can take, hear it from all. */
+CDP__CALLED cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
+    cdp_group *g = o->g;
+    const uint32_t n = g->desc.world_size;
+    const cdp_blob *b = o->blob;
+    const uint64_t limit = b ? cdp__def(b->max_bytes, 1ull << 30) : 0;
+    uint64_t *mine = o->said + (uint64_t)g->desc.rank * CDP__OBJECT_FIELDS;
+    uint32_t r;
+    cdp_status st;
+    mine[0] = o->kind;
+    mine[1] = o->root;
+    mine[2] = o->bytes;
+    mine[3] = b && b->data ? cdp__min(b->room, limit) : limit;
+    mine[4] = b && !b->data;
+    st = cdp_allgather(g, NULL, o->said, CDP__OBJECT_FIELDS, CDP_DTYPE_U64);
+    if (st != CDP_OK) return st;
+    for (r = 0; r < n; ++r) {
+        const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS;
+        if (said[0] != o->said[0] || said[1] != o->said[1])
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, r), 0, "ranks call different things: rank 0 calls %s with root %llu, rank %u calls %s with root %llu", cdp__object_name(o->said[0]),
+                                  (unsigned long long)o->said[1], r, cdp__object_name(said[0]), (unsigned long long)said[1]);
+        o->lengths[r] = o->kind != CDP__OBJECT_BROADCAST || r == o->root ? said[2] : 0;
+    }
+    if (o->kind != CDP__OBJECT_SCATTER) return CDP_OK;
+    if (g->desc.rank == o->root) memcpy(o->lengths, lengths, n * sizeof *lengths);
+    return cdp_broadcast(g, o->lengths, n, CDP_DTYPE_U64, o->root);
+}
+
+/* Where somebody allocates, all hear whether it went well before anything is sent. */
+CDP__CALLED cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
+    cdp_group *g = o->g;
+    const uint32_t n = g->desc.world_size;
+    uint8_t *fine = (uint8_t *)o->said; /* what was said is not needed any more */
+    cdp_blob *b = o->blob;
+    bool any = false;
+    uint32_t r;
+    cdp_status st;
+    for (r = 0; r < n; ++r) any = any || o->said[(uint64_t)r * CDP__OBJECT_FIELDS + 4];
+    if (!any) return CDP_OK;
+    *owned = share && !b->data;
+    if (*owned) b->data = b->alloc ? b->alloc(b->user, share) : cdp__alloc(g->os, share);
+    fine[g->desc.rank] = !*owned || b->data;
+    st = cdp_allgather(g, NULL, fine, 1, CDP_DTYPE_U8);
+    for (r = 0; r < n && st == CDP_OK; ++r)
+        if (!fine[r]) st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0, "%s: rank %u could not allocate the bytes that it was to get", cdp__object_name(o->kind), r);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__objects_move(const cdp__objects *o) {
+    static const cdp_coll_kind kinds[] = {CDP_COLL_NONE, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_BROADCAST, CDP_COLL_SCATTER};
+    void *out = o->blob ? o->blob->data : NULL;
+    cdp_request rq = cdp__request_of(kinds[o->kind], o->data, out, o->lengths[o->root], CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, o->root);
+    if (o->kind == CDP__OBJECT_SCATTER) rq.in_counts = o->lengths;
+    else if (o->kind != CDP__OBJECT_BROADCAST) rq.out_counts = o->lengths;
+    else if (o->g->desc.rank == o->root) rq.out = (void *)(uintptr_t)o->data; /* only read there */
+    if (o->kind == CDP__OBJECT_BROADCAST) rq.in = NULL;
+    return cdp__run(o->g, rq);
+}
+
+CDP__CALLED void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
+    if (b->data && b->free) b->free(b->user, b->data);
+    else cdp__free(g->os, b->data);
+    b->data = NULL;
+    b->allocated = false;
+}
+
+/* The caller's mistakes, where nothing has been said yet. */
+CDP__CALLED cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
+    const char *name = cdp__object_name(o->kind);
+    const cdp_group *g = o->g;
+    const cdp_blob *b = o->blob;
+    const cdp_status st = cdp__must_not_wait();
+    uint64_t bytes = o->bytes;
+    uint32_t r;
+    if (st != CDP_OK) return st;
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group", name);
+    if (o->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root, g->desc.world_size);
+    if (!b && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
+        return cdp__fail(CDP_ERR_INVALID, "%s needs a blob for what comes", name);
+    if (b && !b->alloc != !b->free) return cdp__fail(CDP_ERR_INVALID, "%s: give both alloc and free in the blob, or neither", name);
+    if (b && !b->data && b->room) return cdp__fail(CDP_ERR_INVALID, "%s: the blob has room but no data", name);
+    if (o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && !lengths) return cdp__fail(CDP_ERR_INVALID, "%s: root needs the lengths of all parts", name);
+    for (r = 0; o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && r < g->desc.world_size; ++r) bytes += lengths[r];
+    if (bytes && !o->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but there are %llu bytes", name, (unsigned long long)bytes);
+    if (b && b->data && o->data && cdp__overlap(o->data, b->data, bytes, b->room)) return cdp__fail(CDP_ERR_INVALID, "%s: the data and the blob overlap; use separate memory", name);
+    return CDP_OK;
+}
+
+CDP__CALLED cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const void *data, uint64_t bytes, const uint64_t *lengths, uint32_t root, cdp_blob *blob) {
+    cdp__objects o;
+    uint64_t total = 0, share, n;
+    bool owned = false;
+    cdp_status st;
+    memset(&o, 0, sizeof o);
+    o.g = g;
+    o.kind = kind;
+    o.root = root;
+    o.data = data;
+    o.bytes = kind == CDP__OBJECT_SCATTER || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank != root) ? 0 : bytes;
+    o.blob = (kind == CDP__OBJECT_GATHER && g && g->desc.rank != root) || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank == root) ? NULL : blob;
+    st = cdp__objects_check(&o, lengths);
+    if (st != CDP_OK) return st;
+    n = g->desc.world_size;
+    o.said = (uint64_t *)cdp__alloc_zero(g->os, (CDP__OBJECT_FIELDS + 1) * n * sizeof *o.said);
+    if (!o.said) return cdp__fail_nomem("lengths", (CDP__OBJECT_FIELDS + 1) * n * sizeof *o.said);
+    o.lengths = o.said + CDP__OBJECT_FIELDS * n;
+    st = cdp__objects_exchange(&o, lengths);
+    if (st == CDP_OK) st = cdp__objects_judge(&o, &total);
+    share = st == CDP_OK ? cdp__objects_share(&o, g->desc.rank, total) : 0;
+    if (st == CDP_OK) st = cdp__objects_memory(&o, share, &owned);
+    if (st == CDP_OK && total) st = cdp__objects_move(&o);
+    if (st != CDP_OK && owned) cdp__blob_drop(g, o.blob);
+    if (st == CDP_OK && o.blob) {
+        o.blob->bytes = share;
+        o.blob->allocated = owned;
+        if (o.blob->lengths) memcpy(o.blob->lengths, o.lengths, n * sizeof *o.lengths);
+    }
+    cdp__free(g->os, o.said);
+    return st;
+}
+
+CDP_API cdp_status cdp_allgather_bytes(cdp_group *g, const void *data, uint64_t bytes, cdp_blob *all) {
+    return cdp__objects_run(CDP__OBJECT_ALLGATHER, g, data, bytes, NULL, 0, all);
+}
+
+CDP_API cdp_status cdp_gather_bytes(cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all) {
+    return cdp__objects_run(CDP__OBJECT_GATHER, g, data, bytes, NULL, root, all);
+}
+
+CDP_API cdp_status cdp_broadcast_bytes(cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got) {
+    return cdp__objects_run(CDP__OBJECT_BROADCAST, g, data, bytes, NULL, root, got);
+}
+
+CDP_API cdp_status cdp_scatter_bytes(cdp_group *g, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine) {
+    return cdp__objects_run(CDP__OBJECT_SCATTER, g, data, 0, lengths, root, mine);
+}
+
+CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
+    if (!g || !b || !b->allocated) return;
+    cdp__blob_drop(g, b);
+    b->bytes = 0;
+}
 
 /* ---- >>recorder: what a group remembers, and what it is set to, in words -------------------------------------------------------- */
 

@@ -594,6 +594,127 @@ TEST(messages_allocate_nothing) {
     cdp_hub_destroy(hub);
 }
 
+/* ---- objects ----------------------------------------------------------------------------------------------------------- */
+
+static uint64_t object_bytes(uint32_t rank, uint32_t round) {
+    static const uint64_t sizes[] = {1, 0, 777, 5 << 20, 3};
+    return round == 0 ? 0 : round == 1 ? (rank == 0 ? 1 : 0) : sizes[(rank + round) % 5];
+}
+static uint8_t object_byte(uint32_t rank, uint32_t round, uint64_t i) { return (uint8_t)(i * 7 + i / 251 + rank * 31 + round); }
+
+static uint8_t *object_of(uint32_t rank, uint32_t round) {
+    uint8_t *p = (uint8_t *)malloc(object_bytes(rank, round) + 1);
+    for (uint64_t i = 0; i < object_bytes(rank, round); ++i) p[i] = object_byte(rank, round, i);
+    return p;
+}
+
+static bool is_object(const uint8_t *p, uint64_t bytes, uint32_t rank, uint32_t round) {
+    if (bytes != object_bytes(rank, round)) return test_check(false, __FILE__, __LINE__, "%llu bytes from rank %u in round %u", (unsigned long long)bytes, rank, round);
+    for (uint64_t i = 0; i < bytes; ++i)
+        if (p[i] != object_byte(rank, round, i)) return test_check(false, __FILE__, __LINE__, "byte %llu from rank %u in round %u is wrong", (unsigned long long)i, rank, round);
+    return true;
+}
+
+static void are_objects(const cdp_blob *b, uint32_t n, uint32_t round) {
+    uint64_t at = 0;
+    for (uint32_t r = 0; r < n; at += b->lengths[r++])
+        if (!is_object((const uint8_t *)b->data + at, b->lengths[r], r, round)) return;
+    T_EQ(at, b->bytes);
+}
+
+static uint32_t held;
+static void *hold(void *user, uint64_t bytes) {
+    __atomic_add_fetch((uint32_t *)user, 1, __ATOMIC_SEQ_CST);
+    return malloc(bytes);
+}
+static void let_go(void *user, void *p) {
+    __atomic_sub_fetch((uint32_t *)user, 1, __ATOMIC_SEQ_CST);
+    free(p);
+}
+static void *refuse(void *user, uint64_t bytes) {
+    (void)user, (void)bytes;
+    return NULL;
+}
+
+/* All four, of all lengths; memory from the os, from a function, and of one's own, differently on every rank. */
+static void objects(uint32_t rank, cdp_group *w) {
+    const uint32_t n = cdp_size(w);
+    uint64_t lengths[RANKS_MAX], total;
+    for (uint32_t round = 0; round < 7; ++round) {
+        const uint32_t root = round % n;
+        uint8_t *mine = object_of(rank, round), *all, *own = NULL;
+        cdp_blob b;
+        total = 0;
+        for (uint32_t r = 0; r < n; ++r) total += object_bytes(r, round);
+        all = (uint8_t *)malloc(total + 1);
+        for (uint32_t what = 0; what < 4; ++what) {
+            memset(&b, 0, sizeof b);
+            memset(lengths, 0xff, sizeof lengths);
+            b.lengths = lengths;
+            if ((rank + round) % 3 == 1) b.alloc = hold, b.free = let_go, b.user = &held;
+            if ((rank + round) % 3 == 2) b.data = own = (uint8_t *)malloc(total + 1), b.room = total;
+            if (what == 0) {
+                if (OK(cdp_allgather_bytes(w, mine, object_bytes(rank, round), &b))) are_objects(&b, n, round);
+            } else if (what == 1) {
+                if (OK(cdp_gather_bytes(w, mine, object_bytes(rank, round), root, rank == root ? &b : NULL)) && rank == root) are_objects(&b, n, round);
+            } else if (what == 2) {
+                if (OK(cdp_broadcast_bytes(w, mine, object_bytes(rank, round), root, &b)) && rank != root) is_object((uint8_t *)b.data, b.bytes, root, round);
+            } else {
+                uint64_t at = 0, parts[RANKS_MAX];
+                for (uint32_t r = 0; r < n; at += parts[r++]) {
+                    parts[r] = object_bytes(r, round);
+                    for (uint64_t i = 0; i < parts[r]; ++i) all[at + i] = object_byte(r, round, i);
+                }
+                if (OK(cdp_scatter_bytes(w, rank == root ? all : NULL, rank == root ? parts : NULL, root, &b))) is_object((uint8_t *)b.data, b.bytes, rank, round);
+            }
+            cdp_blob_free(w, &b);
+            free(own);
+            own = NULL;
+        }
+        free(all);
+        free(mine);
+    }
+    OK(cdp_barrier(w));
+    T_EQ(0, held);
+}
+
+TEST(bytes_of_any_length_1) { run(1, 30000, objects); }
+TEST(bytes_of_any_length_2) { run(2, 30000, objects); }
+TEST(bytes_of_any_length_5) { run(5, 30000, objects); }
+
+/* What does not fit anywhere is the same error everywhere, and the group goes on. */
+static void objects_refused(uint32_t rank, cdp_group *w) {
+    uint8_t mine[100] = {1}, room[250];
+    uint64_t parts[3] = {UINT64_MAX, UINT64_MAX / 2, 5};
+    cdp_blob b;
+    memset(&b, 0, sizeof b);
+    if (rank == 1) b.data = room, b.room = 250; /* 300 will come */
+    T_EQ(CDP_ERR_INVALID, cdp_allgather_bytes(w, mine, 100, &b));
+    T_TEXT("rank 1 is to get 300 bytes, but takes 250 at most", cdp_last_error()->text);
+    T_EQ(1, cdp_last_error()->peer);
+    memset(&b, 0, sizeof b);
+    if (rank == 2) b.max_bytes = 299;
+    T_EQ(CDP_ERR_INVALID, cdp_gather_bytes(w, mine, 100, 2, &b));
+    T_TEXT("rank 2 is to get 300 bytes", cdp_last_error()->text);
+    memset(&b, 0, sizeof b);
+    if (rank == 2) b.alloc = refuse, b.free = let_go;
+    T_EQ(CDP_ERR_NOMEM, cdp_broadcast_bytes(w, mine, 100, 0, &b));
+    T_TEXT("rank 2 could not allocate", cdp_last_error()->text);
+    T(b.data == NULL && !b.allocated);
+    memset(&b, 0, sizeof b);
+    T_EQ(CDP_ERR_INVALID, cdp_scatter_bytes(w, mine, rank == 0 ? parts : NULL, 0, &b));
+    T_EQ(rank == 1 ? CDP_ERR_MISMATCH : CDP_ERR_MISMATCH, rank == 1 ? cdp_gather_bytes(w, mine, 1, 0, &b) : cdp_allgather_bytes(w, mine, 1, &b));
+    T_TEXT("rank 0 calls cdp_allgather_bytes with root 0, rank 1 calls cdp_gather_bytes with root 0", cdp_last_error()->text);
+    T_EQ(CDP_ERR_MISMATCH, cdp_gather_bytes(w, mine, 1, rank == 2 ? 1 : 0, &b));
+    OK(cdp_allgather_bytes(w, mine, 100, &b));
+    T_EQ(300, b.bytes);
+    cdp_blob_free(w, &b);
+    cdp_blob_free(w, &b);
+    OK(cdp_barrier(w));
+}
+
+TEST(bytes_that_do_not_fit) { run(3, 20000, objects_refused); }
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
@@ -614,6 +735,10 @@ int main(int argc, char **argv) {
         {"a_message_longer_than_the_room", a_message_longer_than_the_room, 60},
         {"batches_in_any_order", batches_in_any_order, 60},
         {"messages_allocate_nothing", messages_allocate_nothing, 20},
+        {"bytes_of_any_length_1", bytes_of_any_length_1, 60},
+        {"bytes_of_any_length_2", bytes_of_any_length_2, 60},
+        {"bytes_of_any_length_5", bytes_of_any_length_5, 120},
+        {"bytes_that_do_not_fit", bytes_that_do_not_fit, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
