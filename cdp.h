@@ -3153,7 +3153,10 @@ typedef enum cdp__health {
     CDP__FAILED    /* `error` is final and is being passed on */
 } cdp__health;
 
+#define CDP__GROUP_MAGIC 0x70726763u
+
 struct cdp_group {
+    uint32_t magic; /* so that the use of a destroyed group is noticed as long as its memory is not somebody else's */
     cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
     const cdp_os *os;
     cdp__mux *mux;
@@ -3220,6 +3223,12 @@ struct cdp_group {
 #define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
 #define CDP__LISTEN_MS 20u
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
+
+/* What every public function asks first. */
+CDP__CALLED cdp_status cdp__alive(const cdp_group *g, const char *call) {
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    return g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
 
 /* A group speaks of its own ranks, errors and links of ranks in the world. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) { return g->world ? g->world[p] : p; }
@@ -4928,6 +4937,7 @@ CDP__CALLED void cdp__group_unlink(cdp_group *g) {
 CDP__CALLED void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
+    g->magic = 0;
     for (i = 0; g->queue && i < g->queue_room; ++i) cdp__free(os, g->queue[i].offs);
     for (i = 0; g->peers && i < g->desc.world_size; ++i) cdp__free(os, g->peers[i].stream.early);
     cdp__free(os, g->past);
@@ -4966,7 +4976,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__mux *m;
     cdp_group *x, *next;
     bool last;
-    if (!g) return;
+    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->mux;
     cdp__enter(g);
     if (m->calling == g && *cdp__inside()) {
@@ -4995,6 +5005,7 @@ CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, 
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
     uint32_t p;
     if (!g) return NULL;
+    g->magic = CDP__GROUP_MAGIC;
     g->os = m->os;
     g->mux = m;
     g->desc = *desc;
@@ -5120,7 +5131,8 @@ CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint3
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
-    if (!parent || !ranks || !out || !count) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
+    if (cdp__alive(parent, "cdp_group_new") != CDP_OK) return cdp_last_error()->status;
+    if (!ranks || !out || !count) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
     *out = NULL;
     for (i = 0; i < count; ++i) {
         if (ranks[i] >= parent->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: rank %u is not below the parent's size %u", ranks[i], parent->desc.world_size);
@@ -5149,7 +5161,8 @@ CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t k
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st;
-    if (!parent || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
+    if (cdp__alive(parent, "cdp_group_split") != CDP_OK) return cdp_last_error()->status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
     *out = NULL;
     all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
     if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
@@ -5189,7 +5202,7 @@ CDP__CALLED cdp_status cdp__group_report(cdp_group *g) {
 
 CDP_API cdp_status cdp_group_status(cdp_group *g) {
     cdp_status st;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_group_status needs a group");
+    if (cdp__alive(g, "cdp_group_status") != CDP_OK) return cdp_last_error()->status;
     cdp__enter(g);
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -5208,7 +5221,7 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
-    if (!g) return;
+    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
     cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
@@ -5219,7 +5232,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__mux *m;
     uint64_t until;
     cdp_status st;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_poll needs a group");
+    if (cdp__alive(g, "cdp_poll") != CDP_OK) return cdp_last_error()->status;
     m = g->mux;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
@@ -5391,7 +5404,8 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
     const cdp__with with = {{NULL, 0}, done, user, NULL};
     cdp_request rq;
     cdp_status st;
-    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a group, a request and a place for the work");
+    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
@@ -5424,7 +5438,8 @@ CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work 
 CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!g || !requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs a group, requests and a place for the work");
+    if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
+    if (!requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -5447,6 +5462,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__mux *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
+    if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
     m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -5470,12 +5486,17 @@ CDP_API cdp_status cdp_work_wait(cdp_work w) {
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
 }
 
-CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) { return w.group ? cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms)) : CDP_OK; }
+CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
+    if (!w.group || !w.seq) return CDP_OK;
+    if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
+    return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
+}
 
 CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
+    if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
     if (!g->mux->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -5488,6 +5509,7 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     cdp_status st = CDP_OK;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
     if (w.group && w.seq) {
+        if (cdp__alive(w.group, "cdp_work_error") != CDP_OK) return cdp_last_error()->status;
         cdp__enter(w.group);
         st = cdp__work_state(w);
         cdp__leave(w.group);
@@ -5505,6 +5527,7 @@ CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_
     cdp__pend *s;
     if (next) next->group = NULL, next->seq = 0;
     if (!w.group || !w.seq || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
     cdp__enter(w.group);
     s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
     if (s) {
@@ -5523,7 +5546,9 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
     cdp__with with;
     cdp_request rq;
     cdp_status st;
-    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a group, a request and a place for the work");
+    if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
+    if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
+    if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
     out->group = NULL;
     out->seq = 0;
     if (after.group && after.group->mux != g->mux) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after: the work belongs to another world; wait for it instead");
@@ -5586,6 +5611,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
+    if (cdp__alive(g, "cdp_work_cancel") != CDP_OK) return cdp_last_error()->status;
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_OK) {
@@ -5723,7 +5749,8 @@ CDP__CALLED cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64
 CDP__CALLED cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
-    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "%s needs a group and a place for the work", name);
+    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
     if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK)) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer, g->desc.world_size);
@@ -5938,7 +5965,8 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     cdp_status st = CDP_OK;
     cdp__pend *s;
     uint32_t i;
-    if (!g || !list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs a group, messages and a place for the work");
+    if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
+    if (!list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -5970,6 +5998,8 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
+    if (in && out && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)), out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_sendrecv: what is sent and what is received overlap; use separate memory");
     t[0] = cdp__transfer_of(true, in, in_count, dtype, from, tag);
     t[1] = cdp__transfer_of(false, out, out_count, dtype, to, tag);
     st = cdp_batch(g, t, 2, &work);
@@ -6010,7 +6040,7 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint8_t *bytes;
     cdp_work *works;
     cdp_status st = CDP_OK;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_monitored_barrier needs a group");
+    if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
     st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     n = g->desc.world_size;
@@ -6164,7 +6194,7 @@ CDP__CALLED cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t 
     uint64_t bytes = o->bytes;
     uint32_t r;
     if (st != CDP_OK) return st;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group", name);
+    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
     if (o->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root, g->desc.world_size);
     if (!b && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
         return cdp__fail(CDP_ERR_INVALID, "%s needs a blob for what comes", name);
