@@ -43,10 +43,10 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
-        works, messages                            chaining and cancelling; from one rank to another
+        works, messages, objects                   chaining, cancelling; from one rank to another; bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, pending, drive, group, work, recorder, bucket, reducer, join, trace, hooks
+        mux, exec, hub, pending, drive, group, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -57,6 +57,7 @@
         send every rank something else                     cdp_alltoall
         send something to one rank                         cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         take messages from whoever sends                   cdp_recv_any, cdp_probe
+        exchange bytes of any length                       cdp_allgather_bytes, cdp_gather_bytes, cdp_broadcast_bytes, cdp_scatter_bytes
         chain, cancel                                      cdp_work_then, cdp_start_after, cdp_work_cancel
         work with some of the ranks                        cdp_group_new, cdp_group_split
         go on computing meanwhile                          the same with _async, then cdp_work_wait
@@ -797,6 +798,37 @@ typedef struct cdp_transfer {
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
    for another because of the order inside a batch. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
+/* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
+
+/* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates: when something does not fit
+   anywhere, all ranks get the same error, and the group goes on. All zero is fine: memory comes from the group's os, at most
+   1 GiB, and goes back with cdp_blob_free(). */
+typedef struct cdp_blob {
+    void *data;         /* the caller's memory, or NULL: it is allocated when something came (then: set)  */
+    uint64_t room;      /* bytes at `data`                                                                 */
+    uint64_t max_bytes; /* never take more than that (default: 1 GiB)                                      */
+    void *(*alloc)(void *user, uint64_t bytes); /* both or neither (default: those of the group's os)      */
+    void (*free)(void *user, void *ptr);
+    void *user;
+    uint64_t *lengths;  /* NULL, or room for world_size numbers: how many bytes are of each rank           */
+    uint64_t bytes;     /* set: how many came                                                              */
+    bool allocated;     /* set: `data` is to go back with cdp_blob_free()                                  */
+} cdp_blob;
+
+/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective; they wait, and allocate what they need for
+   the lengths. Errors: INVALID (of the call; or, on all ranks, that some rank's room or max_bytes is too small: the text says
+   whose and how much it needs), NOMEM (on all ranks: some rank could not allocate), MISMATCH (ranks called different functions of these
+   or named different roots; the group goes on), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
+/* The same to rank `root` alone; `all` may be NULL elsewhere. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all);
+/* Root's bytes go to all others; `got` may be NULL on root, where it is left alone, and `data` and `bytes` count on root alone. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got);
+/* Rank r gets the next lengths[r] bytes of root's `data`, root too; `data` and `lengths` count on root alone. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
+/* Give back what was allocated; what was the caller's stays. NULL is allowed. */
+CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
+
 /* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
 
 /* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
@@ -3163,7 +3195,10 @@ typedef enum cdp__health {
     CDP__FAILED    /* `error` is final and is being passed on */
 } cdp__health;
 
+#define CDP__GROUP_MAGIC 0x70726763u
+
 struct cdp_group {
+    uint32_t magic; /* so that the use of a destroyed group is noticed as long as its memory is not somebody else's */
     cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
     const cdp_os *os;
     cdp__mux *mux;
@@ -3230,6 +3265,12 @@ struct cdp_group {
 #define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
 #define CDP__LISTEN_MS 20u
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
+
+/* What every public function asks first. */
+CDP__CALLED cdp_status cdp__alive(const cdp_group *g, const char *call) {
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    return g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
 
 /* A group speaks of its own ranks, errors and links of ranks in the world. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) { return g->world ? g->world[p] : p; }
@@ -4946,6 +4987,7 @@ CDP__CALLED void cdp__group_unlink(cdp_group *g) {
 CDP__CALLED void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
+    g->magic = 0;
     for (i = 0; g->queue && i < g->queue_room; ++i) cdp__free(os, g->queue[i].offs);
     for (i = 0; g->peers && i < g->desc.world_size; ++i) cdp__free(os, g->peers[i].stream.early);
     cdp__free(os, g->past);
@@ -4984,7 +5026,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__mux *m;
     cdp_group *x, *next;
     bool last;
-    if (!g) return;
+    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->mux;
     cdp__enter(g);
     if (m->calling == g && *cdp__inside()) {
@@ -5013,6 +5055,7 @@ CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, 
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
     uint32_t p;
     if (!g) return NULL;
+    g->magic = CDP__GROUP_MAGIC;
     g->os = m->os;
     g->mux = m;
     g->desc = *desc;
@@ -5138,7 +5181,8 @@ CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint3
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
-    if (!parent || !ranks || !out || !count) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
+    if (cdp__alive(parent, "cdp_group_new") != CDP_OK) return cdp_last_error()->status;
+    if (!ranks || !out || !count) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
     *out = NULL;
     for (i = 0; i < count; ++i) {
         if (ranks[i] >= parent->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: rank %u is not below the parent's size %u", ranks[i], parent->desc.world_size);
@@ -5167,7 +5211,8 @@ CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t k
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st;
-    if (!parent || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
+    if (cdp__alive(parent, "cdp_group_split") != CDP_OK) return cdp_last_error()->status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
     *out = NULL;
     all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
     if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
@@ -5207,7 +5252,7 @@ CDP__CALLED cdp_status cdp__group_report(cdp_group *g) {
 
 CDP_API cdp_status cdp_group_status(cdp_group *g) {
     cdp_status st;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_group_status needs a group");
+    if (cdp__alive(g, "cdp_group_status") != CDP_OK) return cdp_last_error()->status;
     cdp__enter(g);
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -5226,7 +5271,7 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
-    if (!g) return;
+    if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
     cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
@@ -5237,7 +5282,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__mux *m;
     uint64_t until;
     cdp_status st;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_poll needs a group");
+    if (cdp__alive(g, "cdp_poll") != CDP_OK) return cdp_last_error()->status;
     m = g->mux;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
@@ -5409,7 +5454,8 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
     const cdp__with with = {{NULL, 0}, done, user, NULL};
     cdp_request rq;
     cdp_status st;
-    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a group, a request and a place for the work");
+    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
@@ -5442,7 +5488,8 @@ CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work 
 CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!g || !requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs a group, requests and a place for the work");
+    if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
+    if (!requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -5465,6 +5512,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__mux *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
+    if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
     m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -5488,12 +5536,17 @@ CDP_API cdp_status cdp_work_wait(cdp_work w) {
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
 }
 
-CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) { return w.group ? cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms)) : CDP_OK; }
+CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
+    if (!w.group || !w.seq) return CDP_OK;
+    if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
+    return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
+}
 
 CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
+    if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
     if (!g->mux->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -5506,6 +5559,7 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     cdp_status st = CDP_OK;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
     if (w.group && w.seq) {
+        if (cdp__alive(w.group, "cdp_work_error") != CDP_OK) return cdp_last_error()->status;
         cdp__enter(w.group);
         st = cdp__work_state(w);
         cdp__leave(w.group);
@@ -5523,6 +5577,7 @@ CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_
     cdp__pend *s;
     if (next) next->group = NULL, next->seq = 0;
     if (!w.group || !w.seq || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
     cdp__enter(w.group);
     s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
     if (s) {
@@ -5541,7 +5596,9 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
     cdp__with with;
     cdp_request rq;
     cdp_status st;
-    if (!g || !request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a group, a request and a place for the work");
+    if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
+    if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
+    if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
     out->group = NULL;
     out->seq = 0;
     if (after.group && after.group->mux != g->mux) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after: the work belongs to another world; wait for it instead");
@@ -5604,6 +5661,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
+    if (cdp__alive(g, "cdp_work_cancel") != CDP_OK) return cdp_last_error()->status;
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_OK) {
@@ -5741,7 +5799,8 @@ CDP__CALLED cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64
 CDP__CALLED cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
-    if (!g || !out) return cdp__fail(CDP_ERR_INVALID, "%s needs a group and a place for the work", name);
+    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
     if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK)) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer, g->desc.world_size);
@@ -5956,7 +6015,8 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     cdp_status st = CDP_OK;
     cdp__pend *s;
     uint32_t i;
-    if (!g || !list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs a group, messages and a place for the work");
+    if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
+    if (!list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -5988,6 +6048,8 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
+    if (in && out && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)), out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_sendrecv: what is sent and what is received overlap; use separate memory");
     t[0] = cdp__transfer_of(true, in, in_count, dtype, from, tag);
     t[1] = cdp__transfer_of(false, out, out_count, dtype, to, tag);
     st = cdp_batch(g, t, 2, &work);
@@ -6028,7 +6090,7 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint8_t *bytes;
     cdp_work *works;
     cdp_status st = CDP_OK;
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "cdp_monitored_barrier needs a group");
+    if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
     st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     n = g->desc.world_size;
@@ -6061,6 +6123,194 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
 }
 
 CDP__UNHURRIED_BEGIN
+
+/* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------------------------- */
+
+typedef enum cdp__object_kind { CDP__OBJECT_ALLGATHER = 1, CDP__OBJECT_GATHER, CDP__OBJECT_BROADCAST, CDP__OBJECT_SCATTER } cdp__object_kind;
+
+#define CDP__OBJECT_FIELDS 5u /* what each rank says first: kind, root, length of its bytes, what it can take, does it allocate */
+
+typedef struct cdp__objects {
+    cdp_group *g;
+    cdp__object_kind kind;
+    uint32_t root;
+    const void *data;
+    uint64_t bytes;
+    cdp_blob *blob;
+    uint64_t *said, *lengths; /* of all ranks */
+} cdp__objects;
+
+CDP__CALLED const char *cdp__object_name(uint64_t kind) {
+    static const char *const names[] = {"?", "cdp_allgather_bytes", "cdp_gather_bytes", "cdp_broadcast_bytes", "cdp_scatter_bytes"};
+    return names[kind <= CDP__OBJECT_SCATTER ? kind : 0];
+}
+
+/* What rank r is to get. */
+CDP__CALLED uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
+    if (o->kind == CDP__OBJECT_SCATTER) return o->lengths[r];
+    return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER) ? total : 0;
+}
+
+/* All ranks look at the same numbers in the same order, and so come to the same verdict. */
+CDP__CALLED cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
+    const char *name = cdp__object_name(o->kind);
+    const uint32_t n = o->g->desc.world_size;
+    uint32_t r;
+    for (*total = 0, r = 0; r < n; ++r) {
+        if (*total + o->lengths[r] < *total) return cdp__fail(CDP_ERR_INVALID, "%s: the bytes of all ranks are more than 2^64", name);
+        *total += o->lengths[r];
+    }
+    for (r = 0; r < n; ++r) {
+        const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS, share = cdp__objects_share(o, r, *total);
+        if (share > said[3])
+            return cdp__fail_peer(CDP_ERR_INVALID, cdp__world_rank(o->g, r), 0, "%s: rank %u is to get %llu bytes, but takes %llu at most; give it more room, or raise its max_bytes", name, r,
+                                  (unsigned long long)share, (unsigned long long)said[3]);
+    }
+    return CDP_OK;
+}
+
+/* Say what this rank brings and can take, hear it from all. */
+CDP__CALLED cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
+    cdp_group *g = o->g;
+    const uint32_t n = g->desc.world_size;
+    const cdp_blob *b = o->blob;
+    const uint64_t limit = b ? cdp__def(b->max_bytes, 1ull << 30) : 0;
+    uint64_t *mine = o->said + (uint64_t)g->desc.rank * CDP__OBJECT_FIELDS;
+    uint32_t r;
+    cdp_status st;
+    mine[0] = o->kind;
+    mine[1] = o->root;
+    mine[2] = o->bytes;
+    mine[3] = b && b->data ? cdp__min(b->room, limit) : limit;
+    mine[4] = b && !b->data;
+    st = cdp_allgather(g, NULL, o->said, CDP__OBJECT_FIELDS, CDP_DTYPE_U64);
+    if (st != CDP_OK) return st;
+    for (r = 0; r < n; ++r) {
+        const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS;
+        if (said[0] != o->said[0] || said[1] != o->said[1])
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, r), 0, "ranks call different things: rank 0 calls %s with root %llu, rank %u calls %s with root %llu", cdp__object_name(o->said[0]),
+                                  (unsigned long long)o->said[1], r, cdp__object_name(said[0]), (unsigned long long)said[1]);
+        o->lengths[r] = o->kind != CDP__OBJECT_BROADCAST || r == o->root ? said[2] : 0;
+    }
+    if (o->kind != CDP__OBJECT_SCATTER) return CDP_OK;
+    if (g->desc.rank == o->root) memcpy(o->lengths, lengths, n * sizeof *lengths);
+    return cdp_broadcast(g, o->lengths, n, CDP_DTYPE_U64, o->root);
+}
+
+/* Where somebody allocates, all hear whether it went well before anything is sent. */
+CDP__CALLED cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
+    cdp_group *g = o->g;
+    const uint32_t n = g->desc.world_size;
+    uint8_t *fine = (uint8_t *)o->said; /* what was said is not needed any more */
+    cdp_blob *b = o->blob;
+    bool any = false;
+    uint32_t r;
+    cdp_status st;
+    for (r = 0; r < n; ++r) any = any || o->said[(uint64_t)r * CDP__OBJECT_FIELDS + 4];
+    if (!any) return CDP_OK;
+    *owned = share && !b->data;
+    if (*owned) b->data = b->alloc ? b->alloc(b->user, share) : cdp__alloc(g->os, share);
+    fine[g->desc.rank] = !*owned || b->data;
+    st = cdp_allgather(g, NULL, fine, 1, CDP_DTYPE_U8);
+    for (r = 0; r < n && st == CDP_OK; ++r)
+        if (!fine[r]) st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0, "%s: rank %u could not allocate the bytes that it was to get", cdp__object_name(o->kind), r);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__objects_move(const cdp__objects *o) {
+    static const cdp_coll_kind kinds[] = {CDP_COLL_NONE, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_BROADCAST, CDP_COLL_SCATTER};
+    void *out = o->blob ? o->blob->data : NULL;
+    cdp_request rq = cdp__request_of(kinds[o->kind], o->data, out, o->lengths[o->root], CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, o->root);
+    if (o->kind == CDP__OBJECT_SCATTER) rq.in_counts = o->lengths;
+    else if (o->kind != CDP__OBJECT_BROADCAST) rq.out_counts = o->lengths;
+    else if (o->g->desc.rank == o->root) rq.out = (void *)(uintptr_t)o->data; /* only read there */
+    if (o->kind == CDP__OBJECT_BROADCAST) rq.in = NULL;
+    return cdp__run(o->g, rq);
+}
+
+CDP__CALLED void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
+    if (b->data && b->free) b->free(b->user, b->data);
+    else cdp__free(g->os, b->data);
+    b->data = NULL;
+    b->allocated = false;
+}
+
+/* The caller's mistakes, where nothing has been said yet. */
+CDP__CALLED cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
+    const char *name = cdp__object_name(o->kind);
+    const cdp_group *g = o->g;
+    const cdp_blob *b = o->blob;
+    const cdp_status st = cdp__must_not_wait();
+    uint64_t bytes = o->bytes;
+    uint32_t r;
+    if (st != CDP_OK) return st;
+    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
+    if (o->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root, g->desc.world_size);
+    if (!b && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
+        return cdp__fail(CDP_ERR_INVALID, "%s needs a blob for what comes", name);
+    if (b && !b->alloc != !b->free) return cdp__fail(CDP_ERR_INVALID, "%s: give both alloc and free in the blob, or neither", name);
+    if (b && !b->data && b->room) return cdp__fail(CDP_ERR_INVALID, "%s: the blob has room but no data", name);
+    if (o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && !lengths) return cdp__fail(CDP_ERR_INVALID, "%s: root needs the lengths of all parts", name);
+    for (r = 0; o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && r < g->desc.world_size; ++r) bytes += lengths[r];
+    if (bytes && !o->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but there are %llu bytes", name, (unsigned long long)bytes);
+    if (b && b->data && o->data && cdp__overlap(o->data, b->data, bytes, b->room)) return cdp__fail(CDP_ERR_INVALID, "%s: the data and the blob overlap; use separate memory", name);
+    return CDP_OK;
+}
+
+CDP__CALLED cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const void *data, uint64_t bytes, const uint64_t *lengths, uint32_t root, cdp_blob *blob) {
+    cdp__objects o;
+    uint64_t total = 0, share, n;
+    bool owned = false;
+    cdp_status st;
+    memset(&o, 0, sizeof o);
+    o.g = g;
+    o.kind = kind;
+    o.root = root;
+    o.data = data;
+    o.bytes = kind == CDP__OBJECT_SCATTER || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank != root) ? 0 : bytes;
+    o.blob = (kind == CDP__OBJECT_GATHER && g && g->desc.rank != root) || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank == root) ? NULL : blob;
+    st = cdp__objects_check(&o, lengths);
+    if (st != CDP_OK) return st;
+    n = g->desc.world_size;
+    o.said = (uint64_t *)cdp__alloc_zero(g->os, (CDP__OBJECT_FIELDS + 1) * n * sizeof *o.said);
+    if (!o.said) return cdp__fail_nomem("lengths", (CDP__OBJECT_FIELDS + 1) * n * sizeof *o.said);
+    o.lengths = o.said + CDP__OBJECT_FIELDS * n;
+    st = cdp__objects_exchange(&o, lengths);
+    if (st == CDP_OK) st = cdp__objects_judge(&o, &total);
+    share = st == CDP_OK ? cdp__objects_share(&o, g->desc.rank, total) : 0;
+    if (st == CDP_OK) st = cdp__objects_memory(&o, share, &owned);
+    if (st == CDP_OK && total) st = cdp__objects_move(&o);
+    if (st != CDP_OK && owned) cdp__blob_drop(g, o.blob);
+    if (st == CDP_OK && o.blob) {
+        o.blob->bytes = share;
+        o.blob->allocated = owned;
+        if (o.blob->lengths) memcpy(o.blob->lengths, o.lengths, n * sizeof *o.lengths);
+    }
+    cdp__free(g->os, o.said);
+    return st;
+}
+
+CDP_API cdp_status cdp_allgather_bytes(cdp_group *g, const void *data, uint64_t bytes, cdp_blob *all) {
+    return cdp__objects_run(CDP__OBJECT_ALLGATHER, g, data, bytes, NULL, 0, all);
+}
+
+CDP_API cdp_status cdp_gather_bytes(cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all) {
+    return cdp__objects_run(CDP__OBJECT_GATHER, g, data, bytes, NULL, root, all);
+}
+
+CDP_API cdp_status cdp_broadcast_bytes(cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got) {
+    return cdp__objects_run(CDP__OBJECT_BROADCAST, g, data, bytes, NULL, root, got);
+}
+
+CDP_API cdp_status cdp_scatter_bytes(cdp_group *g, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine) {
+    return cdp__objects_run(CDP__OBJECT_SCATTER, g, data, 0, lengths, root, mine);
+}
+
+CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
+    if (!g || !b || !b->allocated) return;
+    cdp__blob_drop(g, b);
+    b->bytes = 0;
+}
 
 /* ---- >>recorder: what a group remembers, and what it is set to, in words -------------------------------------------------------- */
 
