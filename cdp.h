@@ -1196,9 +1196,13 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og\")")
 #define CDP__UNHURRIED_END _Pragma("GCC pop_options")
+#define CDP__VECTORS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"O3\", \"no-trapping-math\")") /* loops over a bucket in the middle of such code */
+#define CDP__VECTORS_END _Pragma("GCC pop_options")
 #else
 #define CDP__UNHURRIED_BEGIN
 #define CDP__UNHURRIED_END
+#define CDP__VECTORS_BEGIN
+#define CDP__VECTORS_END
 #endif
 
 #ifdef CDP_NO_THREADS
@@ -8026,6 +8030,8 @@ CDP__CALLED bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uin
     return *p != NULL;
 }
 
+CDP__VECTORS_BEGIN
+
 /* Every float dtype into another, through f32 (f64 to f64 does not happen). */
 CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     uint16_t half[CDP__BLOCK] = {0};
@@ -8049,6 +8055,8 @@ CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *o
         }
     }
 }
+
+CDP__VECTORS_END
 
 /* A bucket begins: memory of one that has ended serves again, so that there is as much as buckets in flight. */
 CDP__CALLED void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
@@ -8091,21 +8099,33 @@ CDP__CALLED cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b,
     return st;
 }
 
-/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here. */
+CDP__VECTORS_BEGIN
+
+/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here. Without branches, for vectors. */
 CDP__PRIVATE float cdp__round_even(float v) {
     const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024; /* NaN, too, becomes a number */
-    const int32_t whole = (int32_t)x;
+    const int32_t whole = (int32_t)x, odd = whole & 1;
     const float rest = x - (float)whole;
-    return (float)(whole + (rest > 0.5f || (rest == 0.5f && whole % 2) ? 1 : 0) - (rest < -0.5f || (rest == -0.5f && whole % 2) ? 1 : 0));
+    const int32_t up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd), down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
+    return (float)(whole + up - down);
 }
 
 /* Scale and zero point of one row, as an observer that always includes 0 finds them. */
 CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
-    float low = 0, high = 0, scale, zero;
-    uint64_t i;
-    for (i = 0; i < n; ++i) {
-        if (x[i] < low) low = x[i];
-        if (x[i] > high) high = x[i];
+    float lows[16] = {0}, highs[16] = {0}, low = 0, high = 0, scale, zero;
+    uint64_t i, k;
+    for (i = 0; i + 16 <= n; i += 16)
+        for (k = 0; k < 16; ++k) {
+            lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
+            highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
+        }
+    for (k = 0; i + k < n; ++k) {
+        lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
+        highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
+    }
+    for (k = 0; k < 16; ++k) {
+        low = lows[k] < low ? lows[k] : low;
+        high = highs[k] > high ? highs[k] : high;
     }
     scale = (high - low) / 255.0f;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
@@ -8114,20 +8134,50 @@ CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     out[1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;
 }
 
-CDP__CALLED void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
+CDP__CALLED void cdp__quantize_row(const float *CDP__RESTRICT x, uint64_t n, const float *range, uint8_t *CDP__RESTRICT out) {
+    const float scale = range[0], zero = range[1];
     uint64_t i;
     for (i = 0; i < n; ++i) {
-        const float q = cdp__round_even(x[i] / range[0]) + range[1];
-        out[i] = (uint8_t)(q < 0 ? 0 : q > 255 ? 255 : q);
+        const float q = cdp__round_even(x[i] / scale) + zero;
+        out[i] = (uint8_t)(int32_t)(q < 0 ? 0 : q > 255 ? 255 : q);
     }
 }
+
+/* x (+)= the numbers that one rank meant; with the last one, their mean. */
+CDP__CALLED void cdp__dequantize_row(float *CDP__RESTRICT x, uint64_t n, const float *range, const uint8_t *CDP__RESTRICT q, bool first) {
+    const float scale = range[0], zero = range[1];
+    uint64_t i;
+    if (first)
+        for (i = 0; i < n; ++i) x[i] = 0 + scale * ((float)q[i] - zero);
+    else
+        for (i = 0; i < n; ++i) x[i] += scale * ((float)q[i] - zero);
+}
+
+/* The k-th largest of n magnitudes (from 0; floats as bits without their sign): digit by digit, counting. */
+CDP__CALLED uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
+    uint32_t counts[2048], found = 0, shift, d;
+    uint64_t i;
+    for (shift = 22; n; shift = shift > 11 ? shift - 11 : 0) { /* 9 bits, 11, 11 */
+        const uint32_t above = shift == 22 ? 0 : shift == 11 ? 22 : 11;
+        memset(counts, 0, sizeof counts);
+        if (n >> 32) break; /* not asked for */
+        for (i = 0; i < n; ++i)
+            if (above == 0 || x[i] >> above == found >> above) ++counts[x[i] >> shift & 2047];
+        for (d = 2047; counts[d] <= k; --d) k -= counts[d];
+        found |= d << shift;
+        if (!shift) break;
+    }
+    return found;
+}
+
+CDP__VECTORS_END
 
 /* Scratch: ranges of all ranks, then bytes of all ranks; rows of 512 (with padding), or one row. */
 CDP__CALLED cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
     const uint64_t row = channel ? 512 : b->count, rows = channel ? b->count / 512 + 1 : 1, n = rows * row, world = cdp_size(b->group), rank = cdp_rank(b->group);
     float *ranges, *x = (float *)b->data;
-    uint64_t i, k, r;
+    uint64_t i, r;
     uint8_t *q;
     if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * (rows * 8 + n))) return cdp__fail_nomem("a quantized bucket", world * (rows * 8 + n));
     ranges = (float *)(void *)s->scratch;
@@ -8143,59 +8193,36 @@ CDP__CALLED cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket
         *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, q, n, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
     }
-    for (k = 0; k < b->count; ++k) {
-        float sum = 0;
-        for (r = 0; r < world; ++r) {
-            const float *range = ranges + (r * rows + k / row) * 2;
-            sum += range[0] * ((float)q[r * n + k] - range[1]);
-        }
-        x[k] = sum / (float)b->divisor;
-    }
+    for (i = 0; i < rows; ++i)
+        for (r = 0; r < world; ++r) cdp__dequantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)), ranges + (r * rows + i) * 2, q + r * n + i * row, r == 0);
+    for (i = 0; i < b->count; ++i) x[i] /= (float)b->divisor;
     return CDP_OK;
-}
-
-/* The k-th largest of n (from 0), by partitioning; `x` is shuffled. */
-CDP__CALLED float cdp__topk_threshold(float *x, uint64_t n, uint64_t k) {
-    uint64_t from = 0, to = n;
-    while (to - from > 1) {
-        const float pivot = x[from + (to - from) / 2];
-        uint64_t i = from, high = from, low = to; /* [from, high) above the pivot, [low, to) below it */
-        while (i < low) {
-            const float v = x[i];
-            if (v > pivot) x[i++] = x[high], x[high++] = v;
-            else if (v < pivot) x[i] = x[--low], x[low] = v;
-            else ++i;
-        }
-        if (k < high) to = high;
-        else if (k < low) return pivot;
-        else from = low;
-    }
-    return n ? x[from] : 0;
 }
 
 /* Scratch: (index, value) pairs of all ranks, then magnitudes. */
 CDP__CALLED cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1), world = cdp_size(b->group);
-    float *x = (float *)b->data, *error, *size, limit;
-    uint32_t *pairs, *own;
+    float *x = (float *)b->data, *error;
+    uint32_t *pairs, *own, *size, limit;
     uint64_t i, above = 0, at = 0;
     if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * k * 8 + n * 4) || !cdp__hook_memory(h, &s->error, &s->error_bytes, n * 4)) return cdp__fail_nomem("a sparse bucket", n * 8);
     pairs = (uint32_t *)(void *)s->scratch;
     own = pairs + cdp_rank(b->group) * k * 2;
-    size = (float *)(void *)(pairs + world * k * 2);
+    size = pairs + world * k * 2;
     error = (float *)(void *)s->error;
     if (!stage) {
         if (n >> 32) return cdp__fail(CDP_ERR_UNSUPPORTED, "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
         for (i = 0; i < n; ++i) {
             x[i] += h->desc.no_error_feedback ? 0 : error[i];
             error[i] = x[i];
-            size[i] = fabsf(x[i]);
+            memcpy(&size[i], &x[i], 4);
+            size[i] &= 0x7fffffffu; /* ordered as the magnitudes are, with NaN as the largest */
         }
         limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
-        for (i = 0; i < n; ++i) above += fabsf(x[i]) > limit ? 1u : 0u;
+        for (i = 0; i < n; ++i) above += size[i] > limit;
         for (i = 0; i < n && at < k; ++i) {
-            if (!(fabsf(x[i]) > limit)) {
-                if (fabsf(x[i]) < limit || above >= k) continue;
+            if (size[i] <= limit) {
+                if (size[i] < limit || above >= k) continue;
                 ++above; /* of equal ones, the first */
             }
             own[2 * at] = (uint32_t)i;
@@ -8203,7 +8230,7 @@ CDP__CALLED cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b,
             error[i] = 0;
             ++at;
         }
-        for (; at < k; ++at) own[2 * at] = own[2 * at + 1] = 0; /* NaN is larger than nothing */
+        CDP_ASSERT(at == k);
         *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
     }
@@ -8284,24 +8311,38 @@ CDP__CALLED float cdp__hook_normal(cdp__hook *h) {
     return (float)sum;
 }
 
+CDP__VECTORS_BEGIN
+
 /* out = M a, or out = M^T a, with a and out by rows of r; or M = a b^T. The last row of a batched matrix may be short. */
 CDP__CALLED void cdp__matrix_apply(const cdp__matrix *x, const float *a, float *out, bool transposed) {
-    uint64_t k, c;
-    memset(out, 0, (size_t)((transposed ? x->m : x->n) * x->r * 4));
-    for (k = 0; k < x->count; ++k) {
-        const uint64_t i = k / x->m, j = k % x->m, to = transposed ? j : i, from = transposed ? i : j;
-        for (c = 0; c < x->r; ++c) out[to * x->r + c] += x->at[k] * a[from * x->r + c];
+    const uint64_t r = x->r;
+    uint64_t i, j, c;
+    memset(out, 0, (size_t)((transposed ? x->m : x->n) * r * 4));
+    for (i = 0; i * x->m < x->count; ++i) {
+        const float *row = x->at + i * x->m;
+        const uint64_t m = cdp__min(x->m, x->count - i * x->m);
+        for (j = 0; j < m && transposed; ++j)
+            for (c = 0; c < r; ++c) out[j * r + c] += row[j] * a[i * r + c];
+        for (j = 0; j < m && !transposed; ++j)
+            for (c = 0; c < r; ++c) out[i * r + c] += row[j] * a[j * r + c];
     }
 }
 
 CDP__CALLED void cdp__matrix_compose(const cdp__matrix *x, const float *p, const float *q) {
-    uint64_t k, c;
-    for (k = 0; k < x->count; ++k) {
-        float sum = 0;
-        for (c = 0; c < x->r; ++c) sum += p[k / x->m * x->r + c] * q[k % x->m * x->r + c];
-        x->at[k] = sum;
+    const uint64_t r = x->r;
+    uint64_t i, j, c;
+    for (i = 0; i * x->m < x->count; ++i) {
+        float *row = x->at + i * x->m;
+        const uint64_t m = cdp__min(x->m, x->count - i * x->m);
+        for (j = 0; j < m; ++j) {
+            float sum = 0;
+            for (c = 0; c < r; ++c) sum += p[i * r + c] * q[j * r + c];
+            row[j] = sum;
+        }
     }
 }
+
+CDP__VECTORS_END
 
 /* What happens before each of the three operations (plain values, left factors, right factors) and after the last. */
 CDP__CALLED void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {

@@ -495,22 +495,26 @@ TEST(numbers_without_a_library) {
     T(cdp__round_even(NAN) == -1024 && cdp__round_even(INFINITY) == 1024);
 }
 
-TEST(topk_threshold) {
+TEST(topk_threshold) { /* few values, many, and all bits that a magnitude may have, NaN included */
     uint64_t state = 5;
-    for (int round = 0; round < 500; ++round) {
-        float x[40], sorted[40];
+    for (int round = 0; round < 600; ++round) {
+        uint32_t x[40], sorted[40];
         const uint32_t n = 1 + (uint32_t)(test_random(&state) % 40);
-        for (uint32_t i = 0; i < n; ++i) sorted[i] = x[i] = (float)(test_random(&state) % 9);
+        for (uint32_t i = 0; i < n; ++i) {
+            const uint32_t any = (uint32_t)test_random(&state) & 0x7fffffffu;
+            sorted[i] = x[i] = round % 3 == 0 ? any % 9 : round % 3 == 1 ? any : 0x40000000u + (any & 0x3fffu);
+        }
         for (uint32_t i = 0; i < n; ++i)
             for (uint32_t j = i + 1; j < n; ++j)
                 if (sorted[j] > sorted[i]) {
-                    const float t = sorted[i];
+                    const uint32_t t = sorted[i];
                     sorted[i] = sorted[j];
                     sorted[j] = t;
                 }
         const uint32_t k = (uint32_t)(test_random(&state) % n);
         T(cdp__topk_threshold(x, n, k) == sorted[k]);
     }
+    T_EQ(0, cdp__topk_threshold(NULL, 0, 0));
 }
 
 /* Two runs: one of 6 steps, and one whose state is taken over after 3 by another hook. */
