@@ -1816,7 +1816,7 @@ static void attempt_judge(job *j)
 
 static void attempt_over(job *j)
 {
-    bool fine = true;                                 /* then the program has handled the signal */
+    bool fine = !j->nodes.told;                       /* then the program has handled the signal */
     for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
     if (j->cause == SIGNALLED && fine) {
         j->cause = NOTHING;

@@ -180,6 +180,13 @@ launchers_die() {
     check "one is asked to end" "$codes" "143 143"
     has "who was asked" err.0 "first failure: node 1 was ended by SIGTERM"
     gone "nothing is left after a signal"
+    new_job
+    start 0 --grace 0.3 sh -c 'echo up > up.$RANK'; start 1 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
+    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    sleep 0.5; kill -TERM "$(launcher 0)"; finish 0 1
+    check "one is asked to end that only waits for the others" "$codes" "143 143"
+    has "who was asked then" err.1 "first failure: node 0 was ended by SIGTERM"
+    under "and ends at once" "$took" 8000
 }
 
 # Launchers and ranks are killed at random moments, from the first one on: everything ends, everywhere, and nobody is told
