@@ -73,6 +73,9 @@
 #define KILL_TICK      (SECOND / 50)
 #define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
 #define LOOK_TICK      (SECOND / 10)           /* how often the launchers of several machines look at each other */
+#define LOOK_MS        1000                    /* how long one look may take, during which signals wait       */
+#define CLAIM_MS       10000                   /* and one word to the others                                  */
+#define SILENCE_LIMIT  (30 * SECOND)           /* a machine out of reach for so long counts as lost           */
 #define TELL_DELAY     (3 * SECOND / 10)       /* an exit code is told so much later than a crash, which may be its cause */
 #define LEAVE_LIMIT    (3 * SECOND)            /* for the other machines to read why the job has ended       */
 #define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
@@ -1085,6 +1088,7 @@ typedef struct nodes {
     cdp_store_server *server;     /* node 0's                                                      */
     cdp_store *store;             /* NULL: not connected                                           */
     int64_t    look_at;           /* when to look into the store next                              */
+    int64_t    answered;          /* when the store has answered a look last                       */
     int64_t    tell_at;           /* when to tell of the failure here                              */
     bool       introduced, told;  /* node.K is set; how this attempt has ended here is told        */
     int        present;           /* node 0: so many of the first machines have come               */
@@ -1578,24 +1582,28 @@ static void nodes_lost(job *j)
     verdict_set(j, text, true);
 }
 
-static bool take_value(job *j, cdp_status status, void *value, char *out)
+static void take_value(job *j, void *value, char *out)
 {
-    if (status != CDP_OK) nodes_lost(j);
-    else snprintf(out, FAILURE_BYTES, "%s", (const char *)value);
-    if (status == CDP_OK) cdp_store_free(j->nodes.store, value);
-    return status == CDP_OK;
+    snprintf(out, FAILURE_BYTES, "%s", (const char *)value);
+    cdp_store_free(j->nodes.store, value);
 }
 
-/* False if the key is not there (yet). `out` has FAILURE_BYTES. */
+/* False if the key is not there (yet). `out` has FAILURE_BYTES. A network may be silent for a while: no answer in a short
+   time counts as an answer, up to a limit. */
 static bool nodes_look(job *j, const char *key, char *out)
 {
+    nodes *s = &j->nodes;
     bool there = false;
     void *value = NULL;
-    if (j->nodes.store == NULL) return false;
-    cdp_status status = cdp_store_check(j->nodes.store, &key, 1, &there);
-    if (status == CDP_OK && !there) return false;
-    if (status == CDP_OK) status = cdp_store_get(j->nodes.store, key, &value, NULL, 0);
-    return take_value(j, status, value, out);
+    if (s->store == NULL) return false;
+    s->store->timeout_ms = LOOK_MS;
+    cdp_status status = cdp_store_check(s->store, &key, 1, &there);
+    if (there) status = cdp_store_get(s->store, key, &value, NULL, LOOK_MS);
+    s->store->timeout_ms = CLAIM_MS;
+    if (status == CDP_OK) s->answered = now_ns();
+    if (status == CDP_OK && there) take_value(j, value, out);
+    else if (status != CDP_OK && (status != CDP_ERR_TIMEOUT || now_ns() - s->answered > SILENCE_LIMIT)) nodes_lost(j);
+    return status == CDP_OK && there;
 }
 
 /* Whoever is the first to set the key wins; all get what is there then. */
@@ -1603,8 +1611,9 @@ static bool nodes_claim(job *j, const char *key, const char *text, char *out)
 {
     void *value = NULL;
     if (j->nodes.store == NULL) return false;
-    const cdp_status status = cdp_store_compare_set(j->nodes.store, key, "", 0, text, strlen(text), &value, NULL);
-    return take_value(j, status, value, out);
+    if (cdp_store_compare_set(j->nodes.store, key, "", 0, text, strlen(text), &value, NULL) == CDP_OK) take_value(j, value, out);
+    else nodes_lost(j);
+    return j->nodes.store != NULL;
 }
 
 static int nodes_count(job *j, const char *key, int more)
@@ -1653,20 +1662,21 @@ static bool nodes_connect(job *j)
 {
     const options *o = j->opts;
     nodes *s = &j->nodes;
-    char will[80];
+    char will[120];
     const char *key = o->key[0] != '\0' ? o->key : NULL;
     const cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .trust_network = o->open };
-    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .timeout_ms = 5000, .connect_timeout_ms = 1000 };
+    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .timeout_ms = CLAIM_MS, .connect_timeout_ms = LOOK_MS };
     if (o->node_rank == 0 && s->server == NULL && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
         nodes_lost(j);
         snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host, o->host_port, cdp_last_error()->text);
         return false;
     }
     cd.will_key = node_key(j, "final", -1);
-    cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died", EXIT_INTERNAL, o->node_rank);
+    cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died, or its machine is out of reach", EXIT_INTERNAL, o->node_rank);
     cd.will_value.data = will;
     const cdp_status status = cdp_tcp_store_create(&cd, &s->store);
     if (status == CDP_ERR_MISMATCH) nodes_lost(j);    /* another key: more tries would not help */
+    s->answered = now_ns();
     return status == CDP_OK;
 }
 
@@ -1806,7 +1816,7 @@ static void attempt_judge(job *j)
 
 static void attempt_over(job *j)
 {
-    bool fine = true;                                 /* then the program has handled the signal */
+    bool fine = !j->nodes.told;                       /* then the program has handled the signal */
     for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
     if (j->cause == SIGNALLED && fine) {
         j->cause = NOTHING;

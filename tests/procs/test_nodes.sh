@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_nodes.sh - one job on several machines: a launcher (cdprun) for each of them
 #
-#   bash tests/procs/test_nodes.sh             BUILD=DIR (default: build), KILLS=N (default: 3)
+#   bash tests/procs/test_nodes.sh             BUILD=DIR (default: build), KILLS=N (default: 3), CUT=1 (45 s more)
 #
 # First the machines are launchers on this one, at different addresses of the loopback network. Then, as root and where the
 # system lets us, each is a network namespace of its own with a cable between them; there a training job runs, ranks are
@@ -64,7 +64,7 @@ start() { # K ARGUMENT...
 # Sets codes ("0 0") and took (ms since `began`).
 finish() { # K...
     codes=
-    for k in "$@"; do wait "${pids[k]}"; codes="$codes $?"; done
+    for k in "$@"; do wait "${pids[k]}" 2> /dev/null; codes="$codes $?"; done
     codes=${codes# }
     took=$(($(ms) - began))
 }
@@ -180,6 +180,13 @@ launchers_die() {
     check "one is asked to end" "$codes" "143 143"
     has "who was asked" err.0 "first failure: node 1 was ended by SIGTERM"
     gone "nothing is left after a signal"
+    new_job
+    start 0 --grace 0.3 sh -c 'echo up > up.$RANK'; start 1 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
+    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    sleep 0.5; kill -TERM "$(launcher 0)"; finish 0 1
+    check "one is asked to end that only waits for the others" "$codes" "143 143"
+    has "who was asked then" err.1 "first failure: node 0 was ended by SIGTERM"
+    under "and ends at once" "$took" 8000
 }
 
 # Launchers and ranks are killed at random moments, from the first one on: everything ends, everywhere, and nobody is told
@@ -259,6 +266,26 @@ restart_far() {
     gone "nothing is left after the second attempt"
 }
 
+steps() { grep -o 'step  *[0-9]*' out.0 | tail -n 1 | tr -dc '0-9'; }
+
+# The cable is out for a moment, and then for good.
+cable() {
+    local before
+    training --grace 4
+    ip -n $b link set cdp0 down; sleep 3; ip -n $b link set cdp0 up
+    before=$(steps)
+    for _ in {1..1000}; do [ "$(steps)" -gt $((before + 20)) ] && break; sleep 0.02; done
+    check "a short interruption is survived" "$([ "$(steps)" -gt $((before + 20)) ] && echo goes on) $(cat err.0 err.1)" "goes on "
+    if [ "${CUT:-0}" = 0 ]; then kill -TERM "$(launcher 0)"; finish 0 1; gone "nothing is left of it"; return; fi
+    began=$(ms)
+    ip -n $b link set cdp0 down
+    finish 0 1
+    ip -n $b link set cdp0 up
+    check "a cut cable ends the job on both machines" "$codes" "1 1"
+    under "within a minute" "$took" 60000
+    gone "nothing is left on either side"
+}
+
 echo "-- network namespaces"
 if [ "$(id -u)" != 0 ]; then
     echo "SKIP network namespaces: only root may make them"
@@ -275,6 +302,7 @@ else
     not_coming
     for rank in 3 0; do rank_dies $rank; done
     restart_far
+    cable
 fi
 
 echo "$passed passed, $failed failed"
