@@ -1921,34 +1921,49 @@ CDP__CALLED bool cdp__file_busy(cdp__file_store *f) {
     return busy;
 }
 
-/* A counter of users in the file, changed by delta; what its record takes. */
-CDP__CALLED uint8_t *cdp__file_count(cdp__file_store *f, uint8_t *p, const char *name, int64_t delta, int64_t *count) {
+/* A counter of users in the file. */
+CDP__CALLED int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     const cdp__kv_entry *e;
+    cdp_bytes key;
+    int64_t n = 0;
+    key.data = name;
+    key.bytes = strlen(name);
+    e = cdp__kv_get(&f->kv, key);
+    return e && cdp__number_parse(e->value, e->value_bytes, &n) ? n : 0;
+}
+
+CDP__CALLED uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
     cdp_bytes key, text, none;
     char digits[24];
     memset(&none, 0, sizeof none);
     key.data = name;
     key.bytes = strlen(name);
-    e = cdp__kv_get(&f->kv, key);
-    if (!e || !cdp__number_parse(e->value, e->value_bytes, count)) *count = 0;
-    *count += delta;
     text.data = digits;
-    text.bytes = cdp__number_text(*count, digits);
+    text.bytes = cdp__number_text(n, digits);
     return cdp__record_put(p, "", key, text, none);
 }
 
 /* Count this user in, or off; then the last one removes the file, under its lock: whoever opened it before that looks
-   again. (Users of older versions of PyTorch are counted off only.) */
+   again. (Users of older versions of PyTorch are counted off only.) Who comes to a file that all have left, the last of
+   whom was killed just before it was removed, starts it anew. */
 CDP__CALLED cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
-    int64_t here = 0, left = 0;
+    int64_t here, left;
+    bool over;
     int fd;
     cdp_status status = cdp__file_enter(f, leave ? CDP__FILE_LEAVE : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK || fd < 0) return status;
-    if (leave) p = cdp__file_count(f, p, "cleanup/", 1, &left);
-    p = cdp__file_count(f, p, "refcount/", leave ? -1 : 1, &here);
-    status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
-    if (leave && f->world_size && here <= 0 && left >= (int64_t)f->world_size && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
+    here = cdp__file_number(f, "refcount/") + (leave ? -1 : 0);
+    left = cdp__file_number(f, "cleanup/") + leave;
+    over = f->world_size && here <= 0 && left >= (int64_t)f->world_size;
+    if (leave) p = cdp__file_put_number(p, "cleanup/", left);
+    p = cdp__file_put_number(p, "refcount/", leave ? here : over ? 1 : here + 1);
+    if (over && !leave) {
+        if (ftruncate(fd, 0) != 0) status = cdp__file_fail(f, errno, "cannot start it anew");
+        else cdp__file_reset(f, fd, NULL);
+    }
+    if (status == CDP_OK) status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
+    if (over && leave && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
     cdp__file_close(fd);
     return status;
 }
@@ -4108,7 +4123,11 @@ CDP_API void cdp_store_free(cdp_store *s, void *memory) {
 }
 
 CDP_API void cdp_store_destroy(cdp_store *s) {
-    if (s && s->destroy) s->destroy(s->self);
+    void (*destroy)(void *self) = s ? s->destroy : NULL;
+    if (!destroy) return;
+    s->start = NULL; /* a call that comes too late is told so, if the memory is still there */
+    s->destroy = NULL;
+    destroy(s->self);
 }
 
 CDP_API void cdp_store_request_free(cdp_store *s, cdp_store_request *rq) {

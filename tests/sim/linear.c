@@ -614,7 +614,7 @@ static void history_of(history *h, const record *log, bool tcp) {
 
 /* ---- >>simulated ------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t first_seed = 1, last_seed = 300;
+static uint64_t first_seed = 1, last_seed = TEST_SLOW ? 60 : 300;
 static history the_history;
 static char path[64];
 
@@ -673,6 +673,8 @@ static void *node_alloc(void *user, uint64_t bytes) {
     return sim__os_alloc(user, bytes);
 }
 
+static const char *job_key_of(const run *r) { return r->seed % 2 ? "sixteen characters" : NULL; }
+
 static bool node_connect(run *r, sim_node *node, client *c, cdp_os *os) {
     cdp_status st;
     c->store = NULL;
@@ -688,14 +690,14 @@ static bool node_connect(run *r, sim_node *node, client *c, cdp_os *os) {
     } else {
         char host[20];
         snprintf(host, sizeof host, "%s", r->world->desc.one_host ? "127.0.0.1" : "10.0.0.1");
-        const cdp_tcp_store_desc d = {.host = host, .port = 29500, .os = &node->os, .connect_timeout_ms = 60000, .logger = {.func = quiet}};
+        const cdp_tcp_store_desc d = {.host = host, .port = 29500, .job_key = job_key_of(r), .os = &node->os, .connect_timeout_ms = 60000, .logger = {.func = quiet}};
         st = cdp_tcp_store_create(&d, &c->store);
     }
     return st == CDP_OK;
 }
 
 static void serve(run *r, sim_node *node) {
-    const cdp_store_server_desc d = {.host = "0.0.0.0", .port = 29500, .no_thread = true, .os = &node->os, .logger = {.func = quiet}};
+    const cdp_store_server_desc d = {.host = "0.0.0.0", .port = 29500, .no_thread = true, .job_key = job_key_of(r), .trust_network = true, .os = &node->os, .logger = {.func = quiet}};
     cdp_store_server *server;
     if (!T(cdp_store_server_create(&d, &server) == CDP_OK)) return;
     while (r->done < r->clients) {
