@@ -322,7 +322,7 @@ typedef struct model {
 static cdp_bytes model_key(uint32_t i) {
     static const char texts[] = "a\0b\0c~\0";
     static char longest[8192];
-    cdp_bytes b = {.data = texts + 2 * i, .bytes = 1};
+    cdp_bytes b = {.data = texts + (i < 4 ? 2 * i : 0), .bytes = 1};
     if (i == 3) b.bytes = 0;
     if (i == 4) b.data = texts, b.bytes = 2;  /* "a" and a zero */
     if (i == 5) b.data = "outer/in/a", b.bytes = 10;
