@@ -238,7 +238,12 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 /* ---- >>store functions ------------------------------------------------------------------------------------------ */
 
 /* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means the store's default,
-   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file. */
+   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file.
+
+   A store is one map, and each call happens in one moment between its begin and its end; a call that failed may happen later,
+   or never. Over TCP a little less is true: set, append and multi_set happen by the end of this client's next call that has
+   an answer (all others), calls with several keys look at one after the other, and a key that is removed while get is on its
+   way may read as empty. */
 
 /* key := value. Over TCP this returns when the bytes are on their way; a later call on the same store sees the value. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *key, const void *value, uint64_t bytes);
@@ -247,7 +252,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *ke
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
 /* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL) gets the result. A value
-   that is no number: hash store INVALID; over TCP the server hangs up on this client (STORE). */
+   that is no number: INVALID; but over TCP the server hangs up on this client (STORE). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
 /* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`. *value gets what it holds
@@ -1764,7 +1769,7 @@ CDP__CALLED cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode
     *gone = !st.st_nlink;
     if (*gone) return CDP_OK;
     if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number || (uint64_t)st.st_size < f->at) {
-        if (mode == CDP__FILE_LEAVE) return CDP_PENDING; /* not the file that this user came to */
+        if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE; /* not the file that this user came to: nobody asks for a text */
         cdp__file_reset(f, fd, &st);
     }
     status = cdp__file_read(f, fd, (uint64_t)st.st_size);
