@@ -455,8 +455,9 @@ typedef struct cdp_store_request {
     struct cdp_store_request *next;
 } cdp_store_request;
 
-/* A custom store is this struct filled in. Calls for one store come from one thread at a time. `deadline_ns` is a
-   reading of os->now_ns. Errors: return the status and fill cdp_last_error() with cdp_error_set(). */
+/* A custom store is this struct filled in (with less work, two functions do: cdp_custom_store_create() of cdp_store.h).
+   Calls for one store come from one thread at a time. `deadline_ns` is a reading of os->now_ns. Errors: return the status
+   and fill cdp_last_error() with cdp_error_set(). */
 typedef struct cdp_store {
     void *self;
     const cdp_os *os;

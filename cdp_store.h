@@ -238,7 +238,12 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 /* ---- >>store functions ------------------------------------------------------------------------------------------ */
 
 /* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means the store's default,
-   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file. */
+   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file.
+
+   A store is one map, and each call happens in one moment between its begin and its end; a call that failed may happen later,
+   or never. Over TCP a little less is true: set, append and multi_set happen by the end of this client's next call that has
+   an answer (all others), calls with several keys look at one after the other, and a key that is removed while get is on its
+   way may read as empty. */
 
 /* key := value. Over TCP this returns when the bytes are on their way; a later call on the same store sees the value. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *key, const void *value, uint64_t bytes);
@@ -247,7 +252,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *ke
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
 /* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL) gets the result. A value
-   that is no number: hash store INVALID; over TCP the server hangs up on this client (STORE). */
+   that is no number: INVALID; but over TCP the server hangs up on this client (STORE). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
 /* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`. *value gets what it holds
@@ -1764,7 +1769,7 @@ CDP__CALLED cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode
     *gone = !st.st_nlink;
     if (*gone) return CDP_OK;
     if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number || (uint64_t)st.st_size < f->at) {
-        if (mode == CDP__FILE_LEAVE) return CDP_PENDING; /* not the file that this user came to */
+        if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE; /* not the file that this user came to: nobody asks for a text */
         cdp__file_reset(f, fd, &st);
     }
     status = cdp__file_read(f, fd, (uint64_t)st.st_size);
@@ -1921,34 +1926,49 @@ CDP__CALLED bool cdp__file_busy(cdp__file_store *f) {
     return busy;
 }
 
-/* A counter of users in the file, changed by delta; what its record takes. */
-CDP__CALLED uint8_t *cdp__file_count(cdp__file_store *f, uint8_t *p, const char *name, int64_t delta, int64_t *count) {
+/* A counter of users in the file. */
+CDP__CALLED int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     const cdp__kv_entry *e;
+    cdp_bytes key;
+    int64_t n = 0;
+    key.data = name;
+    key.bytes = strlen(name);
+    e = cdp__kv_get(&f->kv, key);
+    return e && cdp__number_parse(e->value, e->value_bytes, &n) ? n : 0;
+}
+
+CDP__CALLED uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
     cdp_bytes key, text, none;
     char digits[24];
     memset(&none, 0, sizeof none);
     key.data = name;
     key.bytes = strlen(name);
-    e = cdp__kv_get(&f->kv, key);
-    if (!e || !cdp__number_parse(e->value, e->value_bytes, count)) *count = 0;
-    *count += delta;
     text.data = digits;
-    text.bytes = cdp__number_text(*count, digits);
+    text.bytes = cdp__number_text(n, digits);
     return cdp__record_put(p, "", key, text, none);
 }
 
 /* Count this user in, or off; then the last one removes the file, under its lock: whoever opened it before that looks
-   again. (Users of older versions of PyTorch are counted off only.) */
+   again. (Users of older versions of PyTorch are counted off only.) Who comes to a file that all have left, the last of
+   whom was killed just before it was removed, starts it anew. */
 CDP__CALLED cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
-    int64_t here = 0, left = 0;
+    int64_t here, left;
+    bool over;
     int fd;
     cdp_status status = cdp__file_enter(f, leave ? CDP__FILE_LEAVE : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK || fd < 0) return status;
-    if (leave) p = cdp__file_count(f, p, "cleanup/", 1, &left);
-    p = cdp__file_count(f, p, "refcount/", leave ? -1 : 1, &here);
-    status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
-    if (leave && f->world_size && here <= 0 && left >= (int64_t)f->world_size && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
+    here = cdp__file_number(f, "refcount/") + (leave ? -1 : 0);
+    left = cdp__file_number(f, "cleanup/") + leave;
+    over = f->world_size && here <= 0 && left >= (int64_t)f->world_size;
+    if (leave) p = cdp__file_put_number(p, "cleanup/", left);
+    p = cdp__file_put_number(p, "refcount/", leave ? here : over ? 1 : here + 1);
+    if (over && !leave) {
+        if (ftruncate(fd, 0) != 0) status = cdp__file_fail(f, errno, "cannot start it anew");
+        else cdp__file_reset(f, fd, NULL);
+    }
+    if (status == CDP_OK) status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
+    if (over && leave && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
     cdp__file_close(fd);
     return status;
 }
@@ -4108,7 +4128,11 @@ CDP_API void cdp_store_free(cdp_store *s, void *memory) {
 }
 
 CDP_API void cdp_store_destroy(cdp_store *s) {
-    if (s && s->destroy) s->destroy(s->self);
+    void (*destroy)(void *self) = s ? s->destroy : NULL;
+    if (!destroy) return;
+    s->start = NULL; /* a call that comes too late is told so, if the memory is still there */
+    s->destroy = NULL;
+    destroy(s->self);
 }
 
 CDP_API void cdp_store_request_free(cdp_store *s, cdp_store_request *rq) {

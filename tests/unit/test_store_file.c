@@ -115,6 +115,31 @@ TEST(leaving) {
     unlink(path);
 }
 
+/* All have left, but the last one was killed before it removed the file: the next run finds nothing of this one. */
+TEST(left_behind) {
+    static const char all[] = "\2\0\0\0/k\1\0\0\0v" "\11\0\0\0refcount/\1\0\0\0001" "\10\0\0\0cleanup/\1\0\0\0002" "\11\0\0\0refcount/\1\0\0\0000";
+    void *value;
+    int64_t n;
+    fresh();
+    file_write(all, sizeof all - 1);
+    cdp_store *s = user_open(3); /* of another size: not theirs to judge */
+    T(value_is(s, "k", "v"));
+    cdp_store_destroy(s);
+    T(!there()); /* the third one has left */
+    file_write(all, sizeof all - 1);
+    s = user_open(2);
+    cdp_store *t = user_open(2);
+    ST(cdp_store_get(s, "k", &value, NULL, 10), CDP_ERR_TIMEOUT);
+    OK(cdp_store_num_keys(t, &n));
+    T_EQ(1, n);
+    OK(cdp_store_set(s, "k", "new", 3));
+    T(value_is(t, "k", "new"));
+    cdp_store_destroy(s);
+    T(there());
+    cdp_store_destroy(t);
+    T(!there());
+}
+
 /* The file is removed under a user's feet, by hand or by the last user of another run, and made anew. */
 TEST(replaced_file) {
     fresh();
@@ -226,7 +251,7 @@ TEST(killed_writers) {
     shared *sh = (shared *)mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     uint64_t random = 5;
     uint32_t torn = 0;
-    for (uint32_t round = 0; round < 60; ++round) {
+    for (uint32_t round = 0; round < 30; ++round) {
         pid_t pids[2];
         void *value = NULL;
         uint64_t bytes = 0, wrong = 0;
@@ -253,7 +278,7 @@ TEST(killed_writers) {
         cdp_store_destroy(s);
         unlink(path);
     }
-    printf("  %u of 60 files ended in the middle of a record\n", torn);
+    printf("  %u of 30 files ended in the middle of a record\n", torn);
     munmap(sh, sizeof *sh);
 }
 
@@ -499,11 +524,11 @@ TEST(waiting_costs_little) {
     fresh();
     cdp_store *s = user_open(1);
     getrusage(RUSAGE_SELF, &before);
-    ST(cdp_store_wait(s, keys, 1, 1000), CDP_ERR_TIMEOUT);
+    ST(cdp_store_wait(s, keys, 1, 500), CDP_ERR_TIMEOUT);
     getrusage(RUSAGE_SELF, &after);
     ms = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1e3 +
          (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec) / 1e3;
-    test_check(ms < 50 * TEST_SLACK, __FILE__, __LINE__, "a second of waiting took %.1f ms of a processor", ms);
+    test_check(ms < 25 * TEST_SLACK, __FILE__, __LINE__, "half a second of waiting took %.1f ms of a processor", ms);
     cdp_store_destroy(s);
 }
 
@@ -599,7 +624,7 @@ TEST(large_records) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"bytes", bytes, 10}, {"leaving", leaving, 10}, {"replaced_file", replaced_file, 10}, {"torn_at_every_byte", torn_at_every_byte, 20}, {"killed_writers", killed_writers, 60},
+        {"bytes", bytes, 10}, {"leaving", leaving, 10}, {"left_behind", left_behind, 10}, {"replaced_file", replaced_file, 10}, {"torn_at_every_byte", torn_at_every_byte, 20}, {"killed_writers", killed_writers, 60},
         {"no_store", no_store, 10}, {"damage", damage, 10}, {"folder_without_rights", folder_without_rights, 10}, {"file_size_limit", file_size_limit, 20}, {"full_disk", full_disk, 20},
         {"locked_by_a_process_that_stands_still", locked_by_a_process_that_stands_still, 20}, {"clock_jumps", clock_jumps, 20}, {"waiting_costs_little", waiting_costs_little, 20},
         {"many_processes", many_processes, 60}, {"fork_in_between", fork_in_between, 20}, {"large_records", large_records, 20},

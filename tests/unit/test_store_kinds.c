@@ -322,7 +322,7 @@ typedef struct model {
 static cdp_bytes model_key(uint32_t i) {
     static const char texts[] = "a\0b\0c~\0";
     static char longest[8192];
-    cdp_bytes b = {.data = texts + 2 * i, .bytes = 1};
+    cdp_bytes b = {.data = texts + (i < 4 ? 2 * i : 0), .bytes = 1};
     if (i == 3) b.bytes = 0;
     if (i == 4) b.data = texts, b.bytes = 2;  /* "a" and a zero */
     if (i == 5) b.data = "outer/in/a", b.bytes = 10;
@@ -521,6 +521,11 @@ TEST(bad_input) {
     }
 }
 
+static cdp_status plain_start(void *self, cdp_store_request *rq) { return (void)self, rq->status = CDP_OK; }
+static cdp_status plain_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) { return (void)self, (void)deadline_ns, rq->status; }
+static void plain_cancel(void *self, cdp_store_request *rq) { (void)self, (void)rq; }
+static void plain_destroy(void *self) { ++*(int64_t *)self; }
+
 TEST(stores_that_are_none) {
     cdp_store dead, *s;
     cdp_hash_store_desc hd;
@@ -535,6 +540,19 @@ TEST(stores_that_are_none) {
     TEXT("never made, or was destroyed");
     cdp_store_destroy(NULL);
     cdp_store_destroy(&dead);
+    dead.os = cdp_os_default(); /* the plain interface, filled in by hand */
+    dead.self = &n;
+    dead.start = plain_start;
+    dead.wait = plain_wait;
+    dead.cancel = plain_cancel;
+    dead.destroy = plain_destroy;
+    n = 0;
+    OK(cdp_store_set(&dead, "k", "x", 1));
+    cdp_store_destroy(&dead);
+    T_EQ(1, n);
+    ST(cdp_store_set(&dead, "k", "x", 1), CDP_ERR_STATE); /* too late */
+    cdp_store_destroy(&dead);
+    T_EQ(1, n);
     cdp_store_set_timeout(NULL, 1);
     T_EQ(0, cdp_store_timeout(NULL));
     ST(cdp_hash_store_create(&hd, NULL), CDP_ERR_INVALID);
