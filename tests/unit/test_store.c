@@ -1969,7 +1969,7 @@ TEST(cannot_listen_says_why) {
     ST(cdp_store_server_create(&d, &t), CDP_ERR_IO);
     cdp__format(want, sizeof want, "127.0.0.1:%u", d.port);
     TEXT(want);
-    TEXT("another program has this port");
+    TEXT("(test_store) has this port");
     TEXT("(errno 98)");
     T_EQ(98, cdp_last_error()->sys_errno);
     d.host = "192.0.2.1";
@@ -2039,10 +2039,10 @@ static int32_t failing_accept(void *user, int32_t fd, cdp_addr *from) {
 }
 
 /* Somebody who refuses, somebody who never answers, an address that cannot be reached at all, and at last the server. */
-static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
     static const char *const at[] = {"127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.1"};
     uint32_t i;
-    (void)user;
+    (void)user, (void)deadline_ns;
     T(max >= 4 && strcmp(host, "store.example") == 0);
     for (i = 0; i < 4; ++i) {
         T(cdp__addr_parse(at[i], &out[i]));
