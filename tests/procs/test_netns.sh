@@ -3,8 +3,8 @@
 #
 #   bash tests/procs/test_netns.sh            BUILD=DIR (default: build), CC (default: gcc), LIMIT_S (default: 3)
 #
-# Two ranks on each; all pairs of ranks connect. Nothing is set but rank, size, and address and port of rank 0, as a user
-# would give it. From start to end of a job may pass LIMIT_S. Needs root, ip and network namespaces, else it is skipped.
+# Two ranks on each; all pairs of ranks connect. Nothing is set but rank, size, the job's key, and address and port of rank 0, as
+# a user would give it. From start to end of a job may pass LIMIT_S. Needs root, ip and network namespaces, else it is skipped.
 # Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -26,6 +26,7 @@ mkdir -p "$build/netns" || exit 2
 ${CC:-gcc} -O1 examples/01_hello.c -o "$build/netns/hello" -pthread -lm || { echo '0 passed, 1 failed'; exit 1; }
 hello=$(cd "$build/netns" && pwd)/hello
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
+export CDP_JOB_KEY=0123456789abcdef0123456789abcdef
 passed=0 failed=0
 
 a() { ip -n $A "$@"; }
@@ -62,7 +63,7 @@ dead_cable() { # NAME
     done
 }
 
-# The job: MASTER of A, MASTER of B (as a user types it there); hosts files in $tmp/hosts.a and .b, if any
+# The job, which works, or ($4) fails on the second machine with these words: MASTER of A, MASTER of B (as a user types it there); hosts files in $tmp/hosts.a and .b, if any
 job() { # NAME MASTER-A MASTER-B
     local name=$1 rank n master from ms rc=0 pids=()
     from=${EPOCHREALTIME/./}
@@ -73,9 +74,20 @@ job() { # NAME MASTER-A MASTER-B
             sh -c 'mount --bind "$1" /etc/hosts && exec "$2"' sh "$tmp/hosts.$n" "$hello" > "$tmp/out.$rank" 2>&1 < /dev/null &
         pids+=($!)
     done
-    for rank in 0 1 2 3; do wait "${pids[$rank]}" || rc=$?; done
+    if [ -n "${4:-}" ]; then # the first machine would wait for the second one as long as it may
+        wait "${pids[2]}" "${pids[3]}"
+        rc=$?
+        kill "${pids[0]}" "${pids[1]}"
+        wait "${pids[0]}" "${pids[1]}"
+    else
+        for rank in 0 1 2 3; do wait "${pids[$rank]}" || rc=$?; done
+    fi
     ms=$(((${EPOCHREALTIME/./} - from) / 1000))
     rm -f "$tmp"/hosts.*
+    if [ -n "${4:-}" ]; then
+        if grep -q "$4" "$tmp/out.2" && grep -q "$4" "$tmp/out.3" && [ $rc = 1 ]; then rc=0; fi
+        for rank in 0 1 2 3; do echo 'of 4 is here' >> "$tmp/out.$rank"; done
+    fi
     if [ $rc = 0 ] && [ $ms -le $((limit * slack * 1000)) ] && [ "$(cat "$tmp"/out.* | grep -c 'of 4 is here')" = 4 ]; then
         passed=$((passed + 1))
         echo "ok $name ($ms ms)"
@@ -145,6 +157,12 @@ job 'the only address is on lo' 10.99.0.1 10.99.0.1
 
 machines no; cable eth0; v4
 job 'rank 0 listens everywhere' 0.0.0.0 10.77.0.1
+
+machines no; cable eth0; v4
+printf '127.0.0.1 localhost\n127.0.1.1 node-a\n' > "$tmp/hosts.$A"
+printf '127.0.0.1 localhost\n10.77.0.1 node-a\n' > "$tmp/hosts.$B"
+unset CDP_JOB_KEY
+job 'without a key other machines are told what to do' node-a node-a 'CDP_JOB_KEY'
 
 printf '%d passed, %d failed\n' $passed $failed
 [ $failed = 0 ]
