@@ -85,8 +85,8 @@
 
     ERRORS
         INVALID (argument), NOMEM, TIMEOUT (nobody set the key, or the server does not answer), STORE (the server is
-        gone: this client is of no more use), STATE (the server was closed in an orderly way while this call waited),
-        IO (no socket). After a TIMEOUT the client is as good as before.
+        gone: this client is of no more use; the text says whether its process crashed or its machine does not answer),
+        STATE (the server was closed in an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good as before.
 
     LIMITS
         key 8191 bytes, value 8 MiB, keys in one call 131072, for every store; all of a server together 1 GiB: fields of the
@@ -2126,6 +2126,7 @@ typedef struct cdp__guest {
     bool doomed;   /* to be closed; nothing more is read or answered */
     bool greeted;
     bool old;      /* speaks the dialect of PyTorch 1.13 */
+    bool ours;     /* a client of this library: it is told when the server is closed, whatever it does then */
     bool truth;    /* CHECK: every key so far is there */
     uint32_t awaited; /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint64_t born_ns;
@@ -2399,9 +2400,10 @@ CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
 
 CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     const uint64_t n = sizeof CDP__WIRE_OURS - 1;
+    const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, n) == 0;
     if (it->first) c->truth = true;
-    if (it->key.data && !(it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, n) == 0))
-        c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
+    c->ours = c->ours || ours;
+    if (it->key.data && !ours) c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
     if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
@@ -2848,13 +2850,13 @@ CDP__CALLED void cdp__server_thread(void *arg) {
     }
 }
 
-/* Say goodbye to who waits, at most what the socket takes at once, and close. Unread input is read first, since closing
+/* Say goodbye to who waits or will understand it, at most what the socket takes at once, and close. Unread input is read first, since closing
    a socket that has some makes the system throw away what was sent last. */
 CDP__CALLED void cdp__server_dismiss(cdp__guest *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
     cdp_iov iov;
-    if (c->awaited) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
+    if (c->awaited || c->ours) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
     cdp__guest_flush(c);
     iov.data = s->scratch;
     iov.bytes = CDP__SERVER_SCRATCH;
@@ -3133,9 +3135,24 @@ CDP__CALLED void cdp__client_break(cdp__client *c) {
     c->last = NULL;
 }
 
+/* In an orderly way, by whoever made it. */
+CDP__CALLED void cdp__client_closed(cdp__client *c) {
+    cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host, which has left", c->name);
+    cdp__client_break(c);
+}
+
+/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over there. */
 CDP__CALLED void cdp__client_gone(cdp__client *c, int64_t result) {
-    if (result == CDP_IO_EOF) cdp__fail(CDP_ERR_STORE, "the store at %s is gone: it closed the connection (its process ended or was killed, or it refused a request)", c->name);
-    else cdp__fail_peer(CDP_ERR_STORE, -1, (int32_t)(result ? -result : ECONNRESET), "the store at %s is gone", c->name);
+    const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
+    if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) { /* it came where the answer should have */
+        cdp__client_closed(c);
+        return;
+    }
+    if (!err || err == ECONNRESET || err == EPIPE)
+        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone: its process crashed, was killed, or ended without closing it (or it refused a request)", c->name);
+    else if (err == ETIMEDOUT || err == EHOSTUNREACH || err == ENETUNREACH || err == ENETDOWN)
+        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is unreachable: its machine, or the network between, does not answer any more", c->name);
+    else cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone", c->name);
     cdp__client_break(c);
 }
 
@@ -3318,7 +3335,9 @@ CDP__CALLED void cdp__client_tried(cdp__client *c, uint8_t v) {
 }
 
 CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
-    if (c->expect == CDP__EXPECT_FLAG) {
+    if (v == CDP__WIRE_CLOSING && (c->ours || c->expect != CDP__EXPECT_FLAG)) {
+        cdp__client_closed(c);
+    } else if (c->expect == CDP__EXPECT_FLAG) {
         if (v > CDP__WIRE_NOT_READY) {
             cdp__client_confused(c, "neither yes nor no to a check");
             return;
@@ -3327,9 +3346,6 @@ CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
         cdp__client_done(c, CDP_OK);
     } else if (c->expect == CDP__EXPECT_TRIAL) {
         cdp__client_tried(c, v);
-    } else if (v == CDP__WIRE_CLOSING) {
-        cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host", c->name);
-        cdp__client_break(c);
     } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
         cdp__client_stopped(c, false);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
@@ -3392,7 +3408,10 @@ CDP__CALLED bool cdp__client_step(cdp__client *c) {
 
 /* Nobody expects an answer: see whether the server is still there. */
 CDP__CALLED void cdp__client_look(cdp__client *c) {
-    if (c->in_at != c->in_used || cdp__client_recv(c, c->in, sizeof c->in) > 0) cdp__client_confused(c, "bytes that nobody asked for");
+    const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at) : cdp__client_recv(c, c->in, sizeof c->in);
+    if (r <= 0) return;
+    if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING) cdp__client_closed(c);
+    else cdp__client_confused(c, "bytes that nobody asked for");
 }
 
 CDP__CALLED cdp_status cdp__client_no_memory(const cdp__client *c) {

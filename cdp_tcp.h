@@ -1202,6 +1202,21 @@ CDP__CALLED void cdp__mesh_blocked(void *self, const cdp_error *where) {
 
 CDP__CALLED bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
+/* The pair of addresses that a link runs over, or how far it is. */
+CDP__CALLED void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
+    static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    const cdp_os *os = l->mesh->os;
+    char here[80], there[80];
+    cdp_addr at;
+    memset(&at, 0, sizeof at);
+    if (l->state == CDP__LINK_UP) (void)os->local_addr(os->user, l->io.fd, &at);
+    cdp__addr_text(&at, here, sizeof here);
+    cdp__addr_text(&l->addr, there, sizeof there);
+    if (l->state == CDP__LINK_UP) cdp__format(out, size, "TCP, %s to %s%s", here, there, l->mesh->keyed ? ", key proved" : "");
+    else cdp__format(out, size, l->addr.family ? "TCP, %s, at %s" : "TCP, %s", states[l->state], there);
+}
+
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves the store waits until the
    others have read it there and gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a
    store, whoever connects late is told. */
@@ -2081,6 +2096,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.failed = cdp__mesh_failed;
     t.first_cause = cdp__mesh_first_cause;
     t.linked = cdp__mesh_linked;
+    t.describe = cdp__mesh_describe;
     t.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
     gd.transport = &t;

@@ -1196,7 +1196,7 @@ static void on_one_loop(const cdp_os *os) {
     OK(cdp_store_server_poll(server, 0));
     cdp_store_destroy(d);
     cdp_store_server_destroy(server);
-    ST(cdp_store_set(c, "x", "y", 1), CDP_ERR_STORE);
+    ST(cdp_store_set(c, "x", "y", 1), CDP_ERR_STATE);
     cdp_store_destroy(c);
     T(loop.io_count == 0 && loop.timers.next == &loop.timers);
     cdp__loop_close(&loop);
@@ -1680,8 +1680,8 @@ TEST(orderly_shutdown) {
     T(raw_ends(waiting));
     T(raw_ends(silent));
     ST(cdp_store_set(c, "k", "v", 1), CDP_ERR_STATE); /* the reason stays */
-    ST(cdp_store_set(idle, "k", "v", 1), CDP_ERR_STORE);
-    TEXT("is gone");
+    ST(cdp_store_set(idle, "k", "v", 1), CDP_ERR_STATE); /* who did not wait has been told, too */
+    TEXT("was closed by its host");
     cdp_store_destroy(c);
     cdp_store_destroy(idle);
     close(waiting);
@@ -1717,7 +1717,7 @@ TEST(server_killed) {
     cdp_os_default()->thread_join(NULL, thread);
     T_EQ(CDP_ERR_STORE, g.status);
     T(g.ms <= 100 * TEST_SLACK);
-    T_TEXT("is gone", g.text);
+    T_TEXT("is gone: its process crashed, was killed", g.text);
     T_TEXT("127.0.0.1:", g.text);
     ST(cdp_store_set(late, "k", "v", 1), CDP_ERR_STORE); /* also what has no answer notices */
     cdp_store_destroy(c);
