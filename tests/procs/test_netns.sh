@@ -23,7 +23,9 @@ clean
 limit=${LIMIT_S:-3} slack=${TEST_SLACK:-1}
 build=${BUILD:-build}
 mkdir -p "$build/netns" || exit 2
-${CC:-gcc} -O1 examples/01_hello.c -o "$build/netns/hello" -pthread -lm || { echo '0 passed, 1 failed'; exit 1; }
+for program in 01_hello doctor; do
+    ${CC:-gcc} -O1 examples/$program.c -o "$build/netns/${program#01_}" -pthread -lm || { echo '0 passed, 1 failed'; exit 1; }
+done
 hello=$(cd "$build/netns" && pwd)/hello
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
 export CDP_JOB_KEY=0123456789abcdef0123456789abcdef
@@ -157,6 +159,34 @@ job 'the only address is on lo' 10.99.0.1 10.99.0.1
 
 machines no; cable eth0; v4
 job 'rank 0 listens everywhere' 0.0.0.0 10.77.0.1
+
+# Three machines, the second and third of which cannot reach each other: the doctor's table
+machines no; cable eth0; v4
+ip netns add $C
+ip -n $C link set lo up
+ip link add name "cdp$$a" netns $A type veth peer name "cdp$$c" netns $C
+a link set "cdp$$a" name eth1; a addr add 10.78.0.1/24 dev eth1; a link set eth1 up
+ip -n $C link set "cdp$$c" name eth0; ip -n $C addr add 10.78.0.2/24 dev eth0; ip -n $C link set eth0 up
+printf '127.0.0.1 localhost\n127.0.1.1 node-a\n' > "$tmp/hosts.$A"
+printf '127.0.0.1 localhost\n10.77.0.1 node-a\n' > "$tmp/hosts.$B"
+printf '127.0.0.1 localhost\n10.78.0.1 node-a\n' > "$tmp/hosts.$C"
+pids=() rc=
+for rank in 0 1 2; do
+    n=$A; [ $rank = 1 ] && n=$B; [ $rank = 2 ] && n=$C
+    RANK=$rank WORLD_SIZE=3 MASTER_ADDR=node-a MASTER_PORT=29577 timeout $((20 * slack)) ip netns exec $n \
+        sh -c 'mount --bind "$1" /etc/hosts && exec "$2"' sh "$tmp/hosts.$n" "${hello%hello}doctor" > "$tmp/out.$rank" 2>&1 < /dev/null &
+    pids+=($!)
+done
+for rank in 0 1 2; do wait "${pids[$rank]}"; rc="$rc $?"; done
+rm -f "$tmp"/hosts.*
+if [ "$rc" = ' 1 1 1' ] && grep -q '^ *0  *-  *[0-9]*  *[0-9]*$' "$tmp/out.0" && grep -q '^ *1  *[0-9]*  *-  *x$' "$tmp/out.0" && grep -q '^ *2  *[0-9]*  *x  *-$' "$tmp/out.0"; then
+    passed=$((passed + 1))
+    echo 'ok the doctor sees who cannot reach whom'
+else
+    failed=$((failed + 1))
+    echo "not ok the doctor sees who cannot reach whom: exit codes$rc"
+    tail -n 8 "$tmp"/out.* | sed 's/^/    /'
+fi
 
 machines no; cable eth0; v4
 printf '127.0.0.1 localhost\n127.0.1.1 node-a\n' > "$tmp/hosts.$A"
