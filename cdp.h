@@ -1202,7 +1202,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Where speed does not matter (starting, stores, what a DDP does once in a step), gcc is asked for -Og instead of the program's -O2:
    all headers compile a quarter faster. Kernels, executor and links keep the program's level, and so does a build without optimisation. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og\")")
+#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og,crossjumping\")")
 #define CDP__UNHURRIED_END _Pragma("GCC pop_options")
 #else
 #define CDP__UNHURRIED_BEGIN

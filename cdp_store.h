@@ -2400,7 +2400,7 @@ CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
 
 CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     const uint64_t n = sizeof CDP__WIRE_OURS - 1;
-    const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, n) == 0;
+    const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
     if (it->first) c->truth = true;
     c->ours = c->ours || ours;
     if (it->key.data && !ours) c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);

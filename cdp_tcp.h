@@ -496,6 +496,8 @@ typedef struct cdp__mesh {
     uint64_t answered_ns;
 } cdp__mesh;
 
+CDP__UNHURRIED_BEGIN
+
 CDP__CALLED void cdp__race_end(cdp__link *l) {
     uint32_t i;
     if (!l->race) return;
@@ -586,6 +588,8 @@ CDP__CALLED void cdp__link_tell(cdp__link *l) {
     (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1); /* a fresh socket takes it whole, or is lost anyway */
 }
 
+CDP__UNHURRIED_END
+
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
 CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
     while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
@@ -612,6 +616,8 @@ CDP__CALLED void cdp__link_event(cdp__io *io) {
     }
     if (!l->wanted) cdp__link_read_ahead(l);
 }
+
+CDP__UNHURRIED_BEGIN
 
 CDP__CALLED bool cdp__link_room(cdp__link *l) {
     if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
@@ -969,6 +975,8 @@ CDP__CALLED void cdp__mesh_accept(cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
 }
 
+CDP__UNHURRIED_END
+
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------------------------------------- */
 
 CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
@@ -1027,6 +1035,8 @@ CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadl
 }
 
 CDP__CALLED void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
+
+CDP__UNHURRIED_BEGIN
 
 CDP__CALLED void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
@@ -1263,8 +1273,6 @@ CDP__CALLED void cdp__mesh_close(void *self) {
     cdp__free(os, m->links);
     cdp__free(os, m);
 }
-
-CDP__UNHURRIED_BEGIN
 
 /* ---- >>rendezvous ------------------------------------------------------------------------------------------------------------- */
 
@@ -1713,7 +1721,7 @@ CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) 
         memset(&s, 0, sizeof s);
         s.host = m->desc.listen_addr ? m->desc.listen_addr : cdp__mesh_meets(m) && m->os->addresses ? "*" : m->desc.master_addr;
         if (m->os->addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr && !cdp__mesh_local_only(m)) {
-            const int32_t n = m->os->resolve(m->os->user, s.host, 0, &self, 1, cdp__deadline(m->os, 2000)); /* a slow resolver is the others' trouble */
+            const int32_t n = m->os->resolve(m->os->user, s.host, 0, &self, 1, cdp__min(deadline_ns, cdp__deadline(m->os, 2000))); /* a slow resolver is the others' trouble */
             if (n == -ENOENT) return cdp__fail_peer(CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
             s.host = "*";
         }
