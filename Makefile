@@ -114,6 +114,8 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
+	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
+	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
 	    'examples|600|bash tests/run_examples.sh'
 
 sim: $(SIM:%=$(BUILD)/test/%)

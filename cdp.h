@@ -381,8 +381,9 @@ typedef struct cdp_os {
     uint64_t (*now_ns)(void *user);                                /* monotonic */
     cdp_status (*random)(void *user, void *dst, uint64_t bytes);   /* unpredictable bytes */
 
-    /* Names to addresses; called only for what is no literal address; may block. Returns how many, or -errno. */
-    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max);
+    /* Names to addresses; called only for what is no literal address. May block, until deadline_ns (then -ETIMEDOUT).
+       Returns how many, or -errno. */
+    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns);
     int32_t (*listen)(void *user, const cdp_addr *at, cdp_addr *bound); /* port 0: any; `bound` gets the real one */
     int32_t (*accept)(void *user, int32_t fd, cdp_addr *from);          /* -EAGAIN when nobody is there */
     int32_t (*connect)(void *user, const cdp_addr *to);                 /* begins; done when it polls writable */
@@ -414,6 +415,11 @@ typedef struct cdp_os {
     void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns); /* may wake early */
     void (*cond_broadcast)(void *user, void *cond);
     void (*thread_yield)(void *user);
+
+    /* Optional. The addresses that this machine has; returns how many, at most max. */
+    uint32_t (*addresses)(void *user, cdp_addr *out, uint32_t max);
+    /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false when that is not known. */
+    bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
 } cdp_os;
 
 /* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
@@ -1148,8 +1154,10 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 /* ---- >>compiler ------------------------------------------------------------------------------------------------- */
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -1195,7 +1203,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Where speed does not matter (starting, stores, what a DDP does once in a step), gcc is asked for -Og instead of the program's -O2:
    all headers compile a quarter faster. Kernels, executor and links keep the program's level, and so does a build without optimisation. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og\")")
+#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og,crossjumping\")")
 #define CDP__UNHURRIED_END _Pragma("GCC pop_options")
 #define CDP__VECTORS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"O3\", \"no-trapping-math\")") /* loops over a bucket in the middle of such code */
 #define CDP__VECTORS_END _Pragma("GCC pop_options")
@@ -1545,7 +1553,11 @@ CDP__PRIVATE socklen_t cdp__os_to_native(const cdp_addr *a, cdp__sockaddr *out) 
 
 CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     memset(out, 0, sizeof *out);
-    if (s->any.sa_family == AF_INET6) {
+    if (s->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&s->v6.sin6_addr)) { /* IPv4, at a socket for both */
+        out->family = 4;
+        out->port = ntohs(s->v6.sin6_port);
+        memcpy(out->ip, (const uint8_t *)&s->v6.sin6_addr + 12, 4);
+    } else if (s->any.sa_family == AF_INET6) {
         out->family = 6;
         out->port = ntohs(s->v6.sin6_port);
         out->scope = s->v6.sin6_scope_id;
@@ -1557,22 +1569,39 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     }
 }
 
-CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+/* What came with a zone ("fe80::1%eth0") is no name: nobody is asked over the network for it. */
+CDP__CALLED int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
-    (void)user;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = strchr(host, ':') ? AI_NUMERICHOST : 0;
     if (getaddrinfo(host, NULL, &hints, &list) != 0) return -ENOENT;
     for (it = list; it && n < max; it = it->ai_next) {
         cdp__sockaddr s;
         if ((it->ai_family != AF_INET && it->ai_family != AF_INET6) || it->ai_addrlen > sizeof s) continue;
         memcpy(&s, it->ai_addr, it->ai_addrlen);
-        cdp__os_from_native(&s, &out[n]);
-        out[n++].port = port;
+        cdp__os_from_native(&s, &out[n++]);
     }
     freeaddrinfo(list);
     return n ? (int32_t)n : -ENOENT;
+}
+
+CDP__PRIVATE uint32_t cdp__os_addresses(void *user, cdp_addr *out, uint32_t max) {
+    struct ifaddrs *list = NULL, *it;
+    uint32_t n = 0;
+    (void)user;
+    if (getifaddrs(&list) != 0) return 0;
+    for (it = list; it && n < max; it = it->ifa_next) {
+        const int family = it->ifa_addr ? it->ifa_addr->sa_family : AF_UNSPEC;
+        cdp__sockaddr s;
+        if (family != AF_INET && family != AF_INET6) continue;
+        memcpy(&s, it->ifa_addr, family == AF_INET ? sizeof s.v4 : sizeof s.v6);
+        cdp__os_from_native(&s, &out[n]);
+        out[n++].port = 0;
+    }
+    freeifaddrs(list);
+    return n;
 }
 
 /* The one place that makes a socket what the library expects: non-blocking, not inherited, no SIGPIPE, no Nagle. The
@@ -1609,10 +1638,11 @@ CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
 CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(at, &s);
-    const int on = 1, fd = socket(s.any.sa_family, SOCK_STREAM, 0);
+    const int on = 1, off = 0, fd = socket(s.any.sa_family, SOCK_STREAM, 0);
     if (fd < 0) return -errno;
     cdp__os_prepare_socket(fd);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (at->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "::" is for IPv4, too */
     if (bind(fd, &s.any, len) != 0 || listen(fd, SOMAXCONN) != 0) {
         const int err = errno;
         close(fd);
@@ -1871,6 +1901,163 @@ CDP__PRIVATE void cdp__os_thread_yield(void *user) {
 }
 #endif
 
+#ifndef CDP_NO_THREADS
+/* A resolver that gets no answer blocks for as long as it likes. So it does that in a thread of its own, which is left behind
+   at the deadline; whoever is last frees this. */
+typedef struct cdp__os_lookup {
+    void *mutex, *cond;
+    bool left; /* by one of the two */
+    int32_t n;
+    cdp_addr at[16];
+    char host[256];
+} cdp__os_lookup;
+
+/* With the lock held. */
+CDP__CALLED void cdp__os_lookup_leave(cdp__os_lookup *k) {
+    const bool last = k->left;
+    k->left = true;
+    cdp__os_cond_broadcast(NULL, k->cond);
+    cdp__os_mutex_unlock(NULL, k->mutex);
+    if (!last) return;
+    cdp__os_cond_destroy(NULL, k->cond);
+    cdp__os_mutex_destroy(NULL, k->mutex);
+    free(k);
+}
+
+static void *cdp__os_lookup_main(void *p) {
+    cdp__os_lookup *k = (cdp__os_lookup *)p;
+    cdp_addr at[16];
+    const int32_t n = cdp__os_getaddrinfo(k->host, at, 16);
+    cdp__os_mutex_lock(NULL, k->mutex);
+    memcpy(k->at, at, sizeof at);
+    k->n = n;
+    cdp__os_lookup_leave(k);
+    return NULL;
+}
+
+CDP__CALLED int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    cdp__os_lookup *k = (cdp__os_lookup *)calloc(1, sizeof *k);
+    pthread_t id;
+    int32_t n;
+    if (!k) return -ENOMEM;
+    k->mutex = cdp__os_mutex_create(NULL);
+    k->cond = cdp__os_cond_create(NULL);
+    memcpy(k->host, host, strlen(host));
+    if (!k->mutex || !k->cond || pthread_create(&id, NULL, cdp__os_lookup_main, k) != 0) { /* without a thread it works just as well, mostly */
+        n = cdp__os_getaddrinfo(host, out, max);
+        if (k->cond) cdp__os_cond_destroy(NULL, k->cond);
+        if (k->mutex) cdp__os_mutex_destroy(NULL, k->mutex);
+        free(k);
+        return n;
+    }
+    pthread_detach(id);
+    cdp__os_mutex_lock(NULL, k->mutex);
+    while (!k->left && cdp__os_now(NULL) < deadline_ns) cdp__os_cond_wait(NULL, k->cond, k->mutex, deadline_ns);
+    n = k->left ? k->n : -ETIMEDOUT;
+    if (n > (int32_t)max) n = (int32_t)max;
+    if (n > 0) memcpy(out, k->at, (size_t)n * sizeof *out);
+    cdp__os_lookup_leave(k);
+    return n;
+}
+#endif
+
+CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    int32_t n, i;
+    (void)user;
+    if (strlen(host) > 255) return -ENAMETOOLONG;
+#ifdef CDP_NO_THREADS
+    (void)deadline_ns;
+    n = cdp__os_getaddrinfo(host, out, max);
+#else
+    n = cdp__os_lookup_run(host, out, max, deadline_ns);
+#endif
+    for (i = 0; i < n; ++i) out[i].port = port;
+    return n;
+}
+
+#ifdef __linux__
+/* Up to size - 1 bytes of a file, as text. */
+CDP__CALLED bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, text, (size_t)size - 1) : -1;
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = 0;
+    return n > 0;
+}
+
+/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line is "sl: ADDRESS:PORT REMOTE STATE
+   queues timers retransmits uid timeout INODE ...", port and state as hexadecimal numbers, 0A for listening. */
+CDP__CALLED uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char text[4096];
+    uint64_t value = 0, field_port = 0, state = 0, found = 0;
+    uint32_t field = 0;
+    bool blank = true;
+    ssize_t n, i;
+    while (fd >= 0 && !found && (n = read(fd, text, sizeof text)) > 0) {
+        for (i = 0; i < n && !found; ++i) {
+            const char c = text[i];
+            const uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A') + 10 : 99;
+            if (c == ' ' || c == '\n') {
+                if (!blank && field == 2) field_port = value;
+                if (!blank && field == 4) state = value;
+                if (!blank && field == 10 && state == 10 && field_port == port) found = value;
+                blank = true;
+                if (c == '\n') field = 0;
+                continue;
+            }
+            if (blank) ++field;
+            if (blank || c == ':') value = 0;
+            blank = false;
+            if (digit < 16) value = value * (field == 10 ? 10 : 16) + digit;
+        }
+    }
+    if (fd >= 0) close(fd);
+    return found;
+}
+
+/* Does one of the descriptors of process `pid` refer to `target`? */
+CDP__CALLED bool cdp__os_process_has(const char *pid, const char *target) {
+    char path[64], link[64];
+    const struct dirent *e;
+    bool found = false;
+    DIR *d;
+    cdp__format(path, sizeof path, "/proc/%s/fd", pid);
+    d = opendir(path);
+    while (d && !found && (e = readdir(d)) != NULL) {
+        ssize_t n;
+        cdp__format(path, sizeof path, "/proc/%s/fd/%s", pid, e->d_name);
+        n = readlink(path, link, sizeof link - 1);
+        link[n > 0 ? n : 0] = 0;
+        found = strcmp(link, target) == 0;
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint64_t size) {
+    char target[64], path[64], name[64];
+    const struct dirent *e;
+    uint64_t inode = cdp__os_listener_inode("/proc/net/tcp", port);
+    bool found = false;
+    DIR *d;
+    (void)user;
+    if (!inode) inode = cdp__os_listener_inode("/proc/net/tcp6", port);
+    d = inode ? opendir("/proc") : NULL;
+    cdp__format(target, sizeof target, "socket:[%llu]", (unsigned long long)inode);
+    while (d && !found && (e = readdir(d)) != NULL) {
+        if (e->d_name[0] < '1' || e->d_name[0] > '9' || strlen(e->d_name) > 10 || !cdp__os_process_has(e->d_name, target)) continue;
+        found = true;
+        cdp__format(path, sizeof path, "/proc/%s/comm", e->d_name);
+        (void)cdp__os_read_text(path, name, sizeof name);
+        name[strcspn(name, "\n")] = 0;
+        cdp__format(text, size, "process %s (%s)", e->d_name, name);
+    }
+    if (d) closedir(d);
+    return found;
+}
+#endif
+
 CDP_API const cdp_os *cdp_os_default(void) {
     static const cdp_os os = {
         NULL,
@@ -1885,6 +2072,12 @@ CDP_API const cdp_os *cdp_os_default(void) {
         cdp__os_thread_start, cdp__os_thread_join,
         cdp__os_mutex_create, cdp__os_mutex_destroy, cdp__os_mutex_lock, cdp__os_mutex_unlock,
         cdp__os_cond_create, cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast, cdp__os_thread_yield,
+#endif
+        cdp__os_addresses,
+#ifdef __linux__
+        cdp__os_port_owner,
+#else
+        NULL,
 #endif
     };
     return &os;

@@ -85,8 +85,8 @@
 
     ERRORS
         INVALID (argument), NOMEM, TIMEOUT (nobody set the key, or the server does not answer), STORE (the server is
-        gone: this client is of no more use), STATE (the server was closed in an orderly way while this call waited),
-        IO (no socket). After a TIMEOUT the client is as good as before.
+        gone: this client is of no more use; the text says whether its process crashed or its machine does not answer),
+        STATE (the server was closed in an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good as before.
 
     LIMITS
         key 8191 bytes, value 8 MiB, keys in one call 131072, for every store; all of a server together 1 GiB: fields of the
@@ -172,6 +172,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(const cdp_file_store_des
 typedef struct cdp_tcp_store_desc {
     const char *host;            /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied          */
     uint16_t port;               /* required                                                                      */
+    const cdp_addr *addrs;       /* or these addresses with their ports, tried in turn; at most 16; copied        */
+    uint32_t addr_count;
     uint32_t timeout_ms;         /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)            */
     uint32_t connect_timeout_ms; /* how long to try to reach the server (default: timeout_ms)                     */
     const char *will_key;        /* last will: if this client ends without cdp_store_destroy(), the server does   */
@@ -196,8 +198,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc 
 typedef struct cdp_store_server cdp_store_server;
 
 typedef struct cdp_store_server_desc {
-    const char *host;              /* where to listen: address or name; exactly there, "0.0.0.0" or "::" for all
-                                      interfaces (default: 127.0.0.1)                                             */
+    const char *host;              /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces,
+                                      "::" for all with IPv6, too, "*" whatever there is (default: 127.0.0.1)     */
     cdp_addr addr;                 /* or as an address (family 0: use host); its port counts when `port` is 0     */
     uint16_t port;                 /* (default: 0, any free one; see cdp_store_server_port)                       */
     bool has_listen_fd;            /* use listen_fd instead: inherited, bound, listening; closed at destroy, and  */
@@ -923,6 +925,7 @@ typedef struct cdp__auth {
     const uint8_t *key; /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
     bool listener, done;
     uint8_t step, refusal;
+    uint32_t also;      /* of a listener that serves two purposes: the other one */
     uint32_t purpose, got, left; /* left: of `out`, still to be sent */
     uint8_t nonce[2][16];        /* the connector's, the listener's */
     uint8_t in[CDP__AUTH_BYTES], out[CDP__AUTH_BYTES];
@@ -987,6 +990,7 @@ CDP__CALLED cdp_status cdp__auth_look(cdp__auth *a) {
     }
     if (a->got < CDP__AUTH_BYTES) return CDP_PENDING;
     if (a->step == 0) {
+        if (a->listener && a->also && a->in[8] == a->also) a->purpose = a->also;
         if (a->listener && a->in[8] != a->purpose) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
         memcpy(a->nonce[!a->listener], a->in + 16, 16);
         ++a->step;
@@ -2070,6 +2074,7 @@ CDP__CALLED cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint
     const cdp_status st = key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
     a->key = key;
     a->listener = listener;
+    a->also = 0;
     a->done = false;
     a->step = 0;
     a->refusal = (uint8_t)refusal;
@@ -2141,9 +2146,12 @@ typedef struct cdp__guest {
     bool doomed;   /* to be closed; nothing more is read or answered */
     bool greeted;
     bool old;      /* speaks the dialect of PyTorch 1.13 */
+    bool ours;     /* a client of this library: it is told when the server is closed, whatever it does then */
     bool truth;    /* CHECK: every key so far is there */
     uint32_t awaited; /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint64_t born_ns;
+    cdp_addr from;
+    uint32_t purpose; /* what it has proved its key for; 0: nothing, it had not to */
     uint64_t need; /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
@@ -2157,6 +2165,8 @@ typedef struct cdp__guest {
 #define CDP__SERVER_BACKLOG 65536u        /* answers not yet taken: no new command is begun */
 #define CDP__SERVER_READ_BUDGET 1048576u  /* bytes from one connection before the others have their turn */
 #define CDP__SERVER_ACCEPT_RETRY_NS (100 * CDP__MS)
+
+typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -2179,6 +2189,8 @@ struct cdp_store_server {
     uint8_t *scratch;
     void *thread;
     bool stop; /* atomic */
+    cdp__server_link_func link_func; /* see cdp__store_server_share */
+    void *link_user;
 };
 
 CDP__CALLED void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
@@ -2408,9 +2420,10 @@ CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
 
 CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     const uint64_t n = sizeof CDP__WIRE_OURS - 1;
+    const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
     if (it->first) c->truth = true;
-    if (it->key.data && !(it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, n) == 0))
-        c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
+    c->ours = c->ours || ours;
+    if (it->key.data && !ours) c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
     if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
@@ -2586,6 +2599,22 @@ CDP__CALLED void cdp__guest_parse(cdp__guest *c) {
     if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
 }
 
+/* Does somebody with these first bytes want to link with this rank rather than with its store? Then the connection, and what
+   was read from it, is given away. */
+CDP__CALLED bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
+    cdp_store_server *s = c->server;
+    const int32_t fd = c->io.fd;
+    if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0) return false;
+    if (n < 8) {
+        c->need = 8;
+        return cdp__guest_keep(c, p, n);
+    }
+    c->io.fd = -1;
+    cdp__guest_doom(c, NULL);
+    s->link_func(s->link_user, fd, &c->from, p, n);
+    return true;
+}
+
 /* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
    share. Returns as cdp_os.recv. */
 CDP__CALLED int64_t cdp__guest_read_scratch(cdp__guest *c) {
@@ -2601,6 +2630,9 @@ CDP__CALLED int64_t cdp__guest_read_scratch(cdp__guest *c) {
     if (old) memcpy(s->scratch, c->in.data + c->in.at, (size_t)old);
     if (old) cdp__guest_release(c, &c->in);
     n = old + (uint64_t)r;
+    if (cdp__guest_is_link(c, s->scratch, n)) return c->doomed ? 0 : r;
+    if (c->purpose == CDP__AUTH_LINK) cdp__guest_doom(c, "it proved its key for a link, and is none");
+    if (c->doomed) return 0;
     used = n < c->need ? 0 : cdp__guest_consume(c, s->scratch, n);
     if (!c->doomed) cdp__guest_keep(c, s->scratch + used, n - used);
     return r;
@@ -2725,6 +2757,7 @@ CDP__CALLED void cdp__guest_prove(cdp__guest *c) {
     if (st == CDP_ERR_MISMATCH) cdp__guest_refused(c, c->auth->refusal);
     else if (st < 0) cdp__guest_doom(c, NULL);
     if (st != CDP_OK) return;
+    c->purpose = c->auth->purpose;
     cdp__free(s->os, c->auth);
     c->auth = NULL;
 }
@@ -2754,7 +2787,9 @@ CDP__CALLED bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *fro
     memset(&here, 0, sizeof here);
     if (!s->keyed && (s->desc.trust_network || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here)))) return true;
     c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
-    return c->auth && cdp__door_open(c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE) == CDP_OK;
+    if (!c->auth || cdp__door_open(c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE) != CDP_OK) return false;
+    c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
+    return true;
 }
 
 CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
@@ -2778,6 +2813,7 @@ CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_
         s->full_told = true;
         return;
     }
+    c->from = *from;
     c->need = 1;
     c->wire.table = cdp__wire_greeting;
     c->born_ns = s->os->now_ns(s->os->user);
@@ -2834,13 +2870,13 @@ CDP__CALLED void cdp__server_thread(void *arg) {
     }
 }
 
-/* Say goodbye to who waits, at most what the socket takes at once, and close. Unread input is read first, since closing
+/* Say goodbye to who waits or will understand it, at most what the socket takes at once, and close. Unread input is read first, since closing
    a socket that has some makes the system throw away what was sent last. */
 CDP__CALLED void cdp__server_dismiss(cdp__guest *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
     cdp_iov iov;
-    if (c->awaited) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
+    if (c->awaited || c->ours) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
     cdp__guest_flush(c);
     iov.data = s->scratch;
     iov.bytes = CDP__SERVER_SCRATCH;
@@ -2877,6 +2913,15 @@ CDP__CALLED bool cdp__store_server_has(const cdp_store_server *s, const char *ke
     return cdp__kv_get(&s->kv, k) != NULL;
 }
 
+/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func` (NULL: closed, like strangers). */
+CDP__CALLED void cdp__store_server_share(cdp_store_server *s, cdp__server_link_func func, void *user) {
+    s->link_func = func;
+    s->link_user = user;
+}
+
+/* For cdp_tcp.h: where it listens. */
+CDP__CALLED cdp_addr cdp__store_server_addr(const cdp_store_server *s) { return s->at; }
+
 /* For cdp_tcp.h: how many are connected. */
 CDP__CALLED uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
 
@@ -2899,10 +2944,13 @@ CDP__CALLED void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->handshake_timeout_ms = cdp__def(d->handshake_timeout_ms, 30000);
 }
 
-CDP__CALLED cdp_status cdp__server_cannot_listen(const cdp_addr *at, int32_t err) {
-    char text[64];
+/* Also for cdp_tcp.h. */
+CDP__CALLED cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
+    char text[64], owner[128];
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
+    if (err == EADDRINUSE && os->port_owner && os->port_owner(os->user, at->port, owner, sizeof owner))
+        return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s; %s has this port: choose another one, or 0 for any free one", text, owner);
     if (err == EADDRINUSE) hint = "; another program has this port: choose another one, or 0 for any free one";
     if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
     if (err == EACCES) hint = "; ports below 1024 are reserved";
@@ -2915,7 +2963,8 @@ CDP__CALLED uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_a
     int32_t n = 1;
     uint32_t i;
     if (d->addr.family) out[0] = d->addr;
-    else if (!cdp__addr_parse(d->host, &out[0])) n = d->os->resolve(d->os->user, d->host, d->port, out, max);
+    else if (strcmp(d->host, "*") == 0) n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
+    else if (!cdp__addr_parse(d->host, &out[0])) n = d->os->resolve(d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
     if (n <= 0) {
         cdp__fail_peer(CDP_ERR_IO, -1, -n, "cannot listen: the name \"%s\" has no address", d->host);
         return 0;
@@ -2939,11 +2988,11 @@ CDP__CALLED cdp_status cdp__server_listen(cdp_store_server *s) {
         return fd < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd) : CDP_OK;
     }
     if (!n) return CDP_ERR_IO;
-    for (i = 0; i < n && fd < 0; ++i) {
+    for (i = 0; i < n && fd < 0 && fd != -EADDRINUSE; ++i) {
         s->at = at[i];
         fd = s->os->listen(s->os->user, &at[i], &s->at);
     }
-    if (fd < 0) return cdp__server_cannot_listen(&at[n - 1], -fd);
+    if (fd < 0) return cdp__cannot_listen(s->os, &at[i - 1], -fd);
     cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
     return CDP_OK;
 }
@@ -3010,8 +3059,9 @@ typedef enum cdp__expect {
 
 /* Where a client tries to get to; only needed until it is connected, except host and port. */
 typedef struct cdp__client_way {
-    cdp_addr at[8];
+    cdp_addr at[16];
     uint32_t count, index; /* index: the address being tried */
+    bool fixed;            /* these and no others: there is no name to ask for */
     uint32_t attempts;
     uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns; /* attempt_ns: when the one under way began */
     uint64_t refused_ns;   /* when something first took the connection and closed it without a word; 0: not yet */
@@ -3027,7 +3077,7 @@ typedef struct cdp__client_way {
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_TELL_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-#define CDP__CLIENT_ATTEMPT_NS (5000 * CDP__MS) /* for one address, when there are others */
+#define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)  /* for one address, when there are others; later rounds have more patience */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)  /* likewise, for its first answer: a busy server is slow */
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
@@ -3105,9 +3155,24 @@ CDP__CALLED void cdp__client_break(cdp__client *c) {
     c->last = NULL;
 }
 
+/* In an orderly way, by whoever made it. */
+CDP__CALLED void cdp__client_closed(cdp__client *c) {
+    cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host, which has left", c->name);
+    cdp__client_break(c);
+}
+
+/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over there. */
 CDP__CALLED void cdp__client_gone(cdp__client *c, int64_t result) {
-    if (result == CDP_IO_EOF) cdp__fail(CDP_ERR_STORE, "the store at %s is gone: it closed the connection (its process ended or was killed, or it refused a request)", c->name);
-    else cdp__fail_peer(CDP_ERR_STORE, -1, (int32_t)(result ? -result : ECONNRESET), "the store at %s is gone", c->name);
+    const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
+    if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) { /* it came where the answer should have */
+        cdp__client_closed(c);
+        return;
+    }
+    if (!err || err == ECONNRESET || err == EPIPE)
+        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone: its process crashed, was killed, or ended without closing it (or it refused a request)", c->name);
+    else if (err == ETIMEDOUT || err == EHOSTUNREACH || err == ENETUNREACH || err == ENETDOWN)
+        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is unreachable: its machine, or the network between, does not answer any more", c->name);
+    else cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone", c->name);
     cdp__client_break(c);
 }
 
@@ -3290,7 +3355,9 @@ CDP__CALLED void cdp__client_tried(cdp__client *c, uint8_t v) {
 }
 
 CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
-    if (c->expect == CDP__EXPECT_FLAG) {
+    if (v == CDP__WIRE_CLOSING && (c->ours || c->expect != CDP__EXPECT_FLAG)) {
+        cdp__client_closed(c);
+    } else if (c->expect == CDP__EXPECT_FLAG) {
         if (v > CDP__WIRE_NOT_READY) {
             cdp__client_confused(c, "neither yes nor no to a check");
             return;
@@ -3299,9 +3366,6 @@ CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
         cdp__client_done(c, CDP_OK);
     } else if (c->expect == CDP__EXPECT_TRIAL) {
         cdp__client_tried(c, v);
-    } else if (v == CDP__WIRE_CLOSING) {
-        cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host", c->name);
-        cdp__client_break(c);
     } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
         cdp__client_stopped(c, false);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
@@ -3364,7 +3428,10 @@ CDP__CALLED bool cdp__client_step(cdp__client *c) {
 
 /* Nobody expects an answer: see whether the server is still there. */
 CDP__CALLED void cdp__client_look(cdp__client *c) {
-    if (c->in_at != c->in_used || cdp__client_recv(c, c->in, sizeof c->in) > 0) cdp__client_confused(c, "bytes that nobody asked for");
+    const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at) : cdp__client_recv(c, c->in, sizeof c->in);
+    if (r <= 0) return;
+    if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING) cdp__client_closed(c);
+    else cdp__client_confused(c, "bytes that nobody asked for");
 }
 
 CDP__CALLED cdp_status cdp__client_no_memory(const cdp__client *c) {
@@ -3608,7 +3675,8 @@ CDP__CALLED void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
 CDP__CALLED bool cdp__client_resolve(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t n = 1;
-    if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 8);
+    if (w->fixed) return true;
+    if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
     else w->at[0].port = c->port;
     w->count = n > 0 ? (uint32_t)n : 0;
     if (!w->count) cdp__client_again(c, n < 0 ? -n : ENOENT);
@@ -3632,7 +3700,7 @@ CDP__CALLED void cdp__client_attempt(cdp__client *c) {
     c->state = CDP__CLIENT_CONNECTING;
     cdp__loop_add(c->loop, &c->io, fd, cdp__client_ready, c);
     c->io.want_write = true;
-    if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_ATTEMPT_NS, cdp__client_timer, c);
+    if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)), cdp__client_timer, c);
 }
 
 CDP__CALLED cdp_status cdp__client_unreachable(cdp__client *c) {
@@ -3648,7 +3716,7 @@ CDP__CALLED cdp_status cdp__client_unreachable(cdp__client *c) {
         hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
-        hint = "the name has no address";
+        hint = w->sys_errno == ETIMEDOUT ? "the name was not resolved in that time: use an address instead" : "the name has no address";
     }
     return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err, "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
                           (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
@@ -3793,6 +3861,12 @@ CDP__CALLED bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
+/* For cdp_tcp.h: the other end. */
+CDP__CALLED cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
+    const cdp__client *c = (const cdp__client *)s->self;
+    return c->way.at[c->way.index];
+}
+
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
 CDP__CALLED void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
@@ -3889,13 +3963,17 @@ CDP__CALLED bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc 
 /* What needs memory or descriptors. */
 CDP__CALLED cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
-    const size_t host_bytes = strlen(d->host) + 1;
+    char first[64];
+    const char *host = d->addr_count ? first : d->host;
+    size_t host_bytes;
     cdp_addr none;
+    if (d->addr_count) cdp__addr_text(&d->addrs[0], first, sizeof first);
+    host_bytes = strlen(host) + 1;
     c->host = (char *)cdp__alloc(os, host_bytes);
     if (!c->host || (d->will_key && !cdp__client_copy_will(c, d))) return cdp__fail_nomem("a store client", host_bytes);
-    memcpy(c->host, d->host, host_bytes);
+    memcpy(c->host, host, host_bytes);
     memset(&none, 0, sizeof none);
-    cdp__client_set_name(c, &none);
+    cdp__client_set_name(c, d->addr_count ? &d->addrs[0] : &none);
     if (c->loop != &c->own_loop) return CDP_OK;
     if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     if (c->lock.mutex && !(c->cond = os->cond_create(os->user))) return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
@@ -3907,6 +3985,9 @@ CDP__CALLED void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->logger = d->logger;
     c->loop = d->loop ? d->loop : &c->own_loop;
     c->port = d->port;
+    c->way.fixed = d->addr_count > 0;
+    c->way.count = d->addr_count;
+    if (d->addr_count) memcpy(c->way.at, d->addrs, d->addr_count * sizeof *d->addrs);
     c->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
     c->keyed = d->job_key && d->job_key[0];
     if (c->keyed) cdp__auth_key(d->job_key, c->key);
@@ -3926,8 +4007,8 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
     cdp__client *c;
     cdp_status status;
     *out = NULL;
-    if (!desc || !desc->host || !desc->host[0]) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
-    if (!desc->port) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+    if (!desc->port && !desc->addr_count) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
     if (desc->will_key && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
         return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
     c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);

@@ -27,14 +27,20 @@
 
     CONTENTS
         desc        cdp_tcp_desc
-        create      cdp_init, cdp_init_from_env, cdp_tcp_desc_from_env
-        (implementation) handshake: what two processes say before anything else; link: one connection and its states;
-        mesh: listener, visitors, links; transport: the mesh as cdp.h wants it; rendezvous; public
+        create      cdp_init, cdp_init_url, cdp_init_from_env, and what fills in a desc
+        launch      cdp_launch_read: what a launcher says in variables
+        (implementation) handshake: what two processes say before anything else; paths: which addresses are tried; link: one
+        connection and its states; mesh: listener, visitors, links; transport: the mesh as cdp.h wants it; rendezvous;
+        launchers: their variables; url; public
 
     API BY TASK
         I want to...                                       call
         join the job that cdprun or torchrun started       cdp_init_from_env(NULL, &group)
+        the same, under srun, mpirun or mpiexec            cdp_init_from_env(NULL, &group)
         say myself who I am and where rank 0 is            cdp_init(&desc, &group)
+        say it in one text                                 cdp_init_url("tcp://node-0:29500", &desc, &group)
+        meet in a file, a store, or over MPI               desc.file, desc.store, desc.exchange
+        know my place among the ranks of this machine      cdp_launch_read
         read the variables, then change something          cdp_tcp_desc_from_env(&desc), then cdp_init
         leave                                              cdp_group_destroy(group), see cdp.h
 
@@ -64,8 +70,11 @@
         response with keyed BLAKE2s, which nobody can replay. Nothing is encrypted: who can read or change packets on their way
         can read or change what is sent. `trust_network` opens a job without a key to everybody who can reach its ports.
         A store that somebody else serves (`external_store`, torchrun's agent) knows no keys: there, links between
-        ranks are proved, what is in that store is not. Each rank listens only on the address through which it reached
-        rank 0, on 127.0.0.1 when that is where rank 0 is.
+        ranks are proved, what is in that store is not. Rank 0 listens at master_addr when that is an address, on all
+        interfaces when it is a name or is not given. The others listen at the address through which they reached rank 0; in
+        a job with a key or a trusted network that is not on 127.0.0.1, ::1 or localhost on all interfaces, since only the peers
+        can find out which of a machine's addresses leads to it. listen_addr narrows that down. A link counts only after both
+        ends have named the job (16 random bytes) and their ranks.
 
     LIMITS
         ranks 65535; one connection per pair of ranks; IPv4 and IPv6.
@@ -98,6 +107,17 @@ typedef struct cdp_tcp_desc {
     bool external_store;       /* somebody else (torchrun's agent) serves the store there, not rank 0                 */
     const char *job_key;       /* secret of this job, the same on all ranks (default: none; one machine only)         */
     bool trust_network;        /* without a job_key, work with other machines, too: whoever reaches them can join in  */
+    /* Other ways for the ranks to find rank 0, which then takes any free port when master_port is 0 and leaves word where it
+       listens. The first of them that is set counts; they are used during cdp_init() only. */
+    const char *file;          /* a file that all ranks reach; removed in the end, see cdp_file_store_create()         */
+    cdp_store *store;          /* any store that all ranks reach; the key "<job>/meet" is used                        */
+    int (*exchange)(void *user, void *bytes, uint64_t count); /* give rank 0's bytes to all, as MPI_Bcast does; 0: done */
+    void *exchange_user;
+    const char *listen_addr;   /* this rank listens at this literal address only (default: see SECURITY)              */
+    uint16_t first_port;       /* ranks other than 0 listen at a port from here on (default: any free one)            */
+    uint16_t last_port;        /* up to here (default: first_port)                                                    */
+    bool has_listen_fd;        /* rank 0: listen_fd is a socket that listens at master_port already, inherited from   */
+    int32_t listen_fd;         /*   whoever started it; closed in the end, also when cdp_init() fails                 */
     const char *job;           /* prefix of this job's keys in the store: one name per start (default: "cdp")         */
     uint32_t init_timeout_ms;  /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever)          */
     /* as in cdp_group_desc */
@@ -122,19 +142,61 @@ typedef struct cdp_tcp_desc {
    at most init_timeout_ms. Errors: see the top of this file; nothing is left behind after one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
 
-/* Fill in rank, world_size, master_addr, master_port from the variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT that
-   cdprun and torchrun set (MASTER_ADDR may be missing: 127.0.0.1); with TORCHELASTIC_USE_AGENT_STORE=True also
-   external_store, and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless
-   there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network. The texts are those of the
-   environment: valid until it changes. Errors: INVALID, naming the variable, what it holds and what it should hold. */
+/* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set: cdprun, torchrun, mpirun of Open
+   MPI, mpiexec of MPICH (Hydra), srun of Slurm; see cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT count in
+   any case. Without them: under torchrun and cdprun, 127.0.0.1 and an error; under Slurm, the first node of the step and a port
+   made from the numbers of job and step; under MPI with all ranks on one machine, a file named after the job (Open
+   MPI: in its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can start at once;
+   under MPI on several machines an error that says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store,
+   and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless there is one,
+   and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network. The texts are valid until the environment changes or this thread
+   calls this again. Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out);
 
+/* Fill in how to find rank 0 from one text:
+       env://                  cdp_tcp_desc_from_env()
+       tcp://HOST:PORT         master_addr and master_port; HOST as in [fe80::1%eth0] when it has colons
+       file:///PATH            file
+   each may go on with ?rank=R&world_size=N. Texts: valid until this thread calls this again. Errors: INVALID. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
+
+/* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(const char *url, const cdp_tcp_desc *desc, cdp_group **out);
+
+/* ---- >>launch ---------------------------------------------------------------------------------------------------- */
+
+/* The value of a variable, or NULL, as getenv() has it; the text stays as it is until the call that asks for it returns. */
+typedef const char *(*cdp_getenv_func)(void *user, const char *name);
+
+/* What a launcher says to a process in variables. */
+typedef struct cdp_launch {
+    char launcher[12];     /* "torchrun" (cdprun says the same), "openmpi", "mpich", "slurm"; "" when there is none */
+    uint32_t rank, world_size;
+    uint32_t local_rank, local_size; /* among the ranks of this machine; local_size 0: not said                     */
+    char master_addr[256]; /* "": not said and not known                                                            */
+    uint16_t master_port;  /* 0: likewise                                                                           */
+    char job[64];          /* a name that no other job of this launcher has now; "": not known                      */
+    char dir[200];         /* where it keeps files of this job; "": not known                                       */
+    bool external_store;
+} cdp_launch;
+
+/* Which variables are looked at, in this order:
+       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT
+       Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE, PMIX_SERVER_TMPDIR
+       MPICH (Hydra)      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+       Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID,
+                          SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_RESV_PORTS, SLURM_RESTART_COUNT
+   and MASTER_ADDR, MASTER_PORT. Asks nobody but `get` (NULL: the environment). No launcher: CDP_OK with launcher "". Errors: INVALID,
+   naming the variable. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out);
+
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) { return cdp_init(&desc, out); }
+inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_group **out) { return cdp_init_url(url, &desc, out); }
 #endif
 #endif /* CDP_TCP_INCLUDED */
 
@@ -145,12 +207,15 @@ inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) { return c
 extern "C" {
 #endif
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>handshake (pure): what two processes say before anything else ------------------------------------------------ */
 
-/* The rank with the higher number connects and says HELLO; the other answers WELCOME, or REFUSED with a reason. Both are 64
-   bytes. Nothing else is read from a connection before its HELLO was found right, so that strangers and
+/* The rank with the higher number connects, over several of the other's addresses at once, and says HELLO on each; the other
+   answers WELCOME, or REFUSED with a reason; on the connection whose WELCOME came first follows CHOSEN, and that one is the
+   link. Each is 64 bytes. Nothing else is read from a connection before its HELLO was found right, so that strangers and
    ranks of other jobs cost a few hundred bytes and get no further. */
-typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3 } cdp__hello_type;
+typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3, CDP__CHOSEN = 4 } cdp__hello_type;
 typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_COUNT } cdp__refusal;
 
 #define CDP__HELLO_BYTES 64u
@@ -200,15 +265,110 @@ CDP__CALLED const char *cdp__refusal_text(uint32_t r) {
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
 
+/* ---- >>paths (pure): which addresses of a peer to try, and in what order ------------------------------------------------ */
+
+#define CDP__ADDRS 12u /* that a rank publishes at most */
+#define CDP__PATHS 16u /* that are tried at most        */
+
+CDP__CALLED bool cdp__addr_loopback(const cdp_addr *a) {
+    static const uint8_t one[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+    return a->family == 4 ? a->ip[0] == 127 : memcmp(a->ip, one, 16) == 0;
+}
+
+CDP__CALLED bool cdp__addr_link_local(const cdp_addr *a) { return a->family == 6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80; }
+
+/* "All interfaces." */
+CDP__CALLED bool cdp__addr_any(const cdp_addr *a) {
+    static const uint8_t none[16] = {0};
+    return memcmp(a->ip, none, a->family == 4 ? 4 : 16) == 0;
+}
+
+/* How many bits two addresses begin with in common. */
+CDP__CALLED uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
+    const uint32_t bits = a->family == 4 ? 32 : 128;
+    uint32_t i = 0;
+    if (a->family != b->family) return 0;
+    while (i < bits && !((a->ip[i / 8] ^ b->ip[i / 8]) >> (7 - i % 8) & 1)) ++i;
+    return i;
+}
+
+/* "10.0.0.1:4711,[fd00::1]:4711" to addresses. Returns how many; 0 for what is no such list. */
+CDP__CALLED uint32_t cdp__addrs_parse(const char *text, uint64_t bytes, cdp_addr *out, uint32_t max) {
+    uint64_t at = 0;
+    uint32_t n = 0;
+    while (at < bytes && n < max) {
+        char one[80];
+        uint64_t end = at;
+        while (end < bytes && text[end] != ',') ++end;
+        if (end - at >= sizeof one) return 0;
+        memcpy(one, text + at, (size_t)(end - at));
+        one[end - at] = 0;
+        if (!cdp__addr_parse(one, &out[n++])) return 0;
+        at = end + 1;
+    }
+    return n;
+}
+
+CDP__CALLED void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
+    cdp__text t = {dst, size, 0};
+    char one[80];
+    uint32_t i;
+    dst[0] = 0;
+    for (i = 0; i < n; ++i) {
+        cdp__addr_text(&a[i], one, sizeof one);
+        if (t.used + strlen(one) + 2 < size) cdp__text_add(&t, i ? ",%s" : "%s", one);
+    }
+}
+
+/* The lower, the better: the same network, other networks (the nearer by its number the better), link-local ones; last what
+   another machine can hardly mean: an address that this one has, too (each machine has its own docker0), and loopback. */
+CDP__CALLED uint32_t cdp__path_cost(const cdp_addr *mine, uint32_t n, const cdp_addr *a, bool same_machine) {
+    uint32_t i, common = 0;
+    for (i = 0; i < n; ++i) common = (uint32_t)cdp__max(common, cdp__addr_common(&mine[i], a));
+    if (same_machine) return 0;
+    if (cdp__addr_loopback(a)) return 2000;
+    if (common == (a->family == 4 ? 32u : 128u)) return 1000;
+    if (cdp__addr_link_local(a)) return 500;
+    return common >= (a->family == 4 ? 24u : 64u) ? 100 : 300 - common;
+}
+
+/* From a peer's addresses those to connect to, the best first. The zone of a link-local address is a matter of each machine:
+   it is tried in every zone that this one has. */
+CDP__CALLED uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs, uint32_t k, cdp_addr out[CDP__PATHS]) {
+    uint32_t cost[CDP__PATHS], i, j, count = 0;
+    bool same = n > 0;
+    for (i = 0; i < k && same; ++i) {
+        for (j = 0; j < n && memcmp(mine[j].ip, theirs[i].ip, 16) != 0; ++j) {}
+        same = j < n;
+    }
+    for (i = 0; i < k; ++i) {
+        const bool zones = cdp__addr_link_local(&theirs[i]) && n && !same;
+        for (j = 0; j < (zones ? n : 1) && count < CDP__PATHS; ++j) {
+            uint32_t at = count, c = cdp__path_cost(mine, n, &theirs[i], same);
+            if (zones && !cdp__addr_link_local(&mine[j])) continue;
+            for (; at && cost[at - 1] > c; --at) {
+                cost[at] = cost[at - 1];
+                out[at] = out[at - 1];
+            }
+            cost[at] = c;
+            out[at] = theirs[i];
+            if (zones) out[at].scope = mine[j].scope;
+            ++count;
+        }
+    }
+    if (!count && k) out[count++] = theirs[0];
+    return count;
+}
+
+CDP__UNHURRIED_END
+
 /* ---- >>link: one connection and its states ---------------------------------------------------------------------------- */
 
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
-    CDP__LINK_CONNECTING, /* ours to make: TCP is connecting                                    */
-    CDP__LINK_PROVING,    /* both ends prove that they know the key                             */
-    CDP__LINK_GREETING,   /* HELLO is being sent, WELCOME awaited                               */
-    CDP__LINK_WELCOMING,  /* accepted; WELCOME is being sent                                    */
+    CDP__LINK_CONNECTING, /* ours to make: the addresses of the peer are being tried            */
+    CDP__LINK_CHOOSING,   /* one of them was right: CHOSEN is being sent                        */
     CDP__LINK_UP,
     CDP__LINK_LOST        /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
@@ -218,20 +378,42 @@ typedef enum cdp__link_state {
 #define CDP__PROBE_EVERY_MS 250u
 #define CDP__HOST_MS 20u           /* how long the rank that serves the store lets others read a cause before it reports it */
 #define CDP__VISITOR_MS 10000u       /* a connection that has not said HELLO by then is closed */
+#define CDP__STAGGER_MS 50u          /* an address gets this much of a start over the next one */
 
 struct cdp__mesh;
+struct cdp__link;
+
+/* One of the addresses of a peer, being tried. */
+typedef struct cdp__path {
+    struct cdp__link *link;
+    cdp_addr at;
+    cdp__io io;
+    bool proving;  /* TCP is connected: both ends prove that they know the key */
+    bool greeting; /* then: HELLO goes out, WELCOME is awaited */
+    cdp__auth auth;
+    uint8_t hello[CDP__HELLO_BYTES];
+    uint32_t sent, got;
+} cdp__path;
+
+/* All of them, while it is open which is the right one. */
+typedef struct cdp__race {
+    uint32_t count, begun, over;
+    uint32_t worth; /* of the best explanation so far, which the link has */
+    cdp__timer timer;
+    cdp__path paths[CDP__PATHS];
+} cdp__race;
 
 typedef struct cdp__link {
     struct cdp__mesh *mesh;
     uint32_t peer;
     cdp__link_state state;
-    cdp_addr addr;         /* where the peer listens */
+    cdp_addr addr;         /* the peer's end, or where it is sought */
     cdp__io io;
     cdp__io probe;         /* a connection that is made only to see whether it is refused */
     cdp__timer probe_timer;
+    cdp__race *race;       /* while CONNECTING */
     uint8_t hello[CDP__HELLO_BYTES];
-    uint32_t hello_sent, hello_got;
-    cdp__auth *auth; /* while PROVING */
+    uint32_t hello_sent;
     uint8_t *rx;
     uint32_t rx_at, rx_used;
     bool was_up;
@@ -241,15 +423,17 @@ typedef struct cdp__link {
     uint32_t refusal;
 } cdp__link;
 
-/* Somebody connected and has not yet said who it is. */
+/* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this connection. */
 typedef struct cdp__visitor {
     struct cdp__mesh *mesh;
     cdp__io io;
     cdp__timer timer;
+    cdp_addr from;
     bool guarded;          /* still to prove itself, or to be refused */
     cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
-    uint32_t got;
+    uint32_t sent, got;
+    bool welcome; /* it is one of us: WELCOME is being sent, then CHOSEN awaited */
     struct cdp__visitor *next;
 } cdp__visitor;
 
@@ -272,6 +456,10 @@ typedef struct cdp__mesh {
     cdp__io listener;
     cdp__timer accept_timer;
     cdp_addr at; /* where this rank listens */
+    cdp_addr mine[CDP__ADDRS]; /* of this machine */
+    uint32_t mine_count;
+    bool met;         /* rank 0 was found otherwise than by its address; `job` is known */
+    cdp_store_request addrs; /* its results: where each rank can be reached */
     uint8_t job[CDP__JOB_BYTES];
     bool keyed, refusal_told;
     uint8_t key[CDP__AUTH_BYTES];
@@ -283,6 +471,7 @@ typedef struct cdp__mesh {
 
     /* rendezvous */
     cdp_store_server *server; /* rank 0, unless the store is external */
+    cdp_store *meeting;       /* where rank 0 leaves word; not for long */
     cdp_store *store;         /* for questions */
     cdp_store *watch;         /* its one request waits for the key "fail" */
     char fail_key[96];
@@ -307,14 +496,24 @@ typedef struct cdp__mesh {
     uint64_t answered_ns;
 } cdp__mesh;
 
+CDP__UNHURRIED_BEGIN
+
+CDP__CALLED void cdp__race_end(cdp__link *l) {
+    uint32_t i;
+    if (!l->race) return;
+    for (i = 0; i < l->race->begun; ++i) cdp__loop_remove(&l->mesh->loop, &l->race->paths[i].io);
+    cdp__loop_timer_clear(&l->race->timer);
+    cdp__free(l->mesh->os, l->race);
+    l->race = NULL;
+}
+
 CDP__CALLED void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     if (l->state == CDP__LINK_LOST) return;
     l->was_up = l->state == CDP__LINK_UP;
+    cdp__race_end(l);
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
-    cdp__free(l->mesh->os, l->auth);
-    l->auth = NULL;
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
@@ -334,91 +533,44 @@ CDP__CALLED cdp_status cdp__link_explain(const cdp__link *l) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, l->lost_errno, "lost the connection to rank %u at %s", l->peer, at);
 }
 
-/* Send what is left of the 64 bytes of a greeting. False while some is left, or when the link was lost over it. */
-CDP__CALLED bool cdp__link_send_hello(cdp__link *l) {
-    while (l->hello_sent < CDP__HELLO_BYTES) {
+/* What is left of the 64 bytes of a greeting: 1 when all is sent, 0 when some is left, else a negative errno. */
+CDP__CALLED int32_t cdp__hello_send(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
+    while (*sent < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
-        v.data = l->hello + l->hello_sent;
-        v.bytes = CDP__HELLO_BYTES - l->hello_sent;
-        r = cdp__io_send(&l->mesh->loop, &l->io, &v, 1);
-        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, (int32_t)-r);
-        if (r <= 0) return false;
-        l->hello_sent += (uint32_t)r;
+        v.data = hello + *sent;
+        v.bytes = CDP__HELLO_BYTES - *sent;
+        r = cdp__io_send(&m->loop, io, &v, 1);
+        if (r <= 0) return (int32_t)r;
+        *sent += (uint32_t)r;
     }
-    return true;
+    return 1;
 }
 
-CDP__CALLED void cdp__link_fill_hello(cdp__link *l, uint32_t type) {
+/* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.recv. */
+CDP__CALLED int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
+    while (*got < CDP__HELLO_BYTES) {
+        cdp_iov v;
+        int64_t r;
+        v.data = hello + *got;
+        v.bytes = CDP__HELLO_BYTES - *got;
+        r = cdp__io_recv(&m->loop, io, &v, 1);
+        if (r <= 0) return (int32_t)r;
+        *got += (uint32_t)r;
+    }
+    return 1;
+}
+
+CDP__CALLED void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, uint32_t to) {
     cdp__hello h;
     memset(&h, 0, sizeof h);
     h.type = type;
     h.version = CDP_WIRE_VERSION;
-    h.world_size = l->mesh->desc.world_size;
-    h.from = l->mesh->desc.rank;
-    h.to = l->peer;
-    memcpy(h.job, l->mesh->job, CDP__JOB_BYTES);
-    cdp__hello_encode(&h, l->hello);
-    l->hello_sent = l->hello_got = 0;
-}
-
-/* The answer to our HELLO. The buffer that held the HELLO takes it. */
-CDP__CALLED void cdp__link_recv_welcome(cdp__link *l) {
-    cdp__hello h;
-    while (l->hello_got < CDP__HELLO_BYTES) {
-        cdp_iov v;
-        int64_t r;
-        v.data = l->hello + l->hello_got;
-        v.bytes = CDP__HELLO_BYTES - l->hello_got;
-        r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
-        if (r == 0) return;
-        if (r < 0) {
-            cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
-            return;
-        }
-        l->hello_got += (uint32_t)r;
-        if (l->hello_got > 8 && memcmp(l->hello, "cdp-no: ", 8) == 0) {
-            l->refusal = CDP__REFUSE_KEY + l->hello[8];
-            cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
-            return;
-        }
-    }
-    l->refusal = 0;
-    if (cdp__hello_decode(l->hello, &h) && h.type == CDP__REFUSED) l->refusal = h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0;
-    else if (cdp__hello_decode(l->hello, &h) && h.type == CDP__WELCOME && h.from == l->peer && memcmp(h.job, l->mesh->job, CDP__JOB_BYTES) == 0) {
-        l->state = CDP__LINK_UP;
-        return;
-    }
-    cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
-}
-
-CDP__CALLED void cdp__link_greet(cdp__link *l) {
-    cdp__free(l->mesh->os, l->auth);
-    l->auth = NULL;
-    l->state = CDP__LINK_GREETING;
-    cdp__link_fill_hello(l, CDP__HELLO);
-}
-
-CDP__CALLED void cdp__link_prove(cdp__link *l) {
-    int64_t result;
-    const cdp_status st = cdp__door_pump(l->auth, &l->mesh->loop, &l->io, &result);
-    if (st == CDP_OK) cdp__link_greet(l);
-    if (st >= 0) return;
-    l->refusal = CDP__REFUSE_KEY + l->auth->refusal;
-    cdp__link_lose(l, st, result == CDP_IO_EOF ? 0 : (int32_t)-result);
-}
-
-/* The connection stands. With a key nothing is said before both ends have proved that they know it. */
-CDP__CALLED void cdp__link_connected(cdp__link *l) {
-    cdp__mesh *m = l->mesh;
-    if (!m->keyed) {
-        cdp__link_greet(l);
-        return;
-    }
-    l->auth = (cdp__auth *)cdp__alloc(m->os, sizeof *l->auth);
-    l->state = CDP__LINK_PROVING;
-    if (!l->auth) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
-    else if (cdp__door_open(l->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER) != CDP_OK) cdp__link_lose(l, CDP_ERR_PEER_LOST, EIO);
+    h.world_size = m->desc.world_size;
+    h.from = m->desc.rank;
+    h.to = to;
+    memcpy(h.job, m->job, CDP__JOB_BYTES);
+    cdp__hello_encode(&h, out);
 }
 
 /* Nothing was said over this link yet, so an ABORT frame of the whole job's group can go out as it is. */
@@ -435,6 +587,8 @@ CDP__CALLED void cdp__link_tell(cdp__link *l) {
     v.bytes = CDP__CHUNK_BYTES + CDP__FRAME_BYTES + f.bytes;
     (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1); /* a fresh socket takes it whole, or is lost anyway */
 }
+
+CDP__UNHURRIED_END
 
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
 CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
@@ -455,23 +609,15 @@ CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
 
 CDP__CALLED void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
-    if (l->state == CDP__LINK_CONNECTING && (io->ready & CDP_IO_WRITE)) {
-        const int32_t err = l->mesh->os->connect_result(l->mesh->os->user, io->fd);
-        if (err == -EINPROGRESS || err == -ENOTCONN) return;
-        if (err) {
-            cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
-            return;
-        }
-        cdp__link_connected(l);
+    if (l->state == CDP__LINK_CHOOSING) {
+        const int32_t r = cdp__hello_send(l->mesh, &l->io, l->hello, &l->hello_sent);
+        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, -r);
+        if (r > 0) l->state = CDP__LINK_UP;
     }
-    if (l->state == CDP__LINK_PROVING) cdp__link_prove(l);
-    if (l->state == CDP__LINK_WELCOMING && cdp__link_send_hello(l)) {
-        l->state = CDP__LINK_UP;
-        if (l->mesh->leaving) cdp__link_tell(l);
-    }
-    if (l->state == CDP__LINK_GREETING && cdp__link_send_hello(l)) cdp__link_recv_welcome(l);
     if (!l->wanted) cdp__link_read_ahead(l);
 }
+
+CDP__UNHURRIED_BEGIN
 
 CDP__CALLED bool cdp__link_room(cdp__link *l) {
     if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
@@ -479,16 +625,133 @@ CDP__CALLED bool cdp__link_room(cdp__link *l) {
     return l->rx != NULL;
 }
 
-CDP__CALLED void cdp__link_connect(cdp__link *l) {
-    const int32_t fd = cdp__link_room(l) ? l->mesh->os->connect(l->mesh->os->user, &l->addr) : -ENOMEM;
-    if (l->state == CDP__LINK_LOST) return;
+/* The connection is the link now, and nobody else's to close. */
+CDP__CALLED void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
+    const int32_t fd = io->fd;
+    io->fd = -1;
+    cdp__loop_timer_clear(&l->probe_timer);
+    cdp__loop_remove(&l->mesh->loop, &l->probe);
+    cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
+    l->io.ready = CDP_IO_READ | CDP_IO_WRITE;
+    l->state = state;
+}
+
+CDP__CALLED void cdp__race_next(cdp__timer *t);
+
+/* This address leads nowhere: on with the next one, at once. When none is left, the explanation that is worth most is kept:
+   what the peer itself says, or that nobody listens there any more, tells more than an address that was never its. */
+CDP__CALLED void cdp__path_over(cdp__path *p, cdp_status status, int32_t err, uint32_t refusal, uint32_t worth) {
+    cdp__link *l = p->link;
+    cdp__race *race = l->race;
+    cdp__loop_remove(&l->mesh->loop, &p->io);
+    if (worth >= race->worth) {
+        race->worth = worth;
+        l->addr = p->at;
+        l->status = status;
+        l->lost_errno = err;
+        l->refusal = refusal;
+    }
+    if (++race->over == race->count) cdp__link_lose(l, l->status, l->lost_errno);
+    else if (race->begun < race->count) cdp__race_next(&race->timer);
+}
+
+CDP__CALLED void cdp__path_failed(cdp__path *p, int32_t err) {
+    cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, err == ECONNREFUSED ? 4 : err ? 2 : 3);
+}
+
+/* The answer to our HELLO. The buffer that held the HELLO takes it. */
+CDP__CALLED void cdp__path_answered(cdp__path *p) {
+    cdp__link *l = p->link;
+    cdp__hello h;
+    const bool ours = cdp__hello_decode(p->hello, &h);
+    if (ours && h.type == CDP__WELCOME && h.from == l->peer && memcmp(h.job, l->mesh->job, CDP__JOB_BYTES) == 0) {
+        l->addr = p->at;
+        cdp__link_take(l, &p->io, CDP__LINK_CHOOSING);
+        cdp__race_end(l);
+        cdp__hello_fill(l->mesh, l->hello, CDP__CHOSEN, l->peer);
+        l->hello_sent = 0;
+        cdp__link_event(&l->io);
+    } else if (ours && h.type == CDP__REFUSED) {
+        cdp__path_over(p, CDP_ERR_MISMATCH, 0, h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0, h.from == l->peer ? 5 : 1);
+    } else {
+        cdp__path_over(p, CDP_ERR_MISMATCH, 0, 0, 1);
+    }
+}
+
+CDP__CALLED void cdp__path_event(cdp__io *io) {
+    cdp__path *p = (cdp__path *)io->user;
+    cdp__mesh *m = p->link->mesh;
+    int32_t r = 1;
+    if (!p->greeting && !p->proving) {
+        r = io->ready & CDP_IO_WRITE ? m->os->connect_result(m->os->user, io->fd) : -EINPROGRESS;
+        if (r == -EINPROGRESS || r == -ENOTCONN) return;
+        if (r >= 0 && m->keyed && cdp__door_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER) != CDP_OK) r = -EIO;
+        if (r < 0) {
+            cdp__path_failed(p, -r);
+            return;
+        }
+        p->proving = true;
+    }
+    if (!p->greeting) {
+        int64_t result = 1;
+        const cdp_status st = m->keyed ? cdp__door_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
+        if (st == CDP_ERR_MISMATCH) cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
+        else if (st < 0) cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
+        if (st != CDP_OK) return;
+        p->greeting = true;
+        cdp__hello_fill(m, p->hello, CDP__HELLO, p->link->peer);
+    }
+    r = cdp__hello_send(m, io, p->hello, &p->sent);
+    if (r > 0) r = cdp__hello_recv(m, io, p->hello, &p->got);
+    if (p->got > 8 && memcmp(p->hello, "cdp-no: ", 8) == 0) cdp__path_over(p, CDP_ERR_MISMATCH, 0, CDP__REFUSE_KEY + p->hello[8], 3);
+    else if (r > 0) cdp__path_answered(p);
+    else if (r < 0) cdp__path_failed(p, r == CDP_IO_EOF ? 0 : -r);
+}
+
+/* Begin with the next address; the one after it follows when this one fails, or in a moment. */
+CDP__CALLED void cdp__race_next(cdp__timer *t) {
+    cdp__link *l = (cdp__link *)t->user;
+    cdp__mesh *m = l->mesh;
+    cdp__path *p = &l->race->paths[l->race->begun++];
+    const int32_t fd = m->os->connect(m->os->user, &p->at);
+    cdp__loop_timer_clear(t);
     if (fd < 0) {
-        cdp__link_lose(l, CDP_ERR_PEER_LOST, -fd);
+        cdp__path_failed(p, -fd);
         return;
     }
-    cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
-    l->io.want_write = true;
+    cdp__loop_add(&m->loop, &p->io, fd, cdp__path_event, p);
+    p->io.want_write = true;
+    if (l->race->begun < l->race->count) cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__STAGGER_MS * CDP__MS, cdp__race_next, l);
+}
+
+/* Where the peer can be reached, the most promising address first. */
+CDP__CALLED uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
+    const cdp__mesh *m = l->mesh;
+    const cdp_bytes *text = &m->addrs.results[l->peer];
+    cdp_addr theirs[CDP__ADDRS];
+    uint32_t n = 0;
+    if (l->peer == 0 && !m->desc.external_store) theirs[n++] = cdp__tcp_store_peer_addr(m->store); /* known to be right */
+    n += cdp__addrs_parse((const char *)text->data, text->bytes, theirs + n, CDP__ADDRS - n);
+    return cdp__paths(m->mine, m->mine_count, theirs, n, out);
+}
+
+CDP__CALLED void cdp__link_connect(cdp__link *l) {
+    cdp_addr at[CDP__PATHS];
+    uint32_t i, n = cdp__link_paths(l, at);
+    if (!cdp__link_room(l)) return;
+    l->race = (cdp__race *)cdp__alloc_zero(l->mesh->os, sizeof *l->race);
+    if (!l->race) {
+        cdp__link_lose(l, CDP_ERR_NOMEM, 0);
+        return;
+    }
     l->state = CDP__LINK_CONNECTING;
+    l->race->count = n;
+    l->race->timer.user = l;
+    for (i = 0; i < n; ++i) {
+        l->race->paths[i].link = l;
+        l->race->paths[i].at = at[i];
+    }
+    cdp__race_next(&l->race->timer);
 }
 
 /* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
@@ -522,11 +785,14 @@ CDP__CALLED void cdp__link_probe(cdp__timer *t) {
 /* First use: the higher rank connects, the lower awaits it; so two ranks never make two connections at once. */
 CDP__CALLED void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
+    cdp_addr at[CDP__PATHS];
     if (l->state != CDP__LINK_NONE) return;
     if (m->desc.rank > l->peer) {
         cdp__link_connect(l);
         return;
     }
+    (void)cdp__link_paths(l, at);
+    l->addr = at[0];
     l->state = CDP__LINK_AWAITED;
     cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
@@ -543,49 +809,47 @@ CDP__CALLED void cdp__visitor_close(cdp__visitor *g) {
 
 CDP__CALLED void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
 
-/* The visitor is the rank it says it is: its connection becomes the link. */
+/* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
 CDP__CALLED void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
-    const int32_t fd = g->io.fd;
-    cdp__mesh *m = g->mesh;
+    cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l)) return;
-    cdp__loop_timer_clear(&l->probe_timer);
-    cdp__loop_remove(&m->loop, &l->probe);
-    g->io.fd = -1; /* the link's now */
-    cdp__loop_add(&m->loop, &l->io, fd, cdp__link_event, l);
-    l->io.ready = CDP_IO_READ | CDP_IO_WRITE;
-    cdp__link_fill_hello(l, CDP__WELCOME);
-    l->state = CDP__LINK_WELCOMING;
+    if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results && cdp__link_paths(l, at)) l->addr.port = at[0].port;
+    g->from.port = l->addr.port;
+    l->addr = g->from;
+    cdp__link_take(l, &g->io, CDP__LINK_UP);
+    if (l->mesh->leaving) cdp__link_tell(l);
     cdp__link_event(&l->io);
 }
 
-CDP__CALLED void cdp__visitor_judge(cdp__visitor *g) {
+/* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
+CDP__CALLED bool cdp__visitor_judge(cdp__visitor *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
+    const bool ours = cdp__hello_decode(g->hello, &theirs);
     uint32_t refusal;
     memset(&mine, 0, sizeof mine);
-    mine.type = CDP__REFUSED;
     mine.version = CDP_WIRE_VERSION;
     mine.world_size = m->desc.world_size;
     mine.from = m->desc.rank;
     memcpy(mine.job, m->job, CDP__JOB_BYTES);
-    if (cdp__hello_decode(g->hello, &theirs)) {
-        refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
-        if (!refusal && m->links[theirs.from].state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
-        if (!refusal) {
-            cdp__visitor_adopt(g, &m->links[theirs.from]);
-        } else {
-            cdp_iov v;
-            mine.to = theirs.from;
-            mine.refusal = refusal;
-            memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
-            cdp__hello_encode(&mine, g->hello);
-            v.data = g->hello;
-            v.bytes = CDP__HELLO_BYTES;
-            (void)cdp__io_send(&m->loop, &g->io, &v, 1); /* a courtesy: if it does not fit, it is dropped */
-            cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s", cdp__refusal_text(refusal));
-        }
+    if (ours && g->welcome) {
+        const bool chosen = theirs.type == CDP__CHOSEN;
+        theirs.type = CDP__HELLO; /* otherwise they are alike */
+        if (chosen && !cdp__hello_judge(&mine, &theirs) && m->links[theirs.from].state <= CDP__LINK_AWAITED) cdp__visitor_adopt(g, &m->links[theirs.from]);
     }
-    cdp__visitor_close(g);
+    if (!ours || g->welcome) return false;
+    refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
+    if (!refusal && m->links[theirs.from].state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
+    mine.type = refusal ? CDP__REFUSED : CDP__WELCOME;
+    mine.to = theirs.from;
+    mine.refusal = refusal;
+    if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
+    if (refusal) cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s", cdp__refusal_text(refusal));
+    cdp__hello_encode(&mine, g->hello);
+    g->welcome = !refusal;
+    if (g->welcome) cdp__loop_timer_clear(&g->timer); /* it may take its time to choose */
+    else (void)cdp__hello_send(m, &g->io, g->hello, &g->sent); /* a courtesy: if it does not fit, it is dropped */
+    return g->welcome;
 }
 
 /* The first is a warning: a rank of this job may be the one that was refused. */
@@ -623,38 +887,33 @@ CDP__CALLED void cdp__visitor_strange(cdp__visitor *g) {
 
 CDP__CALLED void cdp__visitor_event(cdp__io *io) {
     cdp__visitor *g = (cdp__visitor *)io->user;
+    int32_t r = 1;
     if (!cdp__visitor_prove(g)) return;
-    while (io->ready & CDP_IO_READ) {
-        cdp_iov v;
-        int64_t r;
-        v.data = g->hello + g->got;
-        v.bytes = CDP__HELLO_BYTES - g->got;
-        r = cdp__io_recv(&g->mesh->loop, io, &v, 1);
-        if (r == 0) return;
-        if (r > 0) g->got += (uint32_t)r;
-        if (r < 0) { /* a probe */
-            cdp__visitor_close(g);
-            return;
-        }
-        if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0 && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
-            cdp__visitor_strange(g);
-            return;
-        }
-        if (g->got == CDP__HELLO_BYTES) {
-            cdp__visitor_judge(g);
-            return;
-        }
+    if (g->welcome && g->sent < CDP__HELLO_BYTES) { /* WELCOME is under way */
+        r = cdp__hello_send(g->mesh, io, g->hello, &g->sent);
+        if (r < 0) cdp__visitor_close(g);
+        if (r <= 0) return;
+        g->got = 0;
+    }
+    if (!(io->ready & CDP_IO_READ)) return;
+    r = cdp__hello_recv(g->mesh, io, g->hello, &g->got);
+    if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0 && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
+        cdp__visitor_strange(g);
+    } else if (r < 0 || (r > 0 && !cdp__visitor_judge(g))) { /* r < 0: a probe, or it has chosen another connection */
+        cdp__visitor_close(g);
+    } else if (r > 0) {
+        cdp__visitor_event(io); /* say WELCOME */
     }
 }
 
 /* Strangers may come in any number and stay: whoever has been silent longest makes room for the next, since a rank says
    its HELLO at once. True when somebody had to go. */
 CDP__CALLED bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
-    cdp__visitor *oldest = m->visitors;
-    if (!oldest || m->visitor_count < most) return false;
-    while (oldest->next) oldest = oldest->next;
-    cdp__visitor_close(oldest);
-    return true;
+    cdp__visitor *oldest = NULL, *g;
+    for (g = m->visitors; g && m->visitor_count >= most; g = g->next)
+        if (!g->welcome) oldest = g;
+    if (oldest) cdp__visitor_close(oldest);
+    return oldest != NULL;
 }
 
 CDP__CALLED void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
@@ -677,39 +936,46 @@ CDP__CALLED bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr 
     return !g->guarded || cdp__door_open(&g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE) == CDP_OK;
 }
 
+/* Somebody is at the door. The store server has asked for the key already, and has heard how the HELLO begins. */
+CDP__CALLED void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
+    cdp__mesh *m = (cdp__mesh *)user;
+    cdp__visitor *g;
+    cdp__mesh_make_room(m, m->desc.world_size + 64);
+    g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
+    if (g) g->mesh = m;
+    if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
+        m->os->close(m->os->user, fd);
+        cdp__free(m->os, g);
+        return;
+    }
+    g->from = *from;
+    if (bytes) memcpy(g->hello, said, (size_t)bytes);
+    g->got = (uint32_t)bytes;
+    g->next = m->visitors;
+    m->visitors = g;
+    ++m->visitor_count;
+    cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
+    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS, cdp__visitor_late, g);
+    g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
+    cdp__visitor_event(&g->io);
+}
+
 CDP__CALLED void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     for (;;) {
         cdp_addr from;
-        cdp__visitor *g;
         const int32_t fd = m->os->accept(m->os->user, io->fd, &from);
         if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
             if (cdp__mesh_accept_later(m)) continue;
             return;
         }
         if (fd < 0) break; /* nobody there */
-        cdp__mesh_make_room(m, m->desc.world_size + 64);
-        g = (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
-        if (!g) {
-            m->os->close(m->os->user, fd);
-            continue;
-        }
-        g->mesh = m;
-        if (!cdp__visitor_guard(g, fd, &from)) {
-            m->os->close(m->os->user, fd);
-            cdp__free(m->os, g);
-            continue;
-        }
-        g->next = m->visitors;
-        m->visitors = g;
-        ++m->visitor_count;
-        cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
-        cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS, cdp__visitor_late, g);
-        g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
-        cdp__visitor_event(&g->io);
+        cdp__mesh_visit(m, fd, &from, NULL, 0);
     }
     io->ready &= (uint16_t)~CDP_IO_READ;
 }
+
+CDP__UNHURRIED_END
 
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------------------------------------- */
 
@@ -769,6 +1035,8 @@ CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadl
 }
 
 CDP__CALLED void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
+
+CDP__UNHURRIED_BEGIN
 
 CDP__CALLED void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
@@ -944,6 +1212,21 @@ CDP__CALLED void cdp__mesh_blocked(void *self, const cdp_error *where) {
 
 CDP__CALLED bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
+/* The pair of addresses that a link runs over, or how far it is. */
+CDP__CALLED void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
+    static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    const cdp_os *os = l->mesh->os;
+    char here[80], there[80];
+    cdp_addr at;
+    memset(&at, 0, sizeof at);
+    if (l->state == CDP__LINK_UP) (void)os->local_addr(os->user, l->io.fd, &at);
+    cdp__addr_text(&at, here, sizeof here);
+    cdp__addr_text(&l->addr, there, sizeof there);
+    if (l->state == CDP__LINK_UP) cdp__format(out, size, "TCP, %s to %s%s", here, there, l->mesh->keyed ? ", key proved" : "");
+    else cdp__format(out, size, l->addr.family ? "TCP, %s, at %s" : "TCP, %s", states[l->state], there);
+}
+
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves the store waits until the
    others have read it there and gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a
    store, whoever connects late is told. */
@@ -967,6 +1250,7 @@ CDP__CALLED void cdp__mesh_close(void *self) {
     const cdp_os *os = m->os;
     uint32_t i;
     if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key))) cdp__mesh_linger(m);
+    if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     while (m->visitors) cdp__visitor_close(m->visitors);
     for (i = 0; m->links && i < m->desc.world_size; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
@@ -977,6 +1261,7 @@ CDP__CALLED void cdp__mesh_close(void *self) {
     if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
     if (m->noting && m->note_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
+    if (m->store) cdp_store_request_free(m->store, &m->addrs);
     if (m->watching && m->watch_rq.status == CDP_PENDING) m->watch->cancel(m->watch->self, &m->watch_rq);
     if (m->watch) {
         cdp_store_request_free(m->watch, &m->watch_rq);
@@ -988,8 +1273,6 @@ CDP__CALLED void cdp__mesh_close(void *self) {
     cdp__free(os, m->links);
     cdp__free(os, m);
 }
-
-CDP__UNHURRIED_BEGIN
 
 /* ---- >>rendezvous ------------------------------------------------------------------------------------------------------------- */
 
@@ -1154,16 +1437,43 @@ CDP__CALLED cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_s
     return st;
 }
 
+/* A job that says itself that it stays on one machine. (The name of this machine is often 127.0.1.1 to itself, and says nothing.) */
+CDP__CALLED bool cdp__mesh_local_only(const cdp__mesh *m) {
+    cdp_addr a;
+    return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a) : strcmp(m->desc.master_addr, "localhost") == 0;
+}
+
+/* At one of the ports that this rank may use. Returns the descriptor, or a negative errno with `at` as it was tried last. */
+CDP__CALLED int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
+    const uint32_t first = m->desc.first_port, last = m->desc.last_port > first ? m->desc.last_port : first;
+    uint32_t port;
+    int32_t fd = -EADDRINUSE;
+    for (port = first; port <= last && fd == -EADDRINUSE; ++port) {
+        at->port = (uint16_t)port;
+        fd = m->os->listen(m->os->user, at, &m->at);
+    }
+    return fd;
+}
+
+/* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached from, when the job stays on one
+   machine or nothing else is known; otherwise everywhere, since it is the peers who find out what leads here. */
 CDP__CALLED cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
-    char at[80];
-    cdp_addr want;
+    cdp_addr at;
     int32_t fd;
     (void)deadline_ns;
-    if (!cdp__tcp_store_local_addr(m->store, &want)) return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
-    want.port = 0;
-    fd = m->os->listen(m->os->user, &want, &m->at);
-    cdp__addr_text(&want, at, sizeof at);
-    if (fd < 0) return cdp__fail_peer(CDP_ERR_IO, -1, -fd, "cannot listen at %s", at);
+    if (m->server) {
+        cdp__store_server_share(m->server, cdp__mesh_visit, m);
+        return CDP_OK;
+    }
+    if (!cdp__tcp_store_local_addr(m->store, &at)) return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+    if (m->desc.listen_addr) (void)cdp__addr_parse(m->desc.listen_addr, &at);
+    else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m)) (void)cdp__addr_parse("::", &at);
+    fd = cdp__mesh_bind(m, &at);
+    if (fd < 0 && fd != -EADDRINUSE && cdp__addr_any(&at) && !m->desc.listen_addr) { /* no IPv6 here */
+        (void)cdp__addr_parse("0.0.0.0", &at);
+        fd = cdp__mesh_bind(m, &at);
+    }
+    if (fd < 0) return cdp__cannot_listen(m->os, &at, -fd);
     cdp__loop_add(&m->loop, &m->listener, fd, cdp__mesh_accept, m);
     return CDP_OK;
 }
@@ -1184,9 +1494,8 @@ CDP__CALLED cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u64(mine + 8, m->desc.small_bytes);
     cdp__put_u64(mine + 16, m->desc.piece_bytes);
     if (m->desc.rank == 0) {
-        st = m->os->random(m->os->user, m->job, CDP__JOB_BYTES);
         memcpy(mine + 24, m->job, CDP__JOB_BYTES);
-        return st == CDP_OK ? cdp_store_set(m->store, key, mine, sizeof mine) : st;
+        return cdp_store_set(m->store, key, mine, sizeof mine);
     }
     st = cdp_store_get(m->store, key, &value, &bytes, 0);
     if (st == CDP_ERR_TIMEOUT) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
@@ -1198,6 +1507,8 @@ CDP__CALLED cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
                             (unsigned long long)cdp__get_u64((const uint8_t *)value + 8), (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
+    else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "where rank 0 was said to be, another job is: the word that it left is old; remove what is left of former runs");
     else memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
     cdp_store_free(m->store, value);
     return st;
@@ -1225,32 +1536,54 @@ CDP__CALLED cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     return st;
 }
 
-/* Better here and once than from every link. */
-CDP__CALLED cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const char *at) {
-    if (m->keyed || m->desc.trust_network || cdp__addr_is_here(&m->links[r].addr, &m->at)) return CDP_OK;
-    return cdp__fail_peer(CDP_ERR_INVALID, r, 0, "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or job_key, to the same secret for all ranks (or trust_network, "
-                          "if everybody in that network may read and change everything)", r, at);
+/* Under which addresses the others may try this rank: first the one through which it talks to the store. */
+CDP__CALLED uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
+    const bool all = cdp__addr_any(&m->at);
+    uint32_t i, n = 0;
+    out[0] = m->at;
+    if (!all || cdp__tcp_store_local_addr(m->store, &out[0])) n = !all || !cdp__addr_loopback(&out[0]);
+    for (i = 0; all && i < m->mine_count && n < CDP__ADDRS; ++i) {
+        if ((n && memcmp(m->mine[i].ip, out[0].ip, 16) == 0) || cdp__addr_loopback(&m->mine[i])) continue;
+        if (m->at.family == 6 || m->mine[i].family == 4) out[n++] = m->mine[i];
+    }
+    n = n ? n : 1; /* a machine with nothing but loopback */
+    for (i = 0; i < n; ++i) out[i].port = m->at.port;
+    return n;
 }
 
-/* Everybody's address: publish, wait, read. */
-CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    cdp_store_request rq;
-    char key[96], at[80];
-    cdp_status st;
-    uint32_t r;
-    memset(&rq, 0, sizeof rq);
-    cdp__mesh_key(m, key, "addr", m->desc.rank);
-    cdp__addr_text(&m->at, at, sizeof at);
-    st = cdp_store_set(m->store, key, at, strlen(at));
-    if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &rq, deadline_ns);
-    for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
-        const uint64_t bytes = cdp__min(rq.results[r].bytes, sizeof at - 1);
-        memcpy(at, rq.results[r].data, (size_t)bytes);
-        at[bytes] = 0;
-        if (cdp__addr_parse(at, &m->links[r].addr)) st = cdp__mesh_admissible(m, r, at);
-        else st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published an address that cannot be read: '%s'", r, at);
+/* Better here and once than from every link. */
+CDP__CALLED cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const cdp_addr *theirs, uint32_t n, const cdp_addr *own, uint32_t count) {
+    uint32_t i, k;
+    char at[80];
+    for (i = 0; i < n && !m->keyed && !m->desc.trust_network; ++i) {
+        for (k = 0; k < count && !cdp__addr_is_here(&theirs[i], &own[k]); ++k) {}
+        if (k < count) continue;
+        for (k = 0; k < m->mine_count && !cdp__addr_is_here(&theirs[i], &m->mine[k]); ++k) {}
+        if (k < m->mine_count) continue;
+        cdp__addr_text(&theirs[i], at, sizeof at);
+        return cdp__fail_peer(CDP_ERR_INVALID, r, 0, "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or job_key, to the same secret for all ranks (or trust_network, "
+                              "if everybody in that network may read and change everything)", r, at);
     }
-    cdp_store_request_free(m->store, &rq);
+    return CDP_OK;
+}
+
+/* Everybody's addresses: publish, wait, read. The answers are kept. */
+CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+    char key[96], text[CDP__ADDRS * 64];
+    cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
+    const uint32_t count = cdp__mesh_own_addrs(m, own);
+    cdp_status st;
+    uint32_t r, n;
+    cdp__mesh_key(m, key, "addr", m->desc.rank);
+    cdp__addrs_text(own, count, text, sizeof text);
+    st = cdp_store_set(m->store, key, text, strlen(text));
+    if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
+    for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
+        const cdp_bytes *v = &m->addrs.results[r];
+        n = cdp__addrs_parse((const char *)v->data, v->bytes, at, CDP__ADDRS);
+        if (n) st = cdp__mesh_admissible(m, r, at, n, own, count);
+        else st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published addresses that cannot be read: '%s'", r, (const char *)v->data);
+    }
     return st;
 }
 
@@ -1276,31 +1609,152 @@ CDP__CALLED cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     return d;
 }
 
-/* Rank 0 serves the store unless somebody else does; everybody connects. */
-CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m) {
-    cdp_tcp_store_desc d;
+/* Do the ranks find rank 0 by other means than its address? */
+CDP__CALLED bool cdp__mesh_meets(const cdp__mesh *m) { return m->desc.file || m->desc.store || m->desc.exchange; }
+
+#define CDP__WORD_BYTES 1024u
+
+/* What rank 0 leaves for the others: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
+CDP__CALLED void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
+    cdp__text t = {out, CDP__WORD_BYTES, 0};
+    cdp_addr at[CDP__ADDRS];
+    uint32_t i;
+    memset(out, 0, CDP__WORD_BYTES);
+    for (i = 0; i < CDP__JOB_BYTES; ++i) cdp__text_add(&t, "%x%x", m->job[i] >> 4, m->job[i] & 15);
+    cdp__text_add(&t, " ");
+    cdp__addrs_text(at, cdp__mesh_own_addrs(m, at), out + t.used, CDP__WORD_BYTES - t.used);
+}
+
+/* False: nobody has left this. */
+CDP__CALLED bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
+    const uint64_t head = 2 * CDP__JOB_BYTES;
+    cdp_addr at[CDP__ADDRS];
+    uint32_t i, n;
+    if (bytes <= head || word[head] != ' ') return false;
+    for (i = 0; i < head; ++i) {
+        if (cdp__addr_hex(word[i]) < 0) return false;
+        m->job[i / 2] = (uint8_t)(m->job[i / 2] << 4 | cdp__addr_hex(word[i]));
+    }
+    n = cdp__addrs_parse(word + head + 1, bytes - head - 1, at, CDP__ADDRS);
+    *count = cdp__paths(m->mine, m->mine_count, at, n, out);
+    m->met = true;
+    return n > 0;
+}
+
+/* The store through which the ranks meet, if it is one. */
+CDP__CALLED cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
+    cdp_file_store_desc d;
+    m->meeting = m->desc.store;
+    if (!m->desc.file) return CDP_OK;
+    memset(&d, 0, sizeof d);
+    d.path = m->desc.file;
+    d.world_size = m->desc.world_size;
+    d.os = m->os;
+    return cdp_file_store_create(&d, &m->meeting);
+}
+
+/* Rank 0 leaves word. What another run has left there is not seen any more from then on. */
+CDP__CALLED cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
+    char word[CDP__WORD_BYTES], key[96];
+    cdp__mesh_key(m, key, "meet", UINT32_MAX);
+    cdp__mesh_word(m, word);
+    if (m->meeting) return cdp_store_set(m->meeting, key, word, strlen(word));
+    return m->desc.exchange(m->desc.exchange_user, word, sizeof word) == 0 ? CDP_OK : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+}
+
+/* The others read it and go there. In a store it may be the word of a former run: then nobody listens there any more, or soon
+   will not; so it is read again and again. */
+CDP__CALLED cdp_status cdp__mesh_follow_word(cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
+    char key[96], word[CDP__WORD_BYTES];
+    cdp_addr at[CDP__PATHS];
+    uint64_t patience_ms = 250;
+    cdp_status st;
+    cdp__mesh_key(m, key, "meet", UINT32_MAX);
+    d->addrs = at;
+    for (;; patience_ms = cdp__min(2 * patience_ms, 8000)) {
+        const uint64_t now = m->os->now_ns(m->os->user), left_ms = (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS;
+        void *value = word;
+        uint64_t bytes = sizeof word;
+        if (m->meeting) st = cdp_store_get(m->meeting, key, &value, &bytes, (uint32_t)cdp__max(1, cdp__min(left_ms, CDP_NO_TIMEOUT)));
+        else st = m->desc.exchange(m->desc.exchange_user, word, bytes) == 0 ? CDP_OK : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+        if (st == CDP_ERR_TIMEOUT) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not leave word where it is within %u ms", m->desc.init_timeout_ms);
+        if (st != CDP_OK) return st;
+        if (!m->meeting) bytes = strnlen(word, sizeof word);
+        if (!cdp__mesh_read_word(m, (const char *)value, bytes, at, &d->addr_count)) st = cdp__fail(CDP_ERR_MISMATCH, "what is said about where rank 0 is makes no sense");
+        if (m->meeting) cdp_store_free(m->meeting, value);
+        if (st != CDP_OK) return st;
+        d->connect_timeout_ms = (uint32_t)cdp__max(1, cdp__min(left_ms, m->meeting ? patience_ms : CDP_NO_TIMEOUT));
+        st = cdp_tcp_store_create(d, &m->store);
+        if (st == CDP_OK || !m->meeting || m->os->now_ns(m->os->user) >= deadline_ns) return st;
+    }
+}
+
+/* Everybody has come, or never will: nobody needs the word any more. */
+CDP__CALLED void cdp__mesh_forget_word(cdp__mesh *m) {
+    const cdp_error before = *cdp_last_error();
+    char key[96];
+    cdp_bytes k;
+    cdp_store_request rq;
+    if (!m->meeting) return;
+    cdp__mesh_key(m, key, "meet", UINT32_MAX);
+    k.data = key;
+    k.bytes = strlen(key);
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_DELETE;
+    rq.key_count = 1;
+    rq.keys = &k;
+    if (m->desc.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK) cdp_store_request_free(m->meeting, &rq);
+    if (m->desc.file) cdp_store_destroy(m->meeting);
+    m->meeting = NULL;
+    *cdp__error_slot() = before;
+}
+
+/* Rank 0 serves the store unless somebody else does; everybody connects. A name may mean another address on each machine, so
+   there rank 0 listens everywhere; it finds itself without any name. */
+CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
+    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    cdp_addr self;
+    cdp_status st = cdp__mesh_meeting_store(m);
+    if (st != CDP_OK) return st;
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
-        cdp_status st;
         memset(&s, 0, sizeof s);
-        s.host = m->desc.master_addr;
+        s.host = m->desc.listen_addr ? m->desc.listen_addr : cdp__mesh_meets(m) && m->os->addresses ? "*" : m->desc.master_addr;
+        if (m->os->addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr && !cdp__mesh_local_only(m)) {
+            const int32_t n = m->os->resolve(m->os->user, s.host, 0, &self, 1, cdp__min(deadline_ns, cdp__deadline(m->os, 2000))); /* a slow resolver is the others' trouble */
+            if (n == -ENOENT) return cdp__fail_peer(CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
+            s.host = "*";
+        }
         s.port = m->desc.master_port;
         s.job_key = m->desc.job_key;
         s.trust_network = m->desc.trust_network;
+        s.has_listen_fd = m->desc.has_listen_fd;
+        s.listen_fd = m->desc.listen_fd;
         s.os = m->os;
         s.logger = m->desc.logger;
         s.loop = &m->loop;
         st = cdp_store_server_create(&s, &m->server);
         if (st != CDP_OK) return st;
+        self = cdp__store_server_addr(m->server);
+        if (cdp__addr_any(&self)) {
+            const uint16_t port = self.port;
+            (void)cdp__addr_parse("127.0.0.1", &self);
+            self.port = port;
+        }
+        m->at = cdp__store_server_addr(m->server);
+        d.addrs = &self;
+        d.addr_count = 1;
+        st = cdp_tcp_store_create(&d, &m->store);
+        return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_leave_word(m) : st;
     }
-    d = cdp__mesh_store_desc(m);
-    return cdp_tcp_store_create(&d, &m->store);
+    return cdp__mesh_meets(m) ? cdp__mesh_follow_word(m, &d, deadline_ns) : cdp_tcp_store_create(&d, &m->store);
 }
 
 /* From here on a failure of any rank is noticed while this one waits, and its own death by the others. Not before it has its
    rank: a stray process that tries to join a running job must not end it. */
 CDP__CALLED cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
     uint8_t will[CDP__ABORT_MAX];
     cdp_error e;
     cdp_status st;
@@ -1309,7 +1763,9 @@ CDP__CALLED cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns)
     e.peer = (int32_t)m->desc.rank;
     e.origin = 0;
     cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);
-    d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000); /* it has just been reached: no reason to be patient */
+    d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000); /* it has just been reached: no reason to be patient, */
+    d.addrs = &at;                                                            /* and no need to ask for its address again */
+    d.addr_count = 1;
     d.will_key = m->fail_key;
     d.will_value.data = will;
     d.will_value.bytes = cdp__error_encode(&e, will);
@@ -1333,11 +1789,13 @@ CDP__CALLED cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
-    st = cdp__mesh_open_store(m);
+    st = m->desc.rank == 0 ? m->os->random(m->os->user, m->job, CDP__JOB_BYTES) : CDP_OK;
+    if (st == CDP_OK) st = cdp__mesh_open_store(m, deadline_ns);
     for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
         cdp__mesh_time_left(m, deadline_ns);
         st = steps[i](m, deadline_ns);
     }
+    cdp__mesh_forget_word(m);
     m->started = st == CDP_OK;
     if (m->started) cdp__tcp_store_withdraw_will(m->watch);
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
@@ -1354,8 +1812,223 @@ CDP__CALLED cdp_status cdp__mesh_open(cdp__mesh *m) {
         m->links[i].mesh = m;
         m->links[i].peer = i;
     }
+    if (m->os->addresses) m->mine_count = m->os->addresses(m->os->user, m->mine, CDP__ADDRS);
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
     return cdp__mesh_rendezvous(m);
+}
+
+/* ---- >>launchers (pure): their variables ------------------------------------------------------------------------------------- */
+
+typedef struct cdp__vars {
+    cdp_getenv_func get;
+    void *user;
+} cdp__vars;
+
+/* An empty variable counts as none. */
+CDP__CALLED const char *cdp__var(const cdp__vars *v, const char *name) {
+    const char *text = v->get(v->user, name);
+    return text && *text ? text : NULL;
+}
+
+/* A whole decimal number in lo .. hi. */
+CDP__CALLED cdp_status cdp__var_number(const cdp__vars *v, const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
+    const char *text = cdp__var(v, name), *p = text;
+    uint64_t n = 0;
+    if (!text) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is not set, though others of its launcher are; start the program with `cdprun -n 4 PROGRAM`, torchrun, mpirun or srun", name);
+    for (; *p >= '0' && *p <= '9' && n <= hi; ++p) n = n * 10 + (uint64_t)(*p - '0');
+    if (*p || p == text || n < lo || n > hi) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is '%s'; it must be a whole number from %u to %u", name, text, lo, hi);
+    *out = (uint32_t)n;
+    return CDP_OK;
+}
+
+/* The four that every launcher has under names of its own; the last two (NULL: none) may be missing. */
+CDP__CALLED cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, const char *rank, const char *size, const char *local_rank, const char *local_size) {
+    cdp_status st = cdp__var_number(v, size, 1, 65535, &l->world_size);
+    if (st == CDP_OK) st = cdp__var_number(v, rank, 0, 65534, &l->rank);
+    if (st == CDP_OK && l->rank >= l->world_size)
+        st = cdp__fail(CDP_ERR_INVALID, "the environment variable %s is %u but %s is %u; ranks are 0 to %u", rank, l->rank, size, l->world_size, l->world_size - 1);
+    if (st == CDP_OK && local_rank && cdp__var(v, local_rank)) st = cdp__var_number(v, local_rank, 0, 65534, &l->local_rank);
+    if (st == CDP_OK && local_size && cdp__var(v, local_size)) st = cdp__var_number(v, local_size, 1, 65535, &l->local_size);
+    return st;
+}
+
+/* Text as part of a name of a key or file: what has a meaning elsewhere becomes a dash. */
+CDP__CALLED void cdp__name_add(cdp__text *t, const char *text) {
+    char c;
+    for (; *text && t->used < 40; ++text) {
+        c = *text;
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_')) c = '-';
+        cdp__text_add(t, "%c", c);
+    }
+}
+
+/* The first host of a list as Slurm writes it: "node[003-010,012],login" is node003 and so on. False when it makes no sense. */
+CDP__CALLED bool cdp__first_host(const char *list, char *out, uint64_t size) {
+    uint64_t n = 0;
+    bool inside = false, skipping = false;
+    for (; *list && (inside || *list != ','); ++list) {
+        const char c = *list;
+        if (c == '[' || c == ']') {
+            if (inside == (c == '[')) return false;
+            inside = c == '[';
+            skipping = false;
+        } else if (inside && (c == '-' || c == ',')) {
+            skipping = true; /* only the first of a range, or of several */
+        } else if (!skipping) {
+            if (c <= ' ' || c > '~' || n + 1 >= size) return false;
+            out[n++] = c;
+        }
+    }
+    out[n] = 0;
+    return n > 0 && !inside;
+}
+
+/* How many tasks node `node` has in a list as "2(x3),1": two on each of the first three, one on the fourth. 0: not said. */
+CDP__CALLED uint32_t cdp__tasks_of(const char *list, uint32_t node) {
+    uint64_t tasks = 0, times;
+    const char *p = list;
+    for (;; ++p) {
+        for (tasks = 0; *p >= '0' && *p <= '9' && tasks < 65536; ++p) tasks = tasks * 10 + (uint64_t)(*p - '0');
+        times = 1;
+        if (p[0] == '(' && p[1] == 'x') {
+            for (p += 2, times = 0; *p >= '0' && *p <= '9' && times < 1000000; ++p) times = times * 10 + (uint64_t)(*p - '0');
+            if (*p++ != ')') return 0;
+        }
+        if (node < times) return tasks < 65536 ? (uint32_t)tasks : 0;
+        node -= (uint32_t)times;
+        if (*p != ',') return 0;
+    }
+}
+
+/* srun says who we are; where rank 0 is, is for us to find out: on the first node of the step. A script under sbatch sees most of
+   these variables, too, though it is no task: only a step has a number. */
+CDP__CALLED cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
+    const char *list = cdp__var(v, "SLURM_STEP_NODELIST"), *job = cdp__var(v, "SLURM_JOB_ID"), *step = cdp__var(v, "SLURM_STEP_ID");
+    const char *ports = cdp__var(v, "SLURM_STEP_RESV_PORTS"), *tasks = cdp__var(v, "SLURM_STEP_TASKS_PER_NODE"), *again = cdp__var(v, "SLURM_RESTART_COUNT");
+    cdp__text t = {l->job, sizeof l->job, 0};
+    uint32_t node = 0, port = 0;
+    cdp_status st = cdp__launch_numbers(v, l, "SLURM_PROCID", cdp__var(v, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID", NULL);
+    if (st != CDP_OK) return st;
+    if (tasks && cdp__var(v, "SLURM_NODEID")) st = cdp__var_number(v, "SLURM_NODEID", 0, 65534, &node);
+    if (st != CDP_OK) return st;
+    if (tasks) l->local_size = cdp__tasks_of(tasks, node);
+    if (!list) list = cdp__var(v, "SLURM_JOB_NODELIST");
+    if (!list || !cdp__first_host(list, l->master_addr, sizeof l->master_addr))
+        return cdp__fail(CDP_ERR_INVALID, "SLURM_STEP_NODELIST is '%s', which is no list of hosts; set MASTER_ADDR to the machine of rank 0", list ? list : "");
+    if (l->local_size == l->world_size) cdp__format(l->master_addr, sizeof l->master_addr, "127.0.0.1");
+    cdp__text_add(&t, "slurm-");
+    cdp__name_add(&t, job ? job : "");
+    cdp__text_add(&t, ".");
+    cdp__name_add(&t, step);
+    if (again) cdp__text_add(&t, ".");
+    if (again) cdp__name_add(&t, again);
+    for (; ports && *ports >= '0' && *ports <= '9' && port < 65536; ++ports) port = port * 10 + (uint32_t)(*ports - '0');
+    if (!port || port > 65535) port = 10000 + (uint32_t)(cdp__hash(0, l->job, t.used) % 20000); /* below those that systems hand out */
+    l->master_port = (uint16_t)port;
+    return CDP_OK;
+}
+
+CDP__CALLED cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
+    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE"), *restart = cdp__var(v, "TORCHELASTIC_RESTART_COUNT");
+    cdp__text t = {l->job, sizeof l->job, 0};
+    cdp_status st = cdp__launch_numbers(v, l, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    if (agent && strcmp(agent, "True") == 0) l->external_store = true;
+    if (restart) cdp__text_add(&t, "cdp");
+    if (restart) cdp__name_add(&t, restart);
+    return st;
+}
+
+CDP__CALLED cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
+    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"), *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
+    const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
+    cdp__text t = {l->job, sizeof l->job, 0};
+    cdp_status st = CDP_OK;
+    uint32_t port;
+    memset(l, 0, sizeof *l);
+    if (cdp__var(v, "RANK") || cdp__var(v, "WORLD_SIZE")) {
+        name = "torchrun";
+        st = cdp__launch_torchrun(v, l);
+    } else if (cdp__var(v, "OMPI_COMM_WORLD_RANK")) {
+        name = "openmpi";
+        st = cdp__launch_numbers(v, l, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+        if (job || (job = cdp__var(v, "OMPI_MCA_ess_base_jobid")) != NULL) {
+            cdp__text_add(&t, "ompi-");
+            cdp__name_add(&t, job);
+        }
+        if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
+    } else if (cdp__var(v, "PMI_RANK") && (cdp__var(v, "MPI_LOCALRANKID") || !step)) { /* without it, srun speaks PMI */
+        name = "mpich";
+        st = cdp__launch_numbers(v, l, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+    } else if (step) {
+        name = "slurm";
+        st = cdp__launch_slurm(v, l);
+    }
+    if (st != CDP_OK) return st;
+    cdp__format(l->launcher, sizeof l->launcher, "%s", name);
+    if (addr && strlen(addr) >= sizeof l->master_addr) return cdp__fail(CDP_ERR_INVALID, "MASTER_ADDR has %u characters; no host has such a name", (unsigned)strlen(addr));
+    if (addr) cdp__format(l->master_addr, sizeof l->master_addr, "%s", addr);
+    if (l->world_size == 1 || !v->get(v->user, "MASTER_PORT")) return CDP_OK;
+    st = cdp__var_number(v, "MASTER_PORT", 1, 65535, &port);
+    if (st == CDP_OK) l->master_port = (uint16_t)port;
+    return st;
+}
+
+/* ---- >>url (pure) ------------------------------------------------------------------------------------------------------------ */
+
+typedef enum cdp__url_kind { CDP__URL_ENV, CDP__URL_TCP, CDP__URL_FILE } cdp__url_kind;
+
+typedef struct cdp__url {
+    cdp__url_kind kind;
+    char host[1024]; /* or a path */
+    uint16_t port;
+    bool has_rank, has_size;
+    uint32_t rank, world_size;
+} cdp__url;
+
+/* "rank=R&world_size=N", in any order. */
+CDP__CALLED bool cdp__url_query(const char *p, cdp__url *u) {
+    while (*p) {
+        const bool rank = strncmp(p, "rank=", 5) == 0;
+        if (!rank && strncmp(p, "world_size=", 11) != 0) return false;
+        p = cdp__addr_decimal(p + (rank ? 5 : 11), 65535, rank ? &u->rank : &u->world_size);
+        if (!p || (*p && *p != '&') || (rank ? u->has_rank : u->has_size)) return false;
+        if (rank) u->has_rank = true;
+        else u->has_size = true;
+        if (*p && !*++p) return false;
+    }
+    return true;
+}
+
+CDP__CALLED bool cdp__url_tcp(cdp__url *u) {
+    const bool bracket = u->host[0] == '[';
+    char *end = bracket ? strchr(u->host, ']') : strrchr(u->host, ':');
+    const char *p = !end ? NULL : bracket ? end + 1 : end;
+    uint32_t port = 0;
+    if (!p || *p != ':' || !(p = cdp__addr_decimal(p + 1, 65535, &port)) || *p || !port) return false;
+    *end = 0;
+    if (bracket) memmove(u->host, u->host + 1, (size_t)(end - u->host));
+    u->port = (uint16_t)port;
+    return u->host[0] && strlen(u->host) < 256 && (bracket || !strchr(u->host, ':')) && !strpbrk(u->host, "/ []");
+}
+
+CDP__CALLED cdp_status cdp__url_parse(const char *url, cdp__url *u) {
+    static const char *const schemes[] = {"env://", "tcp://", "file://"};
+    uint32_t k = 0;
+    const char *rest, *query;
+    bool good;
+    memset(u, 0, sizeof *u);
+    while (k < 3 && strncmp(url, schemes[k], strlen(schemes[k])) != 0) ++k;
+    if (k == 3) return cdp__fail(CDP_ERR_INVALID, "'%s' begins neither with env:// nor with tcp:// nor with file://", url);
+    u->kind = (cdp__url_kind)k;
+    rest = url + strlen(schemes[k]);
+    query = strchr(rest, '?');
+    if (!query) query = rest + strlen(rest);
+    if ((uint64_t)(query - rest) >= sizeof u->host) return cdp__fail(CDP_ERR_INVALID, "a url is longer than %u characters", (unsigned)sizeof u->host);
+    memcpy(u->host, rest, (size_t)(query - rest));
+    good = u->kind == CDP__URL_ENV ? !u->host[0] : u->kind == CDP__URL_TCP ? cdp__url_tcp(u) : u->host[0] == '/';
+    if (!good) return cdp__fail(CDP_ERR_INVALID, "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
+    if (*query && !cdp__url_query(query + 1, u)) return cdp__fail(CDP_ERR_INVALID, "'%s': behind the ? only rank=R and world_size=N may stand, joined by &", url);
+    return CDP_OK;
 }
 
 /* ---- >>public ----------------------------------------------------------------------------------------------------------------- */
@@ -1394,6 +2067,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
     cdp_group_desc gd;
     cdp_transport t;
+    cdp_addr at;
     cdp__mesh *m;
     cdp_status st;
     if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
@@ -1401,10 +2075,11 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     d = cdp__tcp_desc_defaults(desc);
     if (!d.world_size || d.world_size > 65535) return cdp__fail(CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
     if (d.rank >= d.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
+    if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at)) return cdp__fail(CDP_ERR_INVALID, "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
     if (strlen(d.job) > 48) return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
     gd = cdp__tcp_group_desc(&d);
     if (d.world_size == 1) return cdp_group_create(&gd, out);
-    if (!d.master_port) return cdp__fail(CDP_ERR_INVALID, "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
+    if (!d.master_port && !d.file && !d.store && !d.exchange) return cdp__fail(CDP_ERR_INVALID, "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
     m = (cdp__mesh *)cdp__alloc_zero(d.os, sizeof *m);
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = d;
@@ -1429,49 +2104,91 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.failed = cdp__mesh_failed;
     t.first_cause = cdp__mesh_first_cause;
     t.linked = cdp__mesh_linked;
+    t.describe = cdp__mesh_describe;
     t.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
-    m->desc.job_key = NULL;
+    m->desc.listen_addr = m->desc.file = NULL;
+    m->desc.store = NULL;
+    m->desc.exchange = NULL;
     m->desc.job = m->job_name;
     return cdp_group_create(&gd, out);
 }
 
-/* A whole decimal number in lo .. hi from the environment. */
-CDP__CALLED cdp_status cdp__env_number(const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
-    const char *text = getenv(name), *p = text;
-    uint64_t v = 0;
-    if (!text || !*text)
-        return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is not set; start the program with `cdprun -n 4 PROGRAM` or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (RANK=0 WORLD_SIZE=1 to run alone)", name);
-    for (; *p >= '0' && *p <= '9' && v <= hi; ++p) v = v * 10 + (uint64_t)(*p - '0');
-    if (*p || p == text || v < lo || v > hi) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is '%s'; it must be a whole number from %u to %u", name, text, lo, hi);
-    *out = (uint32_t)v;
-    return CDP_OK;
+CDP__CALLED const char *cdp__getenv(void *user, const char *name) {
+    (void)user;
+    return getenv(name);
+}
+
+CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out) {
+    cdp__vars v;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_launch_read needs a place for the result");
+    v.get = get ? get : cdp__getenv;
+    v.user = user;
+    return cdp__launch_read(&v, out);
+}
+
+/* Where the ranks of one machine meet when their launcher says no port. */
+CDP__CALLED void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
+    const char *tmp = getenv("TMPDIR"), *dir = l->dir[0] ? l->dir : tmp && *tmp ? tmp : "/tmp";
+    if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
+    else cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid()); /* Hydra: one for all of a machine */
 }
 
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
-    static CDP__THREAD_LOCAL char job[48];
-    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *restart = getenv("TORCHELASTIC_RESTART_COUNT"), *trust = getenv("CDP_TRUST_NETWORK");
-    uint32_t port = 0;
+    static CDP__THREAD_LOCAL cdp_launch l;
+    static CDP__THREAD_LOCAL char file[400];
+    const char *trust = getenv("CDP_TRUST_NETWORK");
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
-    st = cdp__env_number("WORLD_SIZE", 1, 65535, &d->world_size);
-    if (st == CDP_OK) st = cdp__env_number("RANK", 0, 65534, &d->rank);
-    if (st == CDP_OK && d->rank >= d->world_size)
-        st = cdp__fail(CDP_ERR_INVALID, "the environment variable RANK is %u but WORLD_SIZE is %u; ranks are 0 to %u", d->rank, d->world_size, d->world_size - 1);
-    if (st == CDP_OK && d->world_size > 1) st = cdp__env_number("MASTER_PORT", 1, 65535, &port);
+    st = cdp_launch_read(NULL, NULL, &l);
+    if (st == CDP_OK && !l.launcher[0])
+        st = cdp__fail(CDP_ERR_INVALID, "the environment variable RANK is not set; start the program with `cdprun -n 4 PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
+                       "(RANK=0 WORLD_SIZE=1 to run alone)");
     if (st != CDP_OK) return st;
-    if (port) d->master_port = (uint16_t)port;
+    d->rank = l.rank;
+    d->world_size = l.world_size;
+    if (l.master_port) d->master_port = l.master_port;
+    if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
-    if (getenv("MASTER_ADDR") && *getenv("MASTER_ADDR")) d->master_addr = getenv("MASTER_ADDR");
-    if (agent && strcmp(agent, "True") == 0) d->external_store = true;
     if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
-    if (restart && !d->job) {
-        cdp__format(job, sizeof job, "cdp%s", strlen(restart) < 40 ? restart : "");
-        d->job = job;
-    }
+    if (l.external_store) d->external_store = true;
+    if (l.job[0] && !d->job) d->job = l.job;
+    if (d->world_size == 1 || l.master_port || d->master_port || d->file || d->store || d->exchange) return CDP_OK;
+    if (strcmp(l.launcher, "torchrun") == 0) return cdp__fail(CDP_ERR_INVALID, "the environment variable MASTER_PORT is not set; set it to a port that is free on rank 0's machine, and MASTER_ADDR to that machine");
+    if (l.local_size != l.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "%s has started %u ranks on several machines and does not say where rank 0 is: pass MASTER_ADDR (the machine of rank 0) and MASTER_PORT (a free port there) to all ranks, "
+                         "%s", l.launcher, l.world_size, strcmp(l.launcher, "openmpi") == 0 ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500" : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
+    cdp__launch_file(&l, file, sizeof file);
+    d->file = file;
     return CDP_OK;
+}
+
+CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
+    static CDP__THREAD_LOCAL cdp__url u;
+    cdp_status st;
+    if (!url || !d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_url needs a text and a desc");
+    st = cdp__url_parse(url, &u);
+    if (st == CDP_OK && u.kind == CDP__URL_ENV) st = cdp_tcp_desc_from_env(d);
+    if (st != CDP_OK) return st;
+    if (u.kind == CDP__URL_TCP) {
+        d->master_addr = u.host;
+        d->master_port = u.port;
+    }
+    if (u.kind == CDP__URL_FILE) d->file = u.host;
+    if (u.has_rank) d->rank = u.rank;
+    if (u.has_size) d->world_size = u.world_size;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_init_url(const char *url, const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_status st;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    st = cdp_tcp_desc_from_url(url, &d);
+    return st == CDP_OK ? cdp_init(&d, out) : st;
 }
 
 CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) {

@@ -33,6 +33,7 @@ example 04_uneven_inputs 'rank ([0-3]) used all of its (40|70|100|130) samples.*
 example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradients differ by nothing' 4 "$build/05_accumulate"
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
+example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
 
 # The program that opens the README, as the README compiles and runs it.
 awk '/^```c$/ {on = 1; next} /^```/ {if (on) exit} on' README.md > "$tmp/fit.c" 2> "$tmp/out"

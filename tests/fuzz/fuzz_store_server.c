@@ -63,8 +63,8 @@ static cdp_status world_random(void *user, void *dst, uint64_t bytes) {
     return CDP_OK;
 }
 
-static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
-    (void)user, (void)host, (void)port, (void)out, (void)max;
+static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    (void)user, (void)host, (void)port, (void)out, (void)max, (void)deadline_ns;
     return -ENOENT;
 }
 

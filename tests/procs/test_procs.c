@@ -1281,6 +1281,7 @@ static void leave_once(uint32_t n, uint32_t i) {
     for (uint32_t r = 0; r < n; ++r) leave_delay_us[r] = i % 3 ? (uint32_t)(test_random(&dice) % 4000) : 0;
     spawn_all(leaver);
     if (!finish(5000)) printf("  (%u ranks, last call %u, leaving %x)\n", n, last_call, leave_how);
+    for (uint32_t r = 0; r < n; ++r) test_check(!procs[r].used, test__now.name, 0, "rank %u of %u said something while leaving (last call %u, leaving %x)", r, n, last_call, leave_how);
 }
 
 TEST(leaving_is_no_failure) {

@@ -898,10 +898,11 @@ SIM_API cdp_status sim__os_random(void *user, void *dst, uint64_t bytes) {
 }
 
 /* "localhost", and "node<i>" for each node. */
-SIM_API int32_t sim__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+SIM_API int32_t sim__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
     sim_node *node = (sim_node *)user;
     sim_world *w = node->world;
     unsigned id = 0;
+    (void)deadline_ns;
     sim__enter(node, "resolve");
     sim__trace(w, node, "resolve %s", host);
     if (!max) return 0;

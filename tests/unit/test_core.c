@@ -829,10 +829,10 @@ TEST(os_bad_descriptors) {
 
 TEST(os_resolves_localhost) {
     cdp_addr a[4];
-    const int32_t n = cdp_os_default()->resolve(NULL, "localhost", 1234, a, 4);
+    const int32_t n = cdp_os_default()->resolve(NULL, "localhost", 1234, a, 4, CDP__NEVER);
     T(n >= 1);
     for (int32_t i = 0; i < n && i < 4; ++i) T(a[i].port == 1234 && (a[i].family == 4 || a[i].family == 6));
-    T_EQ(-ENOENT, cdp_os_default()->resolve(NULL, "no such name.invalid", 1, a, 4));
+    T_EQ(-ENOENT, cdp_os_default()->resolve(NULL, "no such name.invalid", 1, a, 4, CDP__NEVER));
 }
 
 TEST(os_ipv6_addresses_survive) {

@@ -1196,7 +1196,7 @@ static void on_one_loop(const cdp_os *os) {
     OK(cdp_store_server_poll(server, 0));
     cdp_store_destroy(d);
     cdp_store_server_destroy(server);
-    ST(cdp_store_set(c, "x", "y", 1), CDP_ERR_STORE);
+    ST(cdp_store_set(c, "x", "y", 1), CDP_ERR_STATE);
     cdp_store_destroy(c);
     T(loop.io_count == 0 && loop.timers.next == &loop.timers);
     cdp__loop_close(&loop);
@@ -1680,8 +1680,8 @@ TEST(orderly_shutdown) {
     T(raw_ends(waiting));
     T(raw_ends(silent));
     ST(cdp_store_set(c, "k", "v", 1), CDP_ERR_STATE); /* the reason stays */
-    ST(cdp_store_set(idle, "k", "v", 1), CDP_ERR_STORE);
-    TEXT("is gone");
+    ST(cdp_store_set(idle, "k", "v", 1), CDP_ERR_STATE); /* who did not wait has been told, too */
+    TEXT("was closed by its host");
     cdp_store_destroy(c);
     cdp_store_destroy(idle);
     close(waiting);
@@ -1717,7 +1717,7 @@ TEST(server_killed) {
     cdp_os_default()->thread_join(NULL, thread);
     T_EQ(CDP_ERR_STORE, g.status);
     T(g.ms <= 100 * TEST_SLACK);
-    T_TEXT("is gone", g.text);
+    T_TEXT("is gone: its process crashed, was killed", g.text);
     T_TEXT("127.0.0.1:", g.text);
     ST(cdp_store_set(late, "k", "v", 1), CDP_ERR_STORE); /* also what has no answer notices */
     cdp_store_destroy(c);
@@ -1969,7 +1969,7 @@ TEST(cannot_listen_says_why) {
     ST(cdp_store_server_create(&d, &t), CDP_ERR_IO);
     cdp__format(want, sizeof want, "127.0.0.1:%u", d.port);
     TEXT(want);
-    TEXT("another program has this port");
+    TEXT("(test_store) has this port");
     TEXT("(errno 98)");
     T_EQ(98, cdp_last_error()->sys_errno);
     d.host = "192.0.2.1";
@@ -2039,10 +2039,10 @@ static int32_t failing_accept(void *user, int32_t fd, cdp_addr *from) {
 }
 
 /* Somebody who refuses, somebody who never answers, an address that cannot be reached at all, and at last the server. */
-static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max) {
+static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
     static const char *const at[] = {"127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.1"};
     uint32_t i;
-    (void)user;
+    (void)user, (void)deadline_ns;
     T(max >= 4 && strcmp(host, "store.example") == 0);
     for (i = 0; i < 4; ++i) {
         T(cdp__addr_parse(at[i], &out[i]));

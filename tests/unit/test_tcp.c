@@ -60,6 +60,48 @@ TEST(hello_is_judged) {
     T(strlen(cdp__refusal_text(UINT32_MAX)) > 5);
 }
 
+/* ---- which addresses are tried ---- */
+
+static uint32_t addrs_of(const char *text, cdp_addr *out) {
+    const uint32_t n = cdp__addrs_parse(text, strlen(text), out, CDP__ADDRS);
+    T(n > 0 || !*text);
+    return n;
+}
+
+/* Texts of addresses without ports in, text of what is tried out. */
+static const char *paths_text(const char *mine, const char *theirs) {
+    static char text[1200];
+    cdp_addr a[CDP__ADDRS], b[CDP__ADDRS], out[CDP__PATHS];
+    const uint32_t n = addrs_of(mine, a), k = addrs_of(theirs, b), count = cdp__paths(a, n, b, k, out);
+    T(count > 0 && count <= CDP__PATHS);
+    cdp__addrs_text(out, count, text, sizeof text);
+    return text;
+}
+
+#define PATHS(expected, mine, theirs)                                                                  \
+    do {                                                                                               \
+        const char *got = paths_text(mine, theirs);                                                    \
+        test_check(strcmp(expected, got) == 0, __FILE__, __LINE__, "%s, not %s", got, expected);       \
+    } while (0)
+
+TEST(addresses_are_tried_in_a_good_order) {
+    cdp_addr a[CDP__ADDRS];
+    PATHS("10.0.0.1:5", "", "10.0.0.1:5"); /* nothing is known of this machine */
+    PATHS("10.0.0.1:5,172.17.0.1:5", "127.0.0.1,10.0.0.2,172.17.0.1", "172.17.0.1:5,10.0.0.1:5"); /* the docker0 of both */
+    PATHS("172.17.0.1:5,10.0.0.1:5", "10.0.0.1,172.17.0.1", "172.17.0.1:5,10.0.0.1:5"); /* the same machine: as they come */
+    PATHS("192.168.7.9:5,10.1.0.1:5", "192.168.7.1,10.0.0.2", "10.1.0.1:5,192.168.7.9:5"); /* the same network first */
+    PATHS("10.1.0.1:5,11.0.0.1:5", "10.0.0.2", "11.0.0.1:5,10.1.0.1:5"); /* then the nearer number */
+    PATHS("[fd00::1]:5,10.7.0.1:5", "10.0.0.2,fd00::2", "10.7.0.1:5,[fd00::1]:5");
+    PATHS("10.7.0.1:5,127.0.0.1:5", "10.0.0.2,127.0.0.1", "127.0.0.1:5,10.7.0.1:5");
+    /* link-local: in every zone of this machine, and after the others */
+    PATHS("10.7.0.1:5,[fe80::1%3]:5,[fe80::1%4]:5", "fe80::2%3,10.0.0.2,fe80::3%4", "[fe80::1%9]:5,10.7.0.1:5");
+    PATHS("[fe80::1%9]:5", "10.0.0.2", "[fe80::1%9]:5");
+    T_EQ(0, cdp__addrs_parse("10.0.0.1:1,x", 12, a, CDP__ADDRS));
+    T_EQ(0, cdp__addrs_parse(",", 1, a, CDP__ADDRS));
+    T_EQ(2, cdp__addrs_parse("10.0.0.1:1,10.0.0.2:2,10.0.0.3:3", 32, a, 2));
+    T(cdp__addr_loopback(&a[0]) == false && cdp__addr_common(&a[0], &a[1]) == 30);
+}
+
 /* ---- environment and arguments ---- */
 
 static void environment(const char *rank, const char *size, const char *addr, const char *port) {
@@ -135,6 +177,123 @@ TEST(environment_mistakes_name_the_variable) {
     REFUSED("from 1 to 65535", cdp_tcp_desc_from_env(&d));
     environment("0", "2", NULL, "65536");
     REFUSED("MASTER_PORT is '65536'", cdp_tcp_desc_from_env(&d));
+}
+
+/* ---- launchers ---- */
+
+/* Variables as "A=1 B=2", without blanks in values. */
+static const char *var_of(void *user, const char *name) {
+    static char found[64][1200];
+    static unsigned next;
+    const size_t n = strlen(name);
+    for (const char *p = (const char *)user; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strncmp(p, name, n) == 0 && p[n] == '=') {
+            char *out = found[next++ % 64];
+            snprintf(out, sizeof found[0], "%.*s", (int)strcspn(p + n + 1, " "), p + n + 1);
+            return out;
+        }
+    return NULL;
+}
+
+static cdp_status launch_of(const char *vars, cdp_launch *l) {
+    char text[2000];
+    snprintf(text, sizeof text, "%s", vars);
+    return cdp_launch_read(var_of, text, l);
+}
+
+static const char *launch_text(const char *vars) {
+    static char text[700];
+    cdp_launch l;
+    if (launch_of(vars, &l) != CDP_OK) snprintf(text, sizeof text, "error: %s", cdp_last_error()->text);
+    else snprintf(text, sizeof text, "%s %u/%u local %u/%u at %s:%u job %s dir %s%s", l.launcher, l.rank, l.world_size, l.local_rank, l.local_size, l.master_addr, l.master_port, l.job, l.dir, l.external_store ? " external" : "");
+    return text;
+}
+
+TEST(launchers_are_understood) {
+    static const struct {
+        const char *vars, *expected;
+    } cases[] = {
+        {"", " 0/0 local 0/0 at :0 job  dir "},
+        {"RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29500", "torchrun 3/8 local 1/2 at n0:29500 job  dir "},
+        {"RANK=3 WORLD_SIZE=8 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 MASTER_PORT=1", "torchrun 3/8 local 0/0 at :1 job cdp2 dir  external"},
+        {"RANK=0 WORLD_SIZE=1 MASTER_PORT=nonsense", "torchrun 0/1 local 0/0 at :0 job  dir "},
+        /* torchrun below mpirun or srun: the innermost counts */
+        {"RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0", "torchrun 1/2 local 0/0 at :0 job  dir "},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=prterun-host/12@1 PMIX_SERVER_TMPDIR=/tmp/s",
+         "openmpi 1/4 local 1/4 at :0 job ompi-prterun-host-12-1 dir /tmp/s"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_MCA_ess_base_jobid=77 MASTER_ADDR=a MASTER_PORT=5", "openmpi 1/4 local 0/0 at a:5 job ompi-77 dir "},
+        {"PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 SLURM_PROCID=0 SLURM_NTASKS=3 SLURM_STEP_ID=0", "mpich 2/3 local 0/1 at :0 job  dir "},
+        {"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_STEP_NODELIST=gpu[007-008,12] "
+         "SLURM_STEP_RESV_PORTS=60001-60008 PMI_RANK=5 PMI_SIZE=8",
+         "slurm 5/8 local 1/4 at gpu007:60001 job slurm-4711.0 dir "},
+        {"SLURM_PROCID=0 SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=3 SLURM_JOB_ID=1 SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0 SLURM_JOB_NODELIST=a,b SLURM_RESTART_COUNT=1 MASTER_PORT=7",
+         "slurm 0/2 local 0/2 at 127.0.0.1:7 job slurm-1.3.1 dir "},
+        {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=a,b", " 0/0 local 0/0 at :0 job  dir "}, /* a script under sbatch: no task of a step */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) T_TEXT(cases[i].expected, launch_text(cases[i].vars));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) T_EQ(strlen(cases[i].expected), strlen(launch_text(cases[i].vars)));
+    /* the port of a step is that of all its tasks, and not the same for all jobs */
+    cdp_launch a, b;
+    T_EQ(CDP_OK, launch_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=n[1-2]", &a));
+    T_EQ(CDP_OK, launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=n[1-2]", &b));
+    T(a.master_port == b.master_port && a.master_port >= 10000 && a.master_port < 30000);
+    T_EQ(CDP_OK, launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4712 SLURM_STEP_NODELIST=n[1-2]", &b));
+    T(a.master_port != b.master_port);
+    REFUSED("place for the result", cdp_launch_read(NULL, NULL, NULL));
+    T_TEXT("OMPI_COMM_WORLD_SIZE is not set", launch_text("OMPI_COMM_WORLD_RANK=0"));
+    T_TEXT("PMI_RANK is 2 but PMI_SIZE is 2", launch_text("PMI_RANK=2 PMI_SIZE=2"));
+    T_TEXT("SLURM_STEP_NODELIST is 'n[1-2'", launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2"));
+    T_TEXT("SLURM_LOCALID is 'x'", launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n SLURM_LOCALID=x"));
+    T_TEXT("MASTER_PORT is '0'", launch_text("RANK=0 WORLD_SIZE=2 MASTER_PORT=0"));
+}
+
+TEST(host_lists_are_expanded) {
+    static const struct {
+        const char *list, *first;
+    } cases[] = {
+        {"node1", "node1"}, {"node1,node2", "node1"}, {"node[003-010,012],login", "node003"}, {"node[7]", "node7"}, {"a[1,3-4]-ib[0-1]", "a1-ib0"}, {"n[09,1]x,y", "n09x"},
+        {"", NULL}, {",a", NULL}, {"n[1", NULL}, {"n]1", NULL}, {"n[[1]]", NULL}, {"n 1", NULL}, {"[]", NULL}, {"n[1-2]]", NULL},
+    };
+    char out[16];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        const bool good = cdp__first_host(cases[i].list, out, sizeof out);
+        T(good == (cases[i].first != NULL) && (!good || strcmp(out, cases[i].first) == 0));
+    }
+    T(!cdp__first_host("a-name-that-is-longer-than-its-place", out, sizeof out));
+    T_EQ(2, cdp__tasks_of("2(x3),1", 2));
+    T_EQ(1, cdp__tasks_of("2(x3),1", 3));
+    T_EQ(0, cdp__tasks_of("2(x3),1", 4));
+    T_EQ(0, cdp__tasks_of("2(x3", 0));
+    T_EQ(0, cdp__tasks_of("", 0));
+}
+
+TEST(urls_are_read) {
+    cdp_tcp_desc d;
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://node-0:29500?rank=2&world_size=4", &d));
+    T(d.rank == 2 && d.world_size == 4 && d.master_port == 29500 && strcmp(d.master_addr, "node-0") == 0);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://[fe80::1%eth0]:1", &d));
+    T(d.rank == 2 && d.world_size == 4 && d.master_port == 1 && strcmp(d.master_addr, "fe80::1%eth0") == 0);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("file:///tmp/a:b?world_size=9", &d));
+    T(d.world_size == 9 && strcmp(d.file, "/tmp/a:b") == 0);
+    memset(&d, 0, sizeof d);
+    environment("1", "3", "here", "4");
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://", &d));
+    T(d.rank == 1 && d.world_size == 3 && d.master_port == 4 && strcmp(d.master_addr, "here") == 0);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=2", &d));
+    T(d.rank == 2);
+    static const char *const bad[] = {"", "tcp:/a:1", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://:1", "tcp://[::1:1", "tcp://[::1]1", "tcp://[]:1",
+                                      "tcp://::1:1", "tcp://a b:1", "tcp://a/b:1", "env://x", "file://", "file://relative", "tcp://a:1?", "tcp://a:1?rank", "tcp://a:1?rank=", "tcp://a:1?rank=1&", "tcp://a:1?rank=1&rank=1",
+                                      "tcp://a:1?rank=-1", "tcp://a:1?size=1", "tcp://a:1?rank=65536"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        const bool empty_query = strcmp(bad[i], "tcp://a:1?") == 0; /* as browsers have it */
+        test_check((cdp_tcp_desc_from_url(bad[i], &d) == CDP_OK) == empty_query, __FILE__, __LINE__, "%s", bad[i]);
+    }
+    cdp_group *g;
+    T_EQ(CDP_OK, cdp_init_url("tcp://127.0.0.1:1?rank=0&world_size=1", NULL, &g));
+    cdp_group_destroy(g);
+    REFUSED("begins neither", cdp_init_url("udp://a:1", NULL, &g));
+    REFUSED("needs a text", cdp_tcp_desc_from_url(NULL, &d));
 }
 
 TEST(init_mistakes) {
@@ -237,15 +396,149 @@ TEST(several_jobs_in_one_program) {
     }
 }
 
+/* ---- other ways to meet ---- */
+
+static struct {
+    pthread_barrier_t all;
+    unsigned char bytes[2048];
+} meeting;
+
+/* What MPI_Bcast from rank 0 would do. */
+static int broadcast(void *user, void *bytes, uint64_t count) {
+    const bool root = *(const uint32_t *)user == 0;
+    if (count > sizeof meeting.bytes) return 1;
+    if (root) memcpy(meeting.bytes, bytes, count);
+    pthread_barrier_wait(&meeting.all);
+    if (!root) memcpy(bytes, meeting.bytes, count);
+    return 0;
+}
+
+/* Each rank calls the same function that fills in its desc. */
+static void meet(uint32_t n, void (*fill)(cdp_tcp_desc *d)) {
+    member m[RANKS_MAX];
+    for (uint32_t r = 0; r < n; ++r) {
+        memset(&m[r], 0, sizeof m[r]);
+        m[r].desc.rank = r;
+        m[r].desc.world_size = n;
+        m[r].desc.init_timeout_ms = 30000;
+        m[r].seed = n;
+        m[r].calls = 5;
+        fill(&m[r].desc);
+        if (pthread_create(&m[r].id, NULL, member_main, &m[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < n; ++r) pthread_join(m[r].id, NULL);
+}
+
+static uint32_t numbers[RANKS_MAX];
+static void by_exchange(cdp_tcp_desc *d) {
+    numbers[d->rank] = d->rank;
+    d->exchange = broadcast;
+    d->exchange_user = &numbers[d->rank];
+}
+
+static cdp_store *shared_store;
+static void by_store(cdp_tcp_desc *d) { d->store = shared_store; }
+
+static char meeting_file[64];
+static void by_file(cdp_tcp_desc *d) { d->file = meeting_file; }
+
+TEST(ranks_meet_over_a_function) {
+    pthread_barrier_init(&meeting.all, NULL, 3);
+    meet(3, by_exchange);
+    pthread_barrier_destroy(&meeting.all);
+}
+
+/* Also when a former run has left word of a port that nobody listens at any more: rank 1 is there long before rank 0. */
+TEST(ranks_meet_in_a_store) {
+    char old[80];
+    int64_t left = 0;
+    T_EQ(CDP_OK, cdp_hash_store_create(NULL, &shared_store));
+    for (int k = 0; k < 3; ++k) {
+        snprintf(old, sizeof old, "00112233445566778899aabbccddeeff 127.0.0.1:%u", free_port());
+        if (k) T_EQ(CDP_OK, cdp_store_set(shared_store, "cdp/meet", old, strlen(old)));
+        meet(3, by_store);
+    }
+    T_EQ(CDP_OK, cdp_store_num_keys(shared_store, &left));
+    T_EQ(0, left);
+    cdp_store_destroy(shared_store);
+}
+
+TEST(ranks_meet_in_a_file) {
+    snprintf(meeting_file, sizeof meeting_file, "/tmp/cdp-test-%d", (int)getpid());
+    for (int k = 0; k < 3; ++k) {
+        meet(4, by_file);
+        T(access(meeting_file, F_OK) != 0);
+    }
+}
+
+static int32_t listening; /* sockets that were made to listen */
+static uint16_t range_from;
+static int32_t counting_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    const int32_t fd = cdp_os_default()->listen(user, at, bound);
+    if (fd >= 0) __atomic_add_fetch(&listening, 1, __ATOMIC_RELAXED);
+    if (fd >= 0 && at->port) T(bound->port >= range_from && bound->port <= range_from + 20);
+    return fd;
+}
+
+/* One listening socket per process, rank 0 included; the others share a range of ports. */
+static cdp_os counting_os;
+static void in_a_range(cdp_tcp_desc *d) {
+    d->os = &counting_os;
+    d->store = shared_store;
+    d->listen_addr = "127.0.0.1";
+    d->first_port = range_from;
+    d->last_port = (uint16_t)(range_from + 20);
+}
+
+TEST(one_port_each_out_of_a_range) {
+    counting_os = *cdp_os_default();
+    counting_os.listen = counting_listen;
+    range_from = 21000;
+    T_EQ(CDP_OK, cdp_hash_store_create(NULL, &shared_store));
+    listening = 0;
+    meet(1 + 3, in_a_range);
+    T_EQ(4, listening);
+    cdp_store_destroy(shared_store);
+}
+
+TEST(an_inherited_listener) {
+    cdp_addr at, bound;
+    member m[2];
+    T(cdp__addr_parse("127.0.0.1:0", &at));
+    const int32_t fd = cdp_os_default()->listen(NULL, &at, &bound);
+    T(fd >= 0);
+    memset(m, 0, sizeof m);
+    for (uint32_t r = 0; r < 2; ++r) {
+        m[r].desc.rank = r;
+        m[r].desc.world_size = 2;
+        m[r].desc.init_timeout_ms = 30000;
+        m[r].desc.master_port = bound.port;
+        m[r].desc.has_listen_fd = r == 0;
+        m[r].desc.listen_fd = fd;
+        m[r].calls = 3;
+        if (pthread_create(&m[r].id, NULL, member_main, &m[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r) pthread_join(m[r].id, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"hello_survives_the_wire", hello_survives_the_wire, 10},
         {"hello_is_judged", hello_is_judged, 10},
+        {"addresses_are_tried_in_a_good_order", addresses_are_tried_in_a_good_order, 10},
         {"environment_is_read", environment_is_read, 10},
         {"environment_mistakes_name_the_variable", environment_mistakes_name_the_variable, 10},
+        {"launchers_are_understood", launchers_are_understood, 10},
+        {"host_lists_are_expanded", host_lists_are_expanded, 10},
+        {"urls_are_read", urls_are_read, 10},
         {"init_mistakes", init_mistakes, 10},
         {"ranks_over_sockets", ranks_over_sockets, 60},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
+        {"ranks_meet_over_a_function", ranks_meet_over_a_function, 60},
+        {"ranks_meet_in_a_store", ranks_meet_in_a_store, 60},
+        {"ranks_meet_in_a_file", ranks_meet_in_a_file, 60},
+        {"one_port_each_out_of_a_range", one_port_each_out_of_a_range, 60},
+        {"an_inherited_listener", an_inherited_listener, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
