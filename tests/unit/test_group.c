@@ -137,7 +137,7 @@ TEST(defaults_are_filled_in) {
     d.world_size = 1;
     T_EQ(CDP_OK, cdp_group_create(&d, &g));
     const cdp_group_desc *of = cdp_group_desc_of(g);
-    T(of->timeout_ms == 600000 && of->small_bytes == 65536 && of->piece_bytes == 262144 && of->spin_us == 20 && of->os == cdp_os_default());
+    T(of->timeout_ms == 600000 && of->small_bytes == 65536 && of->piece_bytes == 1048576 && of->spin_us == 20 && of->os == cdp_os_default());
     cdp_group_destroy(g);
     cdp_group_destroy(NULL);
     cdp_hub_destroy(NULL);

@@ -815,7 +815,7 @@ static void table_open(table *t, uint32_t n, transport by) {
     t->by = by;
     t->small_bytes = small[(n + by + seed) % 3];
     t->piece_bytes = pieces[(n + 2 * by + seed / 3) % 3];
-    if (n == 2 && by == TCP) t->piece_bytes = 0; /* the usual 256 KiB: parts of 280,000 bytes exceed them */
+    if (n == 2 && by == TCP) t->piece_bytes = 256 * 1024; /* parts of 280,000 bytes exceed them */
     t->port = 29500;
     pthread_mutex_init(&t->lock, NULL);
 }
