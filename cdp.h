@@ -3000,6 +3000,56 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     return m;
 }
 
+/* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling (Rabenseifner 2004): hardly more
+   bytes than the ring, in 2 log2 n rounds. The vector is cut in as many parts as ranks take part. */
+CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
+    const cdp__fold f = cdp__fold_of(s);
+    return 1 + 2 * f.bits + (f.extra ? 2 : 0);
+}
+
+CDP__CALLED cdp__span cdp__both_range(const cdp__shape *s, uint32_t bits, uint32_t id, uint32_t ids) {
+    const uint64_t q = s->count >> bits, rest = s->count - (q << bits);
+    cdp__span p;
+    p.off = id * q + cdp__min(id, rest);
+    p.len = ids * q + cdp__min(id + ids, rest) - cdp__min(id, rest);
+    return p;
+}
+
+CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const cdp__fold f = cdp__fold_of(s);
+    const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
+    const bool from_in = cdp__reads_in(s), fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first); /* what this rank brings is still in IN */
+    const cdp__span all = cdp__first(s->count);
+    uint32_t half, peer;
+    cdp__span mine, theirs;
+    if (k == 0) return from_in ? 0 : cdp__copy_in(s, 0, out);
+    if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
+        const bool back = k >= first, odd = s->rank % 2 != 0;
+        if (s->rank >= 2 * f.extra) return 0;
+        if (odd == back) out[0] = cdp__step_send(back ? s->rank - 1 : s->rank + 1, fresh ? (uint8_t)CDP__IN : CDP__OUT, all);
+        else out[0] = cdp__step_make(back ? CDP__RECV : CDP__RECV_REDUCE, (int32_t)(back ? s->rank + 1 : s->rank - 1), fresh ? CDP__IN : 0, CDP__OUT, 0, 0, all.len);
+        if (!back && odd) out[0].flags = CDP__SRC_FIRST;
+        return 1;
+    }
+    if (f.id < 0) return 0;
+    half = 1u << (j < f.bits ? f.bits - 1 - j : j - f.bits);
+    peer = id ^ half;
+    mine = cdp__both_range(s, f.bits, id & ~(half - 1), half);
+    theirs = cdp__both_range(s, f.bits, peer & ~(half - 1), half);
+    peer = peer < f.extra ? 2 * peer + 1 : peer + f.extra;
+    if (j >= f.bits) {
+        out[0] = cdp__step_send(peer, CDP__OUT, mine);
+        out[1] = cdp__step_recv(peer, CDP__OUT, theirs);
+        return 2;
+    }
+    out[0] = cdp__step_send(peer, fresh ? (uint8_t)CDP__IN : CDP__OUT, theirs);
+    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT, mine.off, mine.off, mine.len);
+    out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
+    if (half > 1 || s->op != CDP_REDUCE_AVG) return 2;
+    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, mine.off, mine.len);
+    return 3;
+}
+
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, far = 1u << k;
@@ -3015,7 +3065,7 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 enum {
     CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
     CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
-    CDP__HALVING, CDP__SPREAD, CDP__ALGO_COUNT
+    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__ALGO_COUNT
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -3040,6 +3090,7 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round, cdp__subtree_tmp},
         {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round, cdp__halving_tmp},
         {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
+        {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round, cdp__no_tmp},
     };
     return i < CDP__ALGO_COUNT ? &table[i] : NULL;
 }
@@ -3055,13 +3106,13 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     static const cdp__row table[] = {
-        {CDP__SMALL, 0, CDP__DOUBLING}, {0, 0, CDP__RING}, {0, 0, CDP__FIXED_ALLREDUCE},
+        {CDP__SMALL, 0, CDP__DOUBLING}, {0, 2, CDP__RING}, {1u << 20, 16, CDP__BOTH}, {0, 16, CDP__RING}, {8u << 20, 0, CDP__BOTH}, {0, 0, CDP__RING}, {0, 0, CDP__FIXED_ALLREDUCE},
         {0, 0, CDP__TREE}, {0, 0, CDP__DISSEMINATION}, {0, 0, CDP__DIRECT},
         {0, 2, CDP__GATHER}, {CDP__SMALL, 16, CDP__BRUCK}, {0, 16, CDP__GATHER}, {4u << 20, 0, CDP__BRUCK}, {0, 0, CDP__GATHER}, /* the more ranks, the more a round less is worth */
-        {CDP__SMALL, 0, CDP__REDUCE_TREE}, {0, 0, CDP__REDUCE_RING}, {0, 0, CDP__FIXED_REDUCE},
-        {0, 8, CDP__LINEAR_GATHER}, {CDP__SMALL, 0, CDP__TREE_GATHER}, {0, 0, CDP__LINEAR_GATHER},
+        {CDP__SMALL, 0, CDP__REDUCE_TREE}, {0, 16, CDP__REDUCE_RING}, {1u << 20, 0, CDP__REDUCE_TREE}, {0, 0, CDP__REDUCE_RING}, {0, 0, CDP__FIXED_REDUCE},
+        {0, 8, CDP__LINEAR_GATHER}, {4u << 20, 0, CDP__TREE_GATHER}, {0, 0, CDP__LINEAR_GATHER},
         {0, 8, CDP__LINEAR_SCATTER}, {CDP__SMALL, 0, CDP__TREE_SCATTER}, {0, 0, CDP__LINEAR_SCATTER},
-        {0, 2, CDP__PAIRWISE_REDUCE}, {CDP__SMALL, 0, CDP__HALVING}, {0, 0, CDP__PAIRWISE_REDUCE}, {0, 0, CDP__FIXED_SCATTER},
+        {0, 2, CDP__PAIRWISE_REDUCE}, {CDP__SMALL, 16, CDP__HALVING}, {0, 16, CDP__PAIRWISE_REDUCE}, {4u << 20, 0, CDP__HALVING}, {0, 0, CDP__PAIRWISE_REDUCE}, {0, 0, CDP__FIXED_SCATTER},
         {CDP__SMALL, 0, CDP__SPREAD}, {0, 0, CDP__PAIRWISE},
     };
     return i < sizeof table / sizeof table[0] ? &table[i] : NULL;

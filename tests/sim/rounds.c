@@ -407,9 +407,9 @@ static uint32_t subtree(uint32_t v, uint32_t n) { /* ranks below v in a binomial
 
 /* Their figures; false: it is another algorithm. */
 static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *messages, uint64_t *elements) {
-    const uint32_t n = p->shape.size, two = power_below(n), extra = n - two, v = (r + n - p->shape.root) % n;
+    const uint32_t n = p->shape.size, two = power_below(n), extra = n - two;
     const uint64_t c = p->shape.count;
-    uint32_t log_up = 0, log_down = 0, far;
+    uint32_t log_up = 0, log_down = 0, far, v = (r + n - p->shape.root) % n;
     while ((1u << log_up) < n) ++log_up;
     while ((2u << log_down) <= n) ++log_down;
     *rounds = 1 + log_up;
@@ -424,6 +424,15 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
         *rounds = 1 + log_down + (extra ? 2 : 0);
         *messages = r < 2 * extra ? (r % 2 ? log_down + 1u : 1u) : log_down;
         *elements = r < 2 * extra && r % 2 == 0 ? n * c : (n - 1) * c;
+    } else if (is_named(p, "halving and doubling")) { /* all but the own part, twice; folded, all once more */
+        const uint32_t id = r < 2 * extra ? r / 2 : r - extra;
+        const uint64_t own = c / two + (id < c % two);
+        uint64_t passed_on = 0;
+        for (far = 1; far < two; far *= 2) /* what it has collected, and hands to the next */
+            for (v = id & ~(far - 1); v < (id & ~(far - 1)) + far; ++v) passed_on += c / two + (v < c % two);
+        *rounds = 1 + 2 * log_down + (extra ? 2 : 0);
+        *messages = r < 2 * extra ? (r % 2 ? 2 * log_down + 1u : 1u) : 2 * log_down;
+        *elements = r < 2 * extra && r % 2 == 0 ? c : c - own + passed_on + (r < 2 * extra ? c : 0);
     } else if (is_named(p, "binomial tree") && p->shape.kind == CDP_COLL_GATHER) {
         *messages = v != 0;
         *elements = v ? subtree(v, n) * c : 0;
@@ -464,7 +473,7 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
         while ((1u << k) < n) ++k;
         *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : is_ring(p) ? ring_sum(p, i) : binomial(p, 0, k, i);
         break;
-    default: *v = is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(p, i); break;
+    default: *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i) : is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(p, i); break;
     }
     if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
     return true;
