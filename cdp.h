@@ -3101,19 +3101,22 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
+    bool powers; /* only for 2, 4, 8, ... ranks: with others it would send much more */
 } cdp__row;
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
-    static const cdp__row table[] = {
-        {CDP__SMALL, 0, CDP__DOUBLING}, {0, 2, CDP__RING}, {1u << 20, 16, CDP__BOTH}, {0, 16, CDP__RING}, {8u << 20, 0, CDP__BOTH}, {0, 0, CDP__RING}, {0, 0, CDP__FIXED_ALLREDUCE},
-        {0, 0, CDP__TREE}, {0, 0, CDP__DISSEMINATION}, {0, 0, CDP__DIRECT},
-        {0, 2, CDP__GATHER}, {CDP__SMALL, 16, CDP__BRUCK}, {0, 16, CDP__GATHER}, {4u << 20, 0, CDP__BRUCK}, {0, 0, CDP__GATHER}, /* the more ranks, the more a round less is worth */
-        {CDP__SMALL, 0, CDP__REDUCE_TREE}, {0, 16, CDP__REDUCE_RING}, {1u << 20, 0, CDP__REDUCE_TREE}, {0, 0, CDP__REDUCE_RING}, {0, 0, CDP__FIXED_REDUCE},
-        {0, 8, CDP__LINEAR_GATHER}, {4u << 20, 0, CDP__TREE_GATHER}, {0, 0, CDP__LINEAR_GATHER},
-        {0, 8, CDP__LINEAR_SCATTER}, {CDP__SMALL, 0, CDP__TREE_SCATTER}, {0, 0, CDP__LINEAR_SCATTER},
-        {0, 2, CDP__PAIRWISE_REDUCE}, {CDP__SMALL, 16, CDP__HALVING}, {0, 16, CDP__PAIRWISE_REDUCE}, {4u << 20, 0, CDP__HALVING}, {0, 0, CDP__PAIRWISE_REDUCE}, {0, 0, CDP__FIXED_SCATTER},
-        {CDP__SMALL, 0, CDP__SPREAD}, {0, 0, CDP__PAIRWISE},
+    static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
+        {CDP__SMALL, 0, CDP__DOUBLING, false}, {0, 2, CDP__RING, false}, {1u << 20, 16, CDP__BOTH, true}, {0, 16, CDP__RING, false},
+        {8u << 20, 0, CDP__BOTH, true}, {1u << 19, 0, CDP__BOTH, false}, {0, 0, CDP__RING, false}, {0, 0, CDP__FIXED_ALLREDUCE, false},
+        {0, 0, CDP__TREE, false}, {0, 0, CDP__DISSEMINATION, false}, {0, 0, CDP__DIRECT, false},
+        {0, 2, CDP__GATHER, false}, {CDP__SMALL, 16, CDP__BRUCK, false}, {0, 16, CDP__GATHER, false}, {4u << 20, 0, CDP__BRUCK, false}, {0, 0, CDP__GATHER, false},
+        {CDP__SMALL, 0, CDP__REDUCE_TREE, false}, {0, 16, CDP__REDUCE_RING, false}, {1u << 20, 0, CDP__REDUCE_TREE, false}, {0, 0, CDP__REDUCE_RING, false}, {0, 0, CDP__FIXED_REDUCE, false},
+        {0, 8, CDP__LINEAR_GATHER, false}, {4u << 20, 0, CDP__TREE_GATHER, false}, {0, 0, CDP__LINEAR_GATHER, false},
+        {0, 8, CDP__LINEAR_SCATTER, false}, {CDP__SMALL, 0, CDP__TREE_SCATTER, false}, {0, 0, CDP__LINEAR_SCATTER, false},
+        {0, 2, CDP__PAIRWISE_REDUCE, false}, {CDP__SMALL, 16, CDP__HALVING, false}, {0, 16, CDP__PAIRWISE_REDUCE, false}, {4u << 20, 0, CDP__HALVING, true},
+        {1u << 18, 0, CDP__HALVING, false}, {0, 0, CDP__PAIRWISE_REDUCE, false}, {0, 0, CDP__FIXED_SCATTER, false},
+        {CDP__SMALL, 0, CDP__SPREAD, false}, {0, 0, CDP__PAIRWISE, false},
     };
     return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
 }
@@ -3134,7 +3137,7 @@ CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, ui
         const cdp__algo *a;
         CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
         a = cdp__algo_at(row->algo);
-        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks)) continue;
+        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->powers && (ranks & (ranks - 1)))) continue;
         if (row->max_bytes && bytes > (row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes)) continue;
         return row->algo;
     }
@@ -5327,6 +5330,7 @@ CDP__CALLED cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__SMALL - 1);
         rows[i].max_ranks = c->max_ranks;
+        rows[i].powers = false;
     }
     m->choosing.row_count = desc->choice_count;
     return CDP_OK;
@@ -5920,11 +5924,20 @@ CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void
 }
 
 CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
-    cdp_work w;
+    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL};
+    cdp_work w = {NULL, 0};
+    cdp__mux *m;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
-    return st == CDP_OK ? cdp_work_wait(w) : st;
+    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__request_check(g, &rq);
+    if (st != CDP_OK) return st;
+    m = g->mux;
+    cdp__enter(g);
+    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
+    if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) st = cdp__work_wait_locked(w, CDP__NEVER);
+    cdp_lock_release(&m->lock);
+    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
 }
 
 CDP_API cdp_status cdp_allreduce(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op) {
@@ -6675,6 +6688,7 @@ CDP__CALLED void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)(row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
+            if (row->powers) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
 }

@@ -375,7 +375,7 @@ static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, 
             if (n > 2 && offset(c, n) * bytes <= small_bytes) sum_strides(&s, 0, 1, two, out + s.off * bytes);
             else sum_chain(&s, p, false, out + s.off * bytes);
         }
-    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
+    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
         sum_strides(&s, 0, 1, two, out);
     } else if (c->count * bytes > small_bytes) {
         for (uint32_t p = 0; p < n; ++p) { /* cut in n parts, the longer ones first */
