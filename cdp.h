@@ -557,7 +557,7 @@ typedef struct cdp_group_desc {
                                /* (neither: world_size must be 1)                                                */
     uint32_t timeout_ms;       /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT)  */
     uint64_t small_bytes;      /* allreduce up to this size takes the logarithmic algorithm (default: 64 KiB)    */
-    uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 256 KiB)         */
+    uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
     bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
@@ -1652,6 +1652,17 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
+/* Inside one machine there is no congestion to control, and pacing (bbr) only costs: a sixth of the time of 16 MiB. */
+CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
+#if defined(__linux__) && defined(TCP_CONGESTION)
+    cdp_addr a;
+    cdp__os_from_native(peer, &a);
+    if (a.family == 4 ? a.ip[0] == 127 : a.family == 6 && a.ip[15] == 1 && !memcmp(a.ip, a.ip + 1, 14)) setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+#else
+    (void)fd, (void)peer;
+#endif
+}
+
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
     socklen_t len = sizeof s;
@@ -1661,6 +1672,7 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
     while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
     if (fd < 0) return errno == EWOULDBLOCK ? -EAGAIN : -errno;
     cdp__os_prepare_socket(fd);
+    cdp__os_tune(fd, &s);
     cdp__os_from_native(&s, from);
     return fd;
 }
@@ -1672,6 +1684,7 @@ CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
     (void)user;
     if (fd < 0) return -errno;
     cdp__os_prepare_socket(fd);
+    cdp__os_tune(fd, &s);
     if (connect(fd, &s.any, len) != 0 && errno != EINPROGRESS && errno != EINTR) {
         const int err = errno;
         close(fd);
@@ -1710,7 +1723,7 @@ CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint
     memset(&m, 0, sizeof m);
     m.msg_iov = iov;
     m.msg_iovlen = cdp__os_iov(v, n, iov);
-    do r = sendmsg(fd, &m, MSG_NOSIGNAL);
+    do r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL) : sendmsg(fd, &m, MSG_NOSIGNAL); /* the kernel does less for one piece */
     while (r < 0 && errno == EINTR);
     if (r >= 0) return r;
     return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
@@ -1724,7 +1737,7 @@ CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint
     memset(&m, 0, sizeof m);
     m.msg_iov = iov;
     m.msg_iovlen = cdp__os_iov(v, n, iov);
-    do r = recvmsg(fd, &m, 0);
+    do r = n == 1 ? recv(fd, v->data, (size_t)v->bytes, 0) : recvmsg(fd, &m, 0);
     while (r < 0 && errno == EINTR);
     if (r > 0) return r;
     if (r == 0) return CDP_IO_EOF;
@@ -2603,6 +2616,7 @@ CDP__UNHURRIED_BEGIN
    2. What is sent in round k is received in round k, with equal length, at most one message per ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
    4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the next run.
+   5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a source, with what is there.
    Nothing here depends on buffering: a send may complete only when its receive is posted. */
 typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE, CDP__SCALE } cdp__step_kind;
 typedef enum cdp__buffer { CDP__IN = 1, CDP__OUT, CDP__TMP } cdp__buffer;
@@ -2624,7 +2638,7 @@ typedef struct cdp__shape {
     const uint64_t *in_offs, *out_offs; /* where part i begins, size + 1 numbers; NULL: at i * count */
 } cdp__shape;
 
-#define CDP__ROUND_MAX 4u
+#define CDP__ROUND_MAX 8u
 
 typedef struct cdp__algo {
     const char *name;
@@ -2715,13 +2729,16 @@ CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
    Sender and receiver of a round agree because rank r receives in round k the part that rank r-1 sends in it. */
 CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) { return 1 + 2 * (s->size - 1); }
 
+/* The own input need not be copied to where it is worked on: it is combined with what comes as it is. */
+CDP__PRIVATE bool cdp__reads_in(const cdp__shape *s) { return !s->in_place && s->op != CDP_REDUCE_PREMUL_SUM && s->size > 1; }
+
 /* Rounds 1 .. n-1 in buffer `work`; afterwards rank r has the finished part r+1. */
 CDP__CALLED uint32_t cdp__ring_reduce(const cdp__shape *s, uint32_t k, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, send = (r + n - (k - 1)) % n;
     const cdp__span p = cdp__part(s, (send + n - 1) % n);
-    out[0] = cdp__step_send((r + 1) % n, work, cdp__part(s, send));
-    out[1] = cdp__step_recv((r + n - 1) % n, work, p);
-    out[1].kind = CDP__RECV_REDUCE;
+    const bool from_in = cdp__reads_in(s);
+    out[0] = cdp__step_send((r + 1) % n, from_in && k == 1 ? (uint8_t)CDP__IN : work, cdp__part(s, send));
+    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0, work, p.off, p.off, p.len);
     out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
     if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
     out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len); /* just completed: divide it once, here */
@@ -2730,7 +2747,7 @@ CDP__CALLED uint32_t cdp__ring_reduce(const cdp__shape *s, uint32_t k, uint8_t w
 
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n; /* in rounds n .. 2n-2 */
-    if (k == 0) return cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
     out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (send + n - 1) % n));
@@ -2852,7 +2869,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
 CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
-    if (k == 0) return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
     if (s->rank == s->root) out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
     else if (s->rank == from) out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
@@ -2893,11 +2910,10 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     uint32_t m = 0;
     if (k == 0) {
         if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
-        if (!s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
+        if (n == 1 && !s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
         out[m++] = cdp__step_send((r + k) % n, src, cdp__block_of(s, s->in_offs, (r + k) % n));
-        out[m] = cdp__step_recv((r + n - k) % n, CDP__OUT, result);
-        out[m++].kind = CDP__RECV_REDUCE;
+        out[m++] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - k) % n), k == 1 && !s->in_place ? src : 0, CDP__OUT, own.off, result.off, result.len);
     }
     if (k && k == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
     return m;
@@ -3048,6 +3064,190 @@ CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__
     return 2;
 }
 
+/* The same with several at once, for small messages: nobody waits for one answer before the next is on its way. */
+#define CDP__SPREAD_WIDTH (CDP__ROUND_MAX / 2)
+
+CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) { return 1 + (s->size - 1 + CDP__SPREAD_WIDTH - 1) / CDP__SPREAD_WIDTH; }
+
+CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    uint32_t i, m = 0;
+    if (k == 0) return cdp__alltoall_round(s, 0, out);
+    for (i = (k - 1) * CDP__SPREAD_WIDTH + 1; i < s->size && m < CDP__ROUND_MAX; ++i) m += cdp__alltoall_round(s, i, out + m);
+    return m;
+}
+
+/* Where part i begins, and how many elements `parts` parts from that of rank `first` on have, round the end. */
+CDP__CALLED uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) { return offs ? offs[i] : i * s->count; }
+
+CDP__CALLED uint64_t cdp__run_len(const cdp__shape *s, const uint64_t *offs, uint32_t first, uint32_t parts) {
+    const uint32_t n = s->size, to = first + parts;
+    return to <= n ? cdp__edge(s, offs, to) - cdp__edge(s, offs, first) : cdp__edge(s, offs, n) - cdp__edge(s, offs, first) + cdp__edge(s, offs, to - n);
+}
+
+/* TMP holds the parts from that of rank `first` on; bring all to their places in `buf`, or (`in`) from there. */
+CDP__CALLED uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, uint32_t first, uint8_t buf, bool in, cdp__step out[]) {
+    const uint64_t at = cdp__edge(s, offs, first), head = cdp__edge(s, offs, s->size) - at;
+    out[0] = in ? cdp__step_make(CDP__COPY, -1, buf, CDP__TMP, at, 0, head) : cdp__step_make(CDP__COPY, -1, CDP__TMP, buf, 0, at, head);
+    out[1] = in ? cdp__step_make(CDP__COPY, -1, buf, CDP__TMP, 0, head, at) : cdp__step_make(CDP__COPY, -1, CDP__TMP, buf, head, 0, at);
+    return at ? 2 : 1;
+}
+
+/* Allgather in log2 n rounds (Bruck and others 1997): each rank has the parts up to its own, 1, 2, 4, ... of them, and gets as
+   many from the rank that stands just before them. In TMP they lie from the end backwards. */
+CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) { return 1 + cdp__log2_up(s->size); }
+CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) { return cdp__edge(s, s->out_offs, s->size); }
+
+CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, far = k ? 1u << (k - 1) : 0, parts = (uint32_t)cdp__min(far, n - far), first = (r + 1) % n;
+    const uint64_t *offs = s->out_offs;
+    const cdp__span own = cdp__block_of(s, offs, r);
+    const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts), to = cdp__run_len(s, offs, first, n - far - parts);
+    if (n == 1) return cdp__gather_round(s, 0, out);
+    if (k == 0) {
+        out[0] = cdp__step_make(CDP__COPY, -1, s->in_place ? CDP__OUT : CDP__IN, CDP__TMP, s->in_place ? own.off : 0, all - own.len, own.len);
+        return 1;
+    }
+    out[0] = cdp__step_make(CDP__SEND, (int32_t)((r + far) % n), CDP__TMP, 0, from, 0, all - from);
+    out[1] = cdp__step_make(CDP__RECV, (int32_t)((r + n - far) % n), 0, CDP__TMP, 0, to, cdp__run_len(s, offs, first, n - far) - to);
+    return 2 + (2ull * far >= n ? cdp__turn_back(s, offs, first, CDP__OUT, false, out + 2) : 0);
+}
+
+/* Gather and scatter along a binomial tree, for small messages between many: in TMP each rank has the parts of its subtree,
+   from its own on. Gather works from the leaves, scatter from the root; counted from the root, rank v has its parent v - far
+   where far is its lowest bit. */
+CDP__CALLED uint32_t cdp__subtree(const cdp__shape *s, uint32_t far) { /* how many ranks are in it */
+    return (uint32_t)cdp__min(far, s->size - (s->rank + s->size - s->root) % s->size);
+}
+
+CDP__PRIVATE uint64_t cdp__subtree_tmp(const cdp__shape *s) {
+    const uint32_t v = (s->rank + s->size - s->root) % s->size;
+    return cdp__run_len(s, s->kind == CDP_COLL_GATHER ? s->out_offs : s->in_offs, s->rank, cdp__subtree(s, v ? v & (~v + 1) : s->size));
+}
+
+CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, v = (r + n - s->root) % n, last = cdp__log2_up(n);
+    const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
+    const uint64_t *offs = gather ? s->out_offs : s->in_offs;
+    const cdp__span own = cdp__block_of(s, offs, r);
+    const uint32_t far = k ? 1u << (gather ? k - 1 : last - k) : 0;
+    uint32_t m = 0;
+    if (n == 1) return cdp__linear_round(s, 0, out);
+    if (k == 0 && gather) out[m++] = cdp__step_make(CDP__COPY, -1, root && s->in_place ? CDP__OUT : CDP__IN, CDP__TMP, root && s->in_place ? own.off : 0, 0, own.len);
+    if (k == 0 && !gather && root) m = cdp__turn_back(s, offs, r, s->in_place ? CDP__OUT : CDP__IN, true, out);
+    if (k && v % (2 * far) == far) {
+        const uint64_t len = cdp__run_len(s, offs, r, cdp__subtree(s, far));
+        out[m++] = cdp__step_make(gather ? CDP__SEND : CDP__RECV, (int32_t)((r + n - far) % n), gather ? CDP__TMP : 0, gather ? 0 : CDP__TMP, 0, 0, len);
+    } else if (k && v % (2 * far) == 0 && far < n - v) {
+        const uint64_t at = cdp__run_len(s, offs, r, far), len = cdp__run_len(s, offs, r, cdp__subtree(s, 2 * far)) - at;
+        out[m++] = cdp__step_make(gather ? CDP__RECV : CDP__SEND, (int32_t)((r + far) % n), gather ? 0 : CDP__TMP, gather ? CDP__TMP : 0, at, at, len);
+    }
+    if (k == last && gather && root) m += cdp__turn_back(s, offs, r, CDP__OUT, false, out + m);
+    if (k == last && !gather && !(root && s->in_place)) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, own.len);
+    return m;
+}
+
+/* Reduce-scatter by recursive halving (Thakur, Rabenseifner, Gropp 2005), for small messages: in each round two ranks whose
+   numbers differ in one bit, the highest first, send each other the half that the other one goes on with. Ranks beyond the
+   power of two fold first and get their part at the end, as in recursive doubling. */
+CDP__PRIVATE uint64_t cdp__halving_tmp(const cdp__shape *s) { return s->in_place || s->size == 1 ? 0 : cdp__edge(s, s->in_offs, s->size); }
+
+CDP__CALLED cdp__span cdp__halving_range(const cdp__shape *s, const cdp__fold *f, uint32_t id, uint32_t ids) { /* the parts of those */
+    const uint32_t from = id < f->extra ? 2 * id : id + f->extra, to = id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra;
+    cdp__span p;
+    p.off = cdp__edge(s, s->in_offs, from);
+    p.len = cdp__edge(s, s->in_offs, to) - p.off;
+    return p;
+}
+
+/* Ranks beyond the power of two: the even ones hand over all that they have, and get their part back. */
+CDP__CALLED uint32_t cdp__halving_fold(const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
+    const uint32_t r = s->rank;
+    const uint8_t brought = cdp__reads_in(s) ? (uint8_t)CDP__IN : work;
+    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)), own = cdp__block_of(s, s->in_offs, r);
+    if (r >= 2 * cdp__fold_of(s).extra) return 0;
+    if (back && r % 2) out[0] = cdp__step_send(r - 1, work, cdp__block_of(s, s->in_offs, r - 1));
+    else if (back) out[0] = cdp__step_make(CDP__RECV, (int32_t)r + 1, 0, CDP__OUT, 0, s->in_place ? own.off : 0, own.len);
+    else if (r % 2 == 0) out[0] = cdp__step_send(r + 1, brought, all);
+    else out[0] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)r - 1, cdp__reads_in(s) ? brought : 0, work, 0, 0, all.len), out[0].flags = CDP__SRC_FIRST;
+    return 1;
+}
+
+CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const cdp__fold f = cdp__fold_of(s);
+    const uint32_t first = f.extra ? 2 : 1, id = (uint32_t)f.id;
+    const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
+    const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra; /* what this rank brings is still in IN */
+    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank);
+    cdp__span mine, theirs;
+    uint32_t half, peer, m = 2;
+    if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+    if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
+    if (f.id < 0) return 0;
+    half = 1u << (f.bits - 1 - (k - first));
+    peer = id ^ half;
+    mine = cdp__halving_range(s, &f, id & ~(half - 1), half);
+    theirs = cdp__halving_range(s, &f, peer & ~(half - 1), half);
+    peer = peer < f.extra ? 2 * peer + 1 : peer + f.extra;
+    out[0] = cdp__step_send(peer, fresh ? (uint8_t)CDP__IN : work, theirs);
+    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, work, mine.off, mine.off, mine.len);
+    out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
+    if (half > 1) return m;
+    if (s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, mine.off, mine.len);
+    if (!s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, work, CDP__OUT, own.off, 0, own.len);
+    return m;
+}
+
+/* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling (Rabenseifner 2004): hardly more
+   bytes than the ring, in 2 log2 n rounds. The vector is cut in as many parts as ranks take part. */
+CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
+    const cdp__fold f = cdp__fold_of(s);
+    return 1 + 2 * f.bits + (f.extra ? 2 : 0);
+}
+
+CDP__CALLED cdp__span cdp__both_range(const cdp__shape *s, uint32_t bits, uint32_t id, uint32_t ids) {
+    const uint64_t q = s->count >> bits, rest = s->count - (q << bits);
+    cdp__span p;
+    p.off = id * q + cdp__min(id, rest);
+    p.len = ids * q + cdp__min(id + ids, rest) - cdp__min(id, rest);
+    return p;
+}
+
+CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const cdp__fold f = cdp__fold_of(s);
+    const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
+    const bool from_in = cdp__reads_in(s), fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first); /* what this rank brings is still in IN */
+    const cdp__span all = cdp__first(s->count);
+    uint32_t half, peer;
+    cdp__span mine, theirs;
+    if (k == 0) return from_in ? 0 : cdp__copy_in(s, 0, out);
+    if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
+        const bool back = k >= first, odd = s->rank % 2 != 0;
+        if (s->rank >= 2 * f.extra) return 0;
+        if (odd == back) out[0] = cdp__step_send(back ? s->rank - 1 : s->rank + 1, fresh ? (uint8_t)CDP__IN : CDP__OUT, all);
+        else out[0] = cdp__step_make(back ? CDP__RECV : CDP__RECV_REDUCE, (int32_t)(back ? s->rank + 1 : s->rank - 1), fresh ? CDP__IN : 0, CDP__OUT, 0, 0, all.len);
+        if (!back && odd) out[0].flags = CDP__SRC_FIRST;
+        return 1;
+    }
+    if (f.id < 0) return 0;
+    half = 1u << (j < f.bits ? f.bits - 1 - j : j - f.bits);
+    peer = id ^ half;
+    mine = cdp__both_range(s, f.bits, id & ~(half - 1), half);
+    theirs = cdp__both_range(s, f.bits, peer & ~(half - 1), half);
+    peer = peer < f.extra ? 2 * peer + 1 : peer + f.extra;
+    if (j >= f.bits) {
+        out[0] = cdp__step_send(peer, CDP__OUT, mine);
+        out[1] = cdp__step_recv(peer, CDP__OUT, theirs);
+        return 2;
+    }
+    out[0] = cdp__step_send(peer, fresh ? (uint8_t)CDP__IN : CDP__OUT, theirs);
+    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT, mine.off, mine.off, mine.len);
+    out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
+    if (half > 1 || s->op != CDP_REDUCE_AVG) return 2;
+    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, mine.off, mine.len);
+    return 3;
+}
+
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, far = 1u << k;
@@ -3062,7 +3262,8 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 
 enum {
     CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
-    CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__ALGO_COUNT
+    CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
+    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__ALGO_COUNT
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -3082,6 +3283,12 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
         {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
         {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+        {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
+        {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round, cdp__subtree_tmp},
+        {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round, cdp__subtree_tmp},
+        {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round, cdp__halving_tmp},
+        {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
+        {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round, cdp__no_tmp},
     };
     return i < CDP__ALGO_COUNT ? &table[i] : NULL;
 }
@@ -3092,14 +3299,22 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
+    bool powers; /* only for 2, 4, 8, ... ranks: with others it would send much more */
 } cdp__row;
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
-    static const cdp__row table[] = {
-        {CDP__SMALL, 0, CDP__DOUBLING}, {0, 0, CDP__RING},           {0, 0, CDP__FIXED_ALLREDUCE}, {0, 0, CDP__TREE},    {0, 0, CDP__GATHER},
-        {CDP__SMALL, 0, CDP__REDUCE_TREE}, {0, 0, CDP__REDUCE_RING}, {0, 0, CDP__FIXED_REDUCE},   {0, 0, CDP__LINEAR_GATHER}, {0, 0, CDP__LINEAR_SCATTER},
-        {0, 0, CDP__PAIRWISE_REDUCE}, {0, 0, CDP__FIXED_SCATTER},  {0, 0, CDP__PAIRWISE},        {0, 0, CDP__DISSEMINATION},    {0, 0, CDP__DIRECT},
+    static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
+        {CDP__SMALL, 0, CDP__DOUBLING, false}, {0, 2, CDP__RING, false}, {1u << 20, 16, CDP__BOTH, true}, {0, 16, CDP__RING, false},
+        {8u << 20, 0, CDP__BOTH, true}, {1u << 19, 0, CDP__BOTH, false}, {0, 0, CDP__RING, false}, {0, 0, CDP__FIXED_ALLREDUCE, false},
+        {0, 0, CDP__TREE, false}, {0, 0, CDP__DISSEMINATION, false}, {0, 0, CDP__DIRECT, false},
+        {0, 2, CDP__GATHER, false}, {CDP__SMALL, 16, CDP__BRUCK, false}, {0, 16, CDP__GATHER, false}, {4u << 20, 0, CDP__BRUCK, false}, {0, 0, CDP__GATHER, false},
+        {CDP__SMALL, 0, CDP__REDUCE_TREE, false}, {0, 16, CDP__REDUCE_RING, false}, {1u << 20, 0, CDP__REDUCE_TREE, false}, {0, 0, CDP__REDUCE_RING, false}, {0, 0, CDP__FIXED_REDUCE, false},
+        {0, 8, CDP__LINEAR_GATHER, false}, {4u << 20, 0, CDP__TREE_GATHER, false}, {0, 0, CDP__LINEAR_GATHER, false},
+        {0, 8, CDP__LINEAR_SCATTER, false}, {CDP__SMALL, 0, CDP__TREE_SCATTER, false}, {0, 0, CDP__LINEAR_SCATTER, false},
+        {0, 2, CDP__PAIRWISE_REDUCE, false}, {CDP__SMALL, 16, CDP__HALVING, false}, {0, 16, CDP__PAIRWISE_REDUCE, false}, {4u << 20, 0, CDP__HALVING, true},
+        {1u << 18, 0, CDP__HALVING, false}, {0, 0, CDP__PAIRWISE_REDUCE, false}, {0, 0, CDP__FIXED_SCATTER, false},
+        {CDP__SMALL, 0, CDP__SPREAD, false}, {0, 0, CDP__PAIRWISE, false},
     };
     return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
 }
@@ -3120,7 +3335,7 @@ CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, ui
         const cdp__algo *a;
         CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
         a = cdp__algo_at(row->algo);
-        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks)) continue;
+        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->powers && (ranks & (ranks - 1)))) continue;
         if (row->max_bytes && bytes > (row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes)) continue;
         return row->algo;
     }
@@ -3130,7 +3345,7 @@ CDP__UNHURRIED_END
 
 /* ---- >>frame (pure): what precedes every piece of a message -------------------------------------------------------------- */
 
-/* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to 256 KiB, and buys that
+/* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to 1 MiB, and buys that
    ranks which call different things find out at the first message, with both calls in the text. */
 typedef enum cdp__frame_type { CDP__FRAME_DATA = 1, CDP__FRAME_ABORT = 2 } cdp__frame_type;
 
@@ -4041,6 +4256,9 @@ CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
     if (g->abort_from >= 0) cdp__exec_read_abort(g);
 }
 
+/* Does this frame belong to a call that this rank has come to, and calls otherwise? */
+CDP__PRIVATE bool cdp__exec_differs(cdp_group *g, const cdp__frame *f) { return f->seq <= g->call.seq && !cdp__frame_same_call(&cdp__past_at(g, f->seq)->call, f); }
+
 /* The transport gave p up (the reason is this thread's last error). What p had said before, if anything, is the better
    explanation: an ABORT frame that it sent while this rank was only sending, or a call that is not ours. */
 CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
@@ -4048,7 +4266,7 @@ CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
     cdp__frame f;
     if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0 && cdp__exec_recv_head(g, p, &f) > 0) {
         if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
-        else if (f.seq <= g->call.seq && !cdp__frame_same_call(&cdp__past_at(g, f.seq)->call, &f)) cdp__exec_mismatch(g, p, &f);
+        else if (cdp__exec_differs(g, &f)) cdp__exec_mismatch(g, p, &f);
         if (g->health != CDP__HEALTHY) return;
     }
     cdp__group_fail(g, &e);
@@ -4085,30 +4303,32 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     return r;
 }
 
-/* Payload of a RECV goes straight to its place; that of a RECV_REDUCE passes through the stage in cache-sized portions. */
+/* Payload of a RECV goes straight to its place, also that of a RECV_REDUCE whose other operand lies elsewhere; that of one
+   whose operand is there already passes through the stage. Both are reduced in cache-sized portions. */
 CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     cdp__peer *peer = &g->peers[m->step.peer];
+    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src, first = (m->step.flags & CDP__SRC_FIRST) != 0;
     uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off);
+    uint8_t *stage = g->mux->stage;
+    const uint64_t done = m->moved / g->elem;
+    uint64_t whole;
     cdp_iov v;
     int64_t r;
-    if (m->step.kind == CDP__RECV) {
-        v.data = dst + m->moved;
-        v.bytes = peer->rx_left;
-    } else {
-        v.data = g->mux->stage + g->torn_bytes;
-        v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes);
-    }
+    v.data = staged ? stage + g->torn_bytes : dst + m->moved;
+    v.bytes = reduce ? cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes) : peer->rx_left;
     r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
     if (r <= 0) return r;
     peer->rx_left -= (uint64_t)r;
     m->moved += (uint64_t)r;
-    if (m->step.kind == CDP__RECV_REDUCE) {
-        uint8_t *stage = g->mux->stage;
-        const uint64_t staged = g->torn_bytes + (uint64_t)r, whole = staged / g->elem, done = (m->moved - staged) / g->elem;
+    whole = m->moved / g->elem - done;
+    if (staged) {
         memcpy(stage, g->torn, (size_t)g->torn_bytes);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (m->step.flags & CDP__SRC_FIRST) != 0, dst + done * g->elem, stage, whole);
-        g->torn_bytes = staged - whole * g->elem; /* a torn element waits for its rest */
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, first, dst + done * g->elem, stage, whole);
+        g->torn_bytes = m->moved % g->elem; /* a torn element waits for its rest */
         memcpy(g->torn, stage + whole * g->elem, (size_t)g->torn_bytes);
+    } else if (reduce) {
+        const uint8_t *src = (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, !first, dst + done * g->elem, src + done * g->elem, whole);
     }
     return r;
 }
@@ -4172,10 +4392,11 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
     g->step_count = g->algo->round(&g->shape, g->round, g->steps);
     CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
     g->move_count = 0;
-    for (i = 0; i < g->step_count; ++i) {
+    for (i = 0; i < 2 * g->step_count; ++i) { /* first what others may be waiting for, then what to wait for */
+        const cdp__step *s = &g->steps[i % g->step_count];
         cdp__move *m = &g->moves[g->move_count];
-        if (g->steps[i].peer < 0) continue;
-        m->step = g->steps[i];
+        if (s->peer < 0 || (s->kind == CDP__SEND) != (i < g->step_count)) continue;
+        m->step = *s;
         m->bytes = m->step.len * g->elem;
         m->moved = 0;
         m->done = false;
@@ -4352,8 +4573,8 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
     return false;
 }
 
-/* A rank reads from those that it needs something of now. Others may have failed and said so: look at what they sent. The
-   world need not: it hears of failures from the store, or from the hub. */
+/* A rank reads from those that it needs something of now. Others may have failed and said so, or called something else: look
+   at what they sent. The world does so only when it waits for long: it hears of failures from the store, or from the hub. */
 CDP__CALLED bool cdp__exec_listen(cdp_group *g) {
     uint32_t p, i;
     for (p = 0; p < g->desc.world_size; ++p) {
@@ -4361,12 +4582,13 @@ CDP__CALLED bool cdp__exec_listen(cdp_group *g) {
         cdp__stream *s = &peer->stream;
         cdp__frame f;
         uint8_t head[CDP__FRAME_BYTES];
-        if (p == g->desc.rank || peer->rx_left || peer->rx_head_got) continue;
+        if (p == g->desc.rank || peer->rx_left || peer->rx_head_got || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p))) continue;
         (void)cdp__trunk_pump(g->mux, s->peer, NULL);
         if (s->early_used < CDP__FRAME_BYTES) continue;
         for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
-        if (!cdp__frame_decode(head, &f) || f.type != CDP__FRAME_ABORT || cdp__exec_recv_head(g, p, &f) <= 0) continue;
-        cdp__exec_read_abort(g);
+        if (!cdp__frame_decode(head, &f) || (f.type == CDP__FRAME_DATA && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
+        if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
+        else cdp__exec_mismatch(g, p, &f);
         return true;
     }
     return false;
@@ -4385,7 +4607,7 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     if (now >= g->long_ns) {
         const cdp__move *late = cdp__exec_late(g);
         g->long_ns = now + cdp__exec_long_ns(cdp__exec_head(g));
-        if (cdp__exec_overhear(g)) return CDP__MOVED;
+        if (cdp__exec_overhear(g) || cdp__exec_listen(g)) return CDP__MOVED;
         if (late) cdp__exec_say_blocked(g, late->step.peer);
     }
     return CDP__BLOCKED;
@@ -4485,14 +4707,13 @@ CDP__UNHURRIED_END
 
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
-    const uint64_t now = g->os->now_ns(g->os->user);
     uint32_t i;
     if (g->health == CDP__SETTLING) cdp__exec_hear(g);
-    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, now);
+    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, g->os->now_ns(g->os->user));
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
-    if (g->health == CDP__FAILED) return cdp__exec_telling(g, now) ? CDP__BLOCKED : CDP__IDLE;
+    if (g->health == CDP__FAILED) return cdp__exec_telling(g, g->os->now_ns(g->os->user)) ? CDP__BLOCKED : CDP__IDLE;
     if (!g->queue_used) return CDP__IDLE;
-    if (!g->running && cdp__exec_head(g)->after.group && !cdp__exec_gate(g, now)) return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
+    if (!g->running && cdp__exec_head(g)->after.group && !cdp__exec_gate(g, g->os->now_ns(g->os->user))) return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
     if (!g->running) cdp__exec_begin(g);
     if (g->abort_from >= 0) cdp__exec_read_abort(g);
     if (g->health != CDP__HEALTHY || cdp__exec_move(g)) return CDP__MOVED;
@@ -4501,7 +4722,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
         cdp__exec_next(g);
         return CDP__MOVED;
     }
-    return g->health == CDP__HEALTHY ? cdp__exec_stuck(g, now) : CDP__MOVED;
+    return g->health == CDP__HEALTHY ? cdp__exec_stuck(g, g->os->now_ns(g->os->user)) : CDP__MOVED;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */
@@ -4919,6 +5140,7 @@ CDP__UNHURRIED_END
    when work is in flight and nobody waits for it, or when nobody has waited for a while (then it watches for news). */
 #define CDP__STAND_BY_MS 2u /* how soon after the last caller the thread goes back to its watch */
 #define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
+#define CDP__LOOKS 8u       /* looks at what is awaited for each look at all sockets */
 #define CDP__FIRST_MOVES 3u /* what a starting caller does itself: copy in, and the first bytes out */
 
 /* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that just released it. */
@@ -5008,10 +5230,10 @@ CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
 
 /* Look for a few microseconds before sleeping: a wake-up costs more than most small operations. Where looking has not
    paid off lately (more ranks than cores), it is tried only now and then. Returns true when it is worth another poll. */
-CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint64_t until_ns) {
+CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint32_t looks) {
     const bool out_of_luck = m->spin_luck < 0 && (m->drives & 31) != 0;
-    if (desc->no_spin || m->sleeping || out_of_luck || m->os->now_ns(m->os->user) >= until_ns) return false;
-    cdp__mux_wait(m, NULL, 0);
+    if (desc->no_spin || m->sleeping || out_of_luck) return false;
+    if (looks % CDP__LOOKS == CDP__LOOKS - 1) cdp__mux_wait(m, NULL, 0); /* what is awaited is looked at in any case; now also the rest */
     return true;
 }
 
@@ -5019,22 +5241,24 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
 CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
     cdp__mux *m = g->mux;
     uint64_t spin_until = 0;
-    bool spun = false;
+    uint32_t spun = 0;
     ++m->callers;
     ++m->drives;
     if (m->sleeping) m->transport.wake(m->transport.self); /* the progress thread: it will stand by */
     for (;;) {
         const uint64_t before = g->completed;
+        uint64_t now;
         cdp__drive_poll(m);
         if (cdp__work_look(g, seq) != CDP_PENDING) break;
-        if (m->os->now_ns(m->os->user) >= deadline_ns) break;
-        if (g->completed != before || !spin_until) spin_until = m->os->now_ns(m->os->user) + g->desc.spin_us * 1000ull;
-        if (cdp__drive_spin(m, &g->desc, spin_until)) {
-            spun = true;
+        now = m->os->now_ns(m->os->user);
+        if (now >= deadline_ns) break;
+        if (g->completed != before || !spin_until) spin_until = now + g->desc.spin_us * 1000ull;
+        if (now < spin_until && cdp__drive_spin(m, &g->desc, spun)) {
+            ++spun;
             continue;
         }
         if (spun && m->spin_luck > -8) --m->spin_luck;
-        spun = false;
+        spun = 0;
         cdp__drive_sleep(m, deadline_ns);
     }
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
@@ -5079,7 +5303,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     cdp_group_desc d = *desc;
     d.timeout_ms = cdp__def(d.timeout_ms, 600000);
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
-    d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 256 * 1024), 1u << 30);
+    d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
@@ -5304,6 +5528,7 @@ CDP__CALLED cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__SMALL - 1);
         rows[i].max_ranks = c->max_ranks;
+        rows[i].powers = false;
     }
     m->choosing.row_count = desc->choice_count;
     return CDP_OK;
@@ -5705,6 +5930,15 @@ CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
+CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) {
+    cdp_status st;
+    ++w.group->waiters;
+    cdp__drive_until(w.group, w.seq, deadline_ns);
+    st = cdp__work_state(w);
+    --w.group->waiters; /* who destroys the group waits for this: nothing of it is touched afterwards */
+    return st;
+}
+
 CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
     cdp__mux *m;
@@ -5714,17 +5948,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
-    if (st == CDP_PENDING) {
-        st = cdp__must_not_wait();
-        if (st != CDP_OK) {
-            cdp__leave(g);
-            return st;
-        }
-        ++g->waiters;
-        cdp__drive_until(g, w.seq, deadline_ns);
-        st = cdp__work_state(w);
-        --g->waiters; /* who destroys the group waits for this: nothing of it is touched afterwards */
-    }
+    if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) st = cdp__work_wait_locked(w, deadline_ns);
     cdp_lock_release(&m->lock);
     return st;
 }
@@ -5898,11 +6122,20 @@ CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void
 }
 
 CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
-    cdp_work w;
+    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL};
+    cdp_work w = {NULL, 0};
+    cdp__mux *m;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__start(g, &rq, NULL, NULL, &w); /* no hand-over: this thread drives it */
-    return st == CDP_OK ? cdp_work_wait(w) : st;
+    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__request_check(g, &rq);
+    if (st != CDP_OK) return st;
+    m = g->mux;
+    cdp__enter(g);
+    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
+    if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) st = cdp__work_wait_locked(w, CDP__NEVER);
+    cdp_lock_release(&m->lock);
+    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
 }
 
 CDP_API cdp_status cdp_allreduce(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op) {
@@ -6653,6 +6886,7 @@ CDP__CALLED void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)(row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
+            if (row->powers) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
 }

@@ -374,6 +374,7 @@ typedef enum cdp__link_state {
 } cdp__link_state;
 
 #define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
+#define CDP__TX_BYTES 512u         /* pieces of a message up to this size are sent as one */
 #define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
 #define CDP__PROBE_EVERY_MS 250u
 #define CDP__HOST_MS 20u           /* how long the rank that serves the store lets others read a cause before it reports it */
@@ -979,10 +980,26 @@ CDP__UNHURRIED_END
 
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------------------------------------- */
 
+/* Small pieces are copied into one: that is cheaper than what the kernel does for several. False: they are not small. */
+CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp_iov *one) {
+    uint64_t bytes = 0;
+    uint32_t i;
+    for (i = 0; i < n; ++i) bytes += iov[i].bytes;
+    if (bytes > CDP__TX_BYTES) return false;
+    one->data = to;
+    one->bytes = bytes;
+    for (i = 0; i < n; to += iov[i++].bytes)
+        if (iov[i].bytes) memcpy(to, iov[i].data, (size_t)iov[i].bytes);
+    return true;
+}
+
 CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    uint8_t small[CDP__TX_BYTES];
+    cdp_iov one;
     int64_t r = 0;
     cdp__link_need(l);
+    if (n > 1 && cdp__iov_join(iov, n, small, &one)) iov = &one, n = 1;
     if (l->state == CDP__LINK_UP) r = cdp__io_send(&l->mesh->loop, &l->io, iov, n);
     if (r < 0) { /* what the peer said before it went may still be in the socket */
         l->io.ready |= CDP_IO_READ;

@@ -111,7 +111,7 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
     case D_TWICE:
         if ((t->kind == CDP__COPY || !t->len) && !message) return false;
         if (*n == CDP__ROUND_MAX) return false;
-        if (t->kind == CDP__REDUCE && t->dst == CDP__TMP && d->step + 1 < *n) return false; /* into scratch that has been used already: harmless */
+        if ((t->kind == CDP__REDUCE || t->kind == CDP__DIVIDE) && t->dst == CDP__TMP && d->step + 1 < *n) return false; /* into scratch that has been used already: harmless */
         steps[(*n)++] = *t;
         return true;
     case D_OPERANDS:
@@ -186,7 +186,7 @@ static bool range_fits(proof *p, uint32_t r, uint8_t buffer, uint64_t off, uint6
 }
 
 static bool check_step(proof *p, uint32_t r, const cdp__step *t) {
-    const bool reads = t->kind == CDP__SEND || t->kind == CDP__COPY || t->kind == CDP__REDUCE, writes = t->kind != CDP__SEND;
+    const bool reads = t->kind == CDP__SEND || t->kind == CDP__COPY || t->kind == CDP__REDUCE || (t->kind == CDP__RECV_REDUCE && t->src), writes = t->kind != CDP__SEND;
     if (t->kind < CDP__SEND || t->kind > CDP__SCALE) return object(p, "rank %u: unknown kind of step", r);
     if (is_message(t) ? t->peer < 0 || (uint32_t)t->peer >= p->shape.size || (uint32_t)t->peer == r : t->peer != -1)
         return object(p, "rank %u: a step has peer %d", r, (int)t->peer);
@@ -219,6 +219,9 @@ static bool check_round_of(proof *p, uint32_t r) {
             if (overlap(a->kind == CDP__SEND ? a->src : a->dst, a->kind == CDP__SEND ? a->src_off : a->dst_off, a->len, b->kind == CDP__SEND ? b->src : b->dst,
                         b->kind == CDP__SEND ? b->src_off : b->dst_off, b->len))
                 return object(p, "rank %u: messages of one round overlap", r);
+            if ((a->kind == CDP__RECV_REDUCE && b->kind != CDP__SEND && overlap(a->src, a->src_off, a->len, b->dst, b->dst_off, b->len)) ||
+                (b->kind == CDP__RECV_REDUCE && a->kind != CDP__SEND && overlap(b->src, b->src_off, b->len, a->dst, a->dst_off, a->len)))
+                return object(p, "rank %u: an operand is overwritten", r);
         }
     }
     return true;
@@ -256,8 +259,9 @@ static void move_piece(proof *p, uint32_t from, const cdp__step *s, const cdp__s
     const uint32_t to = (uint32_t)s->peer;
     const value *x = at(p, from, s->src, s->src_off + start);
     value *y = at(p, to, t->dst, t->dst_off + start);
+    const value *z = t->src && t->kind == CDP__RECV_REDUCE ? at(p, to, t->src, t->src_off + start) : y;
     uint64_t i;
-    for (i = 0; i < len; ++i) y[i] = t->kind == CDP__RECV ? x[i] : t->flags & CDP__SRC_FIRST ? combine(x[i], y[i]) : combine(y[i], x[i]);
+    for (i = 0; i < len; ++i) y[i] = t->kind == CDP__RECV ? x[i] : t->flags & CDP__SRC_FIRST ? combine(x[i], z[i]) : combine(z[i], x[i]);
 }
 
 /* All messages of a round in pieces: first a random part of each, in rank order, then the rest from the last rank on. */
@@ -385,6 +389,62 @@ static value pairwise_sum(const proof *p, uint32_t r, uint64_t i) { /* the own p
     return v;
 }
 
+/* Recursive halving: first ranks whose numbers differ in the highest bit are combined, at last those that are neighbours. */
+static value halved(uint32_t n, uint32_t first, uint32_t step, uint64_t i) {
+    const uint32_t two = power_below(n), extra = n - two;
+    if (step < two) return combine(halved(n, first, 2 * step, i), halved(n, first + step, 2 * step, i));
+    return first < extra ? combine(brought(2 * first, i), brought(2 * first + 1, i)) : brought(first + extra, i);
+}
+
+/* The algorithms for small messages between many, by name. */
+static bool is_named(const proof *p, const char *name) { return strcmp(p->algo->name, name) == 0; }
+
+static uint32_t subtree(uint32_t v, uint32_t n) { /* ranks below v in a binomial tree, v with them */
+    uint32_t far = 1;
+    while (v && !(v & far)) far *= 2;
+    return v == 0 ? n : far < n - v ? far : n - v;
+}
+
+/* Their figures; false: it is another algorithm. */
+static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *messages, uint64_t *elements) {
+    const uint32_t n = p->shape.size, two = power_below(n), extra = n - two;
+    const uint64_t c = p->shape.count;
+    uint32_t log_up = 0, log_down = 0, far, v = (r + n - p->shape.root) % n;
+    while ((1u << log_up) < n) ++log_up;
+    while ((2u << log_down) <= n) ++log_down;
+    *rounds = 1 + log_up;
+    if (is_named(p, "Bruck")) {
+        *messages = log_up;
+        *elements = (n - 1) * c;
+    } else if (is_named(p, "spread")) {
+        *rounds = 1 + (n - 1 + 3) / 4;
+        *messages = n - 1;
+        *elements = (n - 1) * c;
+    } else if (is_named(p, "recursive halving")) {
+        *rounds = 1 + log_down + (extra ? 2 : 0);
+        *messages = r < 2 * extra ? (r % 2 ? log_down + 1u : 1u) : log_down;
+        *elements = r < 2 * extra && r % 2 == 0 ? n * c : (n - 1) * c;
+    } else if (is_named(p, "halving and doubling")) { /* all but the own part, twice; folded, all once more */
+        const uint32_t id = r < 2 * extra ? r / 2 : r - extra;
+        const uint64_t own = c / two + (id < c % two);
+        uint64_t passed_on = 0;
+        for (far = 1; far < two; far *= 2) /* what it has collected, and hands to the next */
+            for (v = id & ~(far - 1); v < (id & ~(far - 1)) + far; ++v) passed_on += c / two + (v < c % two);
+        *rounds = 1 + 2 * log_down + (extra ? 2 : 0);
+        *messages = r < 2 * extra ? (r % 2 ? 2 * log_down + 1u : 1u) : 2 * log_down;
+        *elements = r < 2 * extra && r % 2 == 0 ? c : c - own + passed_on + (r < 2 * extra ? c : 0);
+    } else if (is_named(p, "binomial tree") && p->shape.kind == CDP_COLL_GATHER) {
+        *messages = v != 0;
+        *elements = v ? subtree(v, n) * c : 0;
+    } else if (is_named(p, "binomial tree") && p->shape.kind == CDP_COLL_SCATTER) {
+        for (*messages = 0, far = 1; far < subtree(v, n); far *= 2) ++*messages;
+        *elements = (subtree(v, n) - 1) * c;
+    } else {
+        return false;
+    }
+    return true;
+}
+
 /* Element i of rank r's result; false where it may be anything. */
 static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     const uint32_t n = p->shape.size;
@@ -402,7 +462,8 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     case CDP_COLL_ALLTOALL: *v = brought((uint32_t)(i / c), r * c + i % c); return true;
     case CDP_COLL_REDUCE_SCATTER:
         if (p->shape.in_place && i / c != r) return false;
-        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), p->shape.in_place ? i : r * c + i) : pairwise_sum(p, r, p->shape.in_place ? i : r * c + i);
+        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), p->shape.in_place ? i : r * c + i) :
+             is_named(p, "recursive halving") ? halved(n, 0, 1, p->shape.in_place ? i : r * c + i) : pairwise_sum(p, r, p->shape.in_place ? i : r * c + i);
         break;
     case CDP_COLL_REDUCE:
         if (!root) {
@@ -412,7 +473,7 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
         while ((1u << k) < n) ++k;
         *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : is_ring(p) ? ring_sum(p, i) : binomial(p, 0, k, i);
         break;
-    default: *v = is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(p, i); break;
+    default: *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i) : is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(p, i); break;
     }
     if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
     return true;
@@ -447,6 +508,7 @@ static void formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *mess
         fixed_formula(p, r, rounds, messages, elements);
         return;
     }
+    if (formula_of_small(p, r, rounds, messages, elements)) return;
     switch (p->shape.kind) {
     case CDP_COLL_ALLREDUCE:
         if (is_doubling(p)) {
@@ -702,12 +764,14 @@ static void plant_defects(uint32_t algo) {
         for (d.rank = 0; d.rank < n; ++d.rank)
             for (d.round = 0; d.round < 2 * n; ++d.round)
                 for (d.step = 0; d.step < CDP__ROUND_MAX; ++d.step) {
+                    cdp__step steps[CDP__ROUND_MAX];
                     uint32_t what;
                     for (what = D_NONE + 1; what < D_COUNT; ++what) {
                         proof p = proof_of(algo, n, count, has_root(kind) && kind != CDP_COLL_SEND ? n / 2 : 0, false, reduces(kind) ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
                         bool clean;
                         d.kind = (defect_kind)what;
                         if (d.kind == D_EXTRA_ROUND && d.round + d.step > 0) continue;
+                        if (d.step >= p.algo->round(&(const cdp__shape){.kind = kind, .op = p.shape.op, .rank = d.rank, .size = n, .root = p.shape.root, .count = count}, d.round, steps) && d.kind != D_EXTRA_ROUND) continue;
                         p.bad = &d;
                         clean = prove(&p);
                         if (!p.spoilt) continue;

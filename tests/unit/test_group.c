@@ -137,7 +137,7 @@ TEST(defaults_are_filled_in) {
     d.world_size = 1;
     T_EQ(CDP_OK, cdp_group_create(&d, &g));
     const cdp_group_desc *of = cdp_group_desc_of(g);
-    T(of->timeout_ms == 600000 && of->small_bytes == 65536 && of->piece_bytes == 262144 && of->spin_us == 20 && of->os == cdp_os_default());
+    T(of->timeout_ms == 600000 && of->small_bytes == 65536 && of->piece_bytes == 1048576 && of->spin_us == 20 && of->os == cdp_os_default());
     cdp_group_destroy(g);
     cdp_group_destroy(NULL);
     cdp_hub_destroy(NULL);
@@ -504,6 +504,7 @@ TEST(running_out_of_memory_in_an_operation) {
         }
         for (uint32_t r = 0; r < 2; ++r) {
             const cdp_status st = poll_to_end(&w, r, work[r]);
+            if (fail == 3 && r == 1 && st == CDP_OK) continue; /* rank 0 had sent all that it needs before it failed */
             T(fail <= 4 ? st == CDP_ERR_NOMEM : st == CDP_OK);
             if (fail <= 4) T_TEXT("out of memory", cdp_last_error()->text);
         }

@@ -151,7 +151,7 @@ TEST(a_description_says_what_is_set) {
     world w;
     if (!world_open(&w, 3, &like, 0)) return;
     T(cdp_describe(w.group[2], text, sizeof text) == strlen(text));
-    T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)") && strstr(text, "piece_bytes = 262144 (default)") && strstr(text, "links:\n  rank 0: "));
+    T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)") && strstr(text, "piece_bytes = 1048576 (default)") && strstr(text, "links:\n  rank 0: "));
     T(strstr(text, "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive doubling (choices)\n  allreduce: recursive doubling, up to 65536 bytes\n"));
     T_EQ(9, cdp_describe(w.group[2], text, 10));
     T_EQ(9, strlen(text));

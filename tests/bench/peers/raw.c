@@ -4,7 +4,7 @@
      oneway     rank 0 sends all bytes to rank 1
      pingpong   there and back
      memcpy     each rank copies the bytes; add: adds them to others
-   Lines with transport "spin" look again and again; "sleep" waits in poll(). */
+   Lines with transport "spin" look again and again; "sleep" waits in poll(); "reno" is with that congestion control. */
 #include "../measure.h"
 
 #include <netinet/in.h>
@@ -12,11 +12,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-static int links[M_RANKS][M_RANKS];
+static int both[2][M_RANKS][M_RANKS], (*links)[M_RANKS]; /* with the congestion control of this machine, and with reno */
 
-static void make_links(void) {
+static void make_links(bool reno) {
     uint32_t i, j;
     const int on = 1;
+    links = both[reno];
     for (i = 0; i < m_opt.ranks; ++i)
         for (j = i + 1; j < m_opt.ranks; ++j) {
             struct sockaddr_in a;
@@ -29,6 +30,7 @@ static void make_links(void) {
             links[i][j] = accept(l, NULL, NULL);
             links[j][i] = c;
             close(l);
+            if (reno) setsockopt(c, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), setsockopt(links[i][j], IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
             setsockopt(links[i][j], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             fcntl(links[i][j], F_SETFL, fcntl(links[i][j], F_GETFL) | O_NONBLOCK);
@@ -74,23 +76,25 @@ static void add(float *__restrict acc, const float *__restrict x, uint64_t n) {
 
 static bool call(m_case *c) {
     const uint32_t me = c->rank, n = c->ranks;
-    const bool spin = c->variant == 0;
+    static const char *const names[] = {"spin", "sleep", "spin/reno", "sleep/reno"};
+    const bool spin = c->variant % 2 == 0, more = c->variant < 3;
     uint32_t k;
-    c->transport = spin ? "spin" : "sleep";
+    c->transport = names[c->variant];
+    links = both[c->variant / 2];
     switch (c->op) {
     case M_PINGPONG:
         if (me == 0) transfer(links[0][1], c->in, c->bytes, -1, NULL, 0, spin);
         transfer(-1, NULL, 0, links[me][1 - me], c->out, c->bytes, spin);
         if (me == 1) transfer(links[1][0], c->out, c->bytes, -1, NULL, 0, spin);
-        return spin;
+        return more;
     case M_EXCHANGE:
         for (k = 1; k < n; k *= 2) transfer(links[me][me ^ k], c->in, c->bytes, links[me][me ^ k], c->out, c->bytes, spin);
-        return spin;
-    case M_DUPLEX: transfer(links[me][(me + 1) % n], c->in, c->bytes, links[me][(me + n - 1) % n], c->out, c->bytes, spin); return spin;
+        return more;
+    case M_DUPLEX: transfer(links[me][(me + 1) % n], c->in, c->bytes, links[me][(me + n - 1) % n], c->out, c->bytes, spin); return more;
     case M_ONEWAY:
         if (me == 0) transfer(links[0][1], c->in, c->bytes, -1, NULL, 0, spin);
         else transfer(-1, NULL, 0, links[1][0], c->out, c->bytes, spin);
-        return spin;
+        return more;
     case M_MEMCPY:
         c->transport = "memory";
         memcpy(c->out, c->in, c->bytes);
@@ -114,6 +118,7 @@ int main(int argc, char **argv) {
     if (status >= 0) return status;
     if (m_opt.ranks & (m_opt.ranks - 1)) return m_usage(argv[0], stderr, 2);
     m_open();
-    make_links();
+    make_links(false);
+    make_links(true);
     return m_fork(rank_main);
 }
