@@ -641,6 +641,53 @@ static void rank_drifts(cdp_group *g, void *arg) {
 
 TEST(parameters_that_drift_are_named) { run_ranks(3, NULL, 0, rank_drifts, NULL); }
 
+/* Small parameters and buffers travel together, large ones alone; none is lost between two messages. */
+static void rank_starts_with_many(cdp_group *g, void *arg) {
+    enum { P = 300, B = 200 };
+    static const uint64_t sizes[5] = {3, 0, 4000, 17000, 1}; /* floats: 17000 are more than is packed */
+    cdp_param p[P];
+    cdp_buffer b[B];
+    cdp_ddp_desc d;
+    cdp_ddp *ddp;
+    const float rank = (float)cdp_rank(g);
+    uint64_t large = 0, issued;
+    (void)arg;
+    memset(p, 0, sizeof p);
+    memset(b, 0, sizeof b);
+    memset(&d, 0, sizeof d);
+    for (uint32_t i = 0; i < P + B; ++i) {
+        const uint64_t n = sizes[i % 5];
+        float *x = (float *)malloc(n * 4 + 4);
+        for (uint64_t k = 0; k < n; ++k) x[k] = rank * 1e6f + (float)i + (float)k / 32768;
+        if (i < P) p[i].data = x, p[i].count = n;
+        else b[i - P].data = x, b[i - P].count = n;
+        large += n * 4 >= 65536;
+    }
+    d.group = g;
+    d.params = p;
+    d.param_count = P;
+    d.buffers = b;
+    d.buffer_count = B;
+    issued = g->issued;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
+    T_EQ(1 + large + 2, g->issued - issued); /* one comparison; small ones of 1.6 MB fit in two */
+    for (int round = 0; round < 2; ++round) { /* everybody has what rank 0 had; then buffers again, and only these */
+        for (uint32_t i = round ? P : 0; i < P + B; ++i)
+            for (uint64_t k = 0; k < sizes[i % 5]; ++k) {
+                float *x = (float *)(i < P ? p[i].data : b[i - P].data);
+                if (!T(x[k] == (float)i + (float)k / 32768)) return;
+                if (i >= P && !round && cdp_rank(g)) x[k] = -1;
+            }
+        issued = g->issued;
+        if (!round) T_EQ(CDP_OK, cdp_ddp_forward_begin(ddp));
+        if (!round) T_EQ(B / 5 + 1, g->issued - issued);
+    }
+    cdp_ddp_destroy(ddp);
+    for (uint32_t i = 0; i < P + B; ++i) free(i < P ? p[i].data : b[i - P].data);
+}
+
+TEST(small_ones_travel_together) { run_ranks(3, NULL, 0, rank_starts_with_many, NULL); }
+
 /* ---- averages in growing circles ---- */
 
 static void rank_averages_in_circles(cdp_group *g, void *arg) {
@@ -774,6 +821,7 @@ int main(int argc, char **argv) {
         {"contradictions_are_named_everywhere", contradictions_are_named_everywhere, 20},
         {"long_names_differ_at_their_end", long_names_differ_at_their_end, 20},
         {"parameters_that_drift_are_named", parameters_that_drift_are_named, 20},
+        {"small_ones_travel_together", small_ones_travel_together, 20},
         {"averages_in_growing_circles", averages_in_growing_circles, 20},
         {"two_models_on_one_group", two_models_on_one_group, 20},
         {"figures", figures, 20},
