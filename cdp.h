@@ -6626,9 +6626,18 @@ CDP__CALLED void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_
     cdp__free(d->os, buckets);
 }
 
+/* The others wait for buckets that will never come: tell them why, wherever they wait. */
+CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
+    cdp__enter(d->group);
+    if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
+    cdp__leave(d->group);
+    (void)cdp_group_status(d->group);
+}
+
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d) return;
+    if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d); /* who leaves without backward_end */
     (void)!cdp_work_wait(d->last); /* it uses our memory */
     for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
@@ -7630,14 +7639,6 @@ CDP__CALLED cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
         if (first == n) first = i;
     }
     return cdp__fail_peer(CDP_ERR_STATE, first, 0, "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
-}
-
-/* The others wait for buckets that will never come: tell them why, wherever they wait. */
-CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
-    cdp__enter(d->group);
-    if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
-    cdp__leave(d->group);
-    (void)cdp_group_status(d->group);
 }
 
 CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {

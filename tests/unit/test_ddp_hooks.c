@@ -271,6 +271,38 @@ TEST(hooks_that_misbehave_end_everywhere) {
     }
 }
 
+/* One rank fails in ready() and leaves at once: it need not wait, and the others learn why. */
+static void rank_leaves_at_once(cdp_group *g, void *arg) {
+    const fault_case *f = (const fault_case *)arg;
+    bad_hook bad = {FAILS, cdp_rank(g) == 1};
+    cdp_status st = CDP_OK;
+    cdp_hook h;
+    rig r;
+    memset(&h, 0, sizeof h);
+    h.self = &bad;
+    h.stage = bad_stage;
+    rig_desc(&r, g, CDP_DTYPE_F32);
+    if (!rig_open(&r)) return;
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    pthread_barrier_wait(f->all);
+    const uint64_t start = test_now_ns();
+    st = cdp_ddp_backward_begin(r.ddp);
+    for (uint32_t i = N; i-- > 0 && (st == CDP_OK || !bad.me);) st = cdp_ddp_ready(r.ddp, i);
+    if (!bad.me) st = cdp_ddp_backward_end(r.ddp);
+    T_EQ(CDP_ERR_UNSUPPORTED, st);
+    T_TEXT("rank 1/3: a hook returned UNSUPPORTED for bucket 2", cdp_last_error()->text);
+    cdp_ddp_destroy(r.ddp);
+    T_WITHIN(1000, test_now_ns() - start);
+}
+
+TEST(who_fails_may_leave_at_once) {
+    pthread_barrier_t all;
+    fault_case f = {FAILS, &all};
+    pthread_barrier_init(&all, NULL, 3);
+    run_ranks(3, NULL, 0, rank_leaves_at_once, &f);
+    pthread_barrier_destroy(&all);
+}
+
 /* ---- memory ---- */
 
 static int64_t held_bytes;
@@ -815,6 +847,7 @@ int main(int argc, char **argv) {
         {"halves_travel_as_halves", halves_travel_as_halves, 20},
         {"nan_and_infinity_pass", nan_and_infinity_pass, 20},
         {"hooks_that_misbehave_end_everywhere", hooks_that_misbehave_end_everywhere, 60},
+        {"who_fails_may_leave_at_once", who_fails_may_leave_at_once, 20},
         {"memory_of_hooks", memory_of_hooks, 120},
         {"rows_are_the_serial_mean", rows_are_the_serial_mean, 120},
         {"mistakes_with_rows", mistakes_with_rows, 20},
