@@ -982,8 +982,8 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
 /* This rank has no more data; needs .join in the desc. Takes part in the steps of the others, with gradients of zero,
    until every rank has called this; then all get the parameters and buffers of the highest rank that had data last, and
    training may go on. While nobody is out of data this costs nothing but one number per rank in the first bucket (with a
-   hook: a small operation of its own, beside the others); the end costs one more first bucket. Gradients that were accumulated under no_sync
-   and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
+   hook: a small operation of its own, beside the others); the end costs one more first bucket. Gradients that were
+   accumulated under no_sync and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
    join_hook returns, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
