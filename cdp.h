@@ -989,8 +989,8 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
 /* This rank has no more data; needs .join in the desc. Takes part in the steps of the others, with gradients of zero,
    until every rank has called this; then all get the parameters and buffers of the highest rank that had data last, and
    training may go on. While nobody is out of data this costs nothing but one number per rank in the first bucket (with a
-   hook: a small operation of its own, beside the others); the end costs one more first bucket. Gradients that were accumulated under no_sync
-   and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
+   hook: a small operation of its own, beside the others); the end costs one more first bucket. Gradients that were
+   accumulated under no_sync and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
    join_hook returns, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
@@ -7012,6 +7012,8 @@ struct cdp_ddp {
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
     uint32_t *slots;             /* parameters in the order in which they lie in memory */
+    uint8_t *pack;               /* small parameters or buffers travel together in this */
+    uint64_t pack_bytes;
     uint32_t *order;            /* parameters in the order in which they became ready in the first synchronized pass */
     uint32_t *seen, ordered;    /* and in the last one */
     uint32_t launched;           /* buckets on their way in this backward pass */
@@ -7056,9 +7058,18 @@ CDP__CALLED void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_
     cdp__free(d->os, buckets);
 }
 
+/* The others wait for buckets that will never come: tell them why, wherever they wait. */
+CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
+    cdp__enter(d->group);
+    if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
+    cdp__leave(d->group);
+    (void)cdp_group_status(d->group);
+}
+
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d) return;
+    if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d); /* who leaves without backward_end */
     (void)!cdp_work_wait(d->last); /* it uses our memory */
     for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
@@ -7073,6 +7084,7 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     cdp__free(d->os, d->buffers);
     cdp__free(d->os, d->params);
     cdp__free(d->os, d->slots);
+    cdp__free(d->os, d->pack);
     cdp__free(d->os, d->order);
     cdp__free(d->os, d);
 }
@@ -7320,14 +7332,68 @@ CDP__CALLED cdp_status cdp__ddp_compare(cdp_ddp *d) {
     return st;
 }
 
-/* All parameters (or none) and buffers of a rank to everybody; all in flight at once, so small ones cost little. */
-CDP__CALLED cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
+/* What is smaller than this is copied together, so that many small parameters or buffers are one message. */
+#define CDP__PACK_BELOW 65536u
+#define CDP__PACK_BYTES 1048576u
+
+/* The i-th of all parameters, then buffers. */
+CDP__CALLED uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
+    const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
+    const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
+    *bytes = i < d->param_count ? p->count * cdp_dtype_size(p->dtype) : b->count * cdp_dtype_size(b->dtype);
+    return (uint8_t *)(i < d->param_count ? p->data : b->data);
+}
+
+/* Small items from `from` up to (not including) `to` are sent as one. */
+CDP__CALLED cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
+    const bool mine = cdp_rank(d->group) == root;
+    uint64_t bytes, used = 0;
     cdp_status st = CDP_OK;
-    uint32_t i;
-    for (i = 0; params && i < d->param_count && st == CDP_OK; ++i)
-        if (d->params[i].user.count) st = cdp_broadcast_async(d->group, d->params[i].user.data, d->params[i].user.count, d->params[i].user.dtype, root, &d->last);
-    for (i = 0; i < d->desc.buffer_count && st == CDP_OK; ++i)
-        if (d->buffers[i].count) st = cdp_broadcast_async(d->group, d->buffers[i].data, d->buffers[i].count, d->buffers[i].dtype, root, &d->last);
+    uint32_t pass, i;
+    for (pass = 0; pass < 2 && st == CDP_OK; ++pass) { /* there, and back */
+        for (i = from, used = 0; i < to; ++i) {
+            uint8_t *const item = cdp__ddp_item(d, i, &bytes);
+            if (bytes >= CDP__PACK_BELOW) continue;
+            if (bytes && !pass && mine) memcpy(d->pack + used, item, (size_t)bytes);
+            if (bytes && pass && !mine) memcpy(item, d->pack + used, (size_t)bytes);
+            used += bytes;
+        }
+        if (!pass && used) st = cdp_broadcast(d->group, d->pack, used, CDP_DTYPE_U8, root);
+    }
+    return st;
+}
+
+/* All parameters (or none) and buffers of a rank to everybody; large ones are all in flight at once. */
+CDP__CALLED cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
+    const uint32_t count = d->param_count + d->desc.buffer_count, first = params ? 0 : d->param_count;
+    cdp_status st = CDP_OK;
+    uint64_t bytes, small = 0, used = 0;
+    uint32_t i, from = first;
+    for (i = first; i < count; ++i) {
+        (void)cdp__ddp_item(d, i, &bytes);
+        small += bytes < CDP__PACK_BELOW ? bytes : 0;
+    }
+    small = cdp__min(small, CDP__PACK_BYTES);
+    if (small > d->pack_bytes) {
+        cdp__free(d->os, d->pack);
+        d->pack = (uint8_t *)cdp__alloc(d->os, small);
+        d->pack_bytes = d->pack ? small : 0;
+        if (!d->pack) return cdp__fail_nomem("a copy of small parameters", small);
+    }
+    for (i = first; i < count && st == CDP_OK; ++i) {
+        uint8_t *const item = cdp__ddp_item(d, i, &bytes);
+        if (bytes >= CDP__PACK_BELOW) {
+            st = cdp_broadcast_async(d->group, item, bytes, CDP_DTYPE_U8, root, &d->last);
+            continue;
+        }
+        if (used + bytes > d->pack_bytes) {
+            st = cdp__ddp_send_packed(d, root, from, i);
+            from = i;
+            used = 0;
+        }
+        used += bytes;
+    }
+    if (st == CDP_OK) st = cdp__ddp_send_packed(d, root, from, count);
     return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
 }
 
@@ -8005,14 +8071,6 @@ CDP__CALLED cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
         if (first == n) first = i;
     }
     return cdp__fail_peer(CDP_ERR_STATE, first, 0, "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
-}
-
-/* The others wait for buckets that will never come: tell them why, wherever they wait. */
-CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
-    cdp__enter(d->group);
-    if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
-    cdp__leave(d->group);
-    (void)cdp_group_status(d->group);
 }
 
 CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {

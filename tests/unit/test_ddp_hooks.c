@@ -271,6 +271,38 @@ TEST(hooks_that_misbehave_end_everywhere) {
     }
 }
 
+/* One rank fails in ready() and leaves at once: it need not wait, and the others learn why. */
+static void rank_leaves_at_once(cdp_group *g, void *arg) {
+    const fault_case *f = (const fault_case *)arg;
+    bad_hook bad = {FAILS, cdp_rank(g) == 1};
+    cdp_status st = CDP_OK;
+    cdp_hook h;
+    rig r;
+    memset(&h, 0, sizeof h);
+    h.self = &bad;
+    h.stage = bad_stage;
+    rig_desc(&r, g, CDP_DTYPE_F32);
+    if (!rig_open(&r)) return;
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    pthread_barrier_wait(f->all);
+    const uint64_t start = test_now_ns();
+    st = cdp_ddp_backward_begin(r.ddp);
+    for (uint32_t i = N; i-- > 0 && (st == CDP_OK || !bad.me);) st = cdp_ddp_ready(r.ddp, i);
+    if (!bad.me) st = cdp_ddp_backward_end(r.ddp);
+    T_EQ(CDP_ERR_UNSUPPORTED, st);
+    T_TEXT("rank 1/3: a hook returned UNSUPPORTED for bucket 2", cdp_last_error()->text);
+    cdp_ddp_destroy(r.ddp);
+    T_WITHIN(1000, test_now_ns() - start);
+}
+
+TEST(who_fails_may_leave_at_once) {
+    pthread_barrier_t all;
+    fault_case f = {FAILS, &all};
+    pthread_barrier_init(&all, NULL, 3);
+    run_ranks(3, NULL, 0, rank_leaves_at_once, &f);
+    pthread_barrier_destroy(&all);
+}
+
 /* ---- memory ---- */
 
 static int64_t held_bytes;
@@ -641,6 +673,53 @@ static void rank_drifts(cdp_group *g, void *arg) {
 
 TEST(parameters_that_drift_are_named) { run_ranks(3, NULL, 0, rank_drifts, NULL); }
 
+/* Small parameters and buffers travel together, large ones alone; none is lost between two messages. */
+static void rank_starts_with_many(cdp_group *g, void *arg) {
+    enum { P = 300, B = 200 };
+    static const uint64_t sizes[5] = {3, 0, 4000, 17000, 1}; /* floats: 17000 are more than is packed */
+    cdp_param p[P];
+    cdp_buffer b[B];
+    cdp_ddp_desc d;
+    cdp_ddp *ddp;
+    const float rank = (float)cdp_rank(g);
+    uint64_t large = 0, issued;
+    (void)arg;
+    memset(p, 0, sizeof p);
+    memset(b, 0, sizeof b);
+    memset(&d, 0, sizeof d);
+    for (uint32_t i = 0; i < P + B; ++i) {
+        const uint64_t n = sizes[i % 5];
+        float *x = (float *)malloc(n * 4 + 4);
+        for (uint64_t k = 0; k < n; ++k) x[k] = rank * 1e6f + (float)i + (float)k / 32768;
+        if (i < P) p[i].data = x, p[i].count = n;
+        else b[i - P].data = x, b[i - P].count = n;
+        large += n * 4 >= 65536;
+    }
+    d.group = g;
+    d.params = p;
+    d.param_count = P;
+    d.buffers = b;
+    d.buffer_count = B;
+    issued = g->issued;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
+    T_EQ(1 + large + 2, g->issued - issued); /* one comparison; small ones of 1.6 MB fit in two */
+    for (int round = 0; round < 2; ++round) { /* everybody has what rank 0 had; then buffers again, and only these */
+        for (uint32_t i = round ? P : 0; i < P + B; ++i)
+            for (uint64_t k = 0; k < sizes[i % 5]; ++k) {
+                float *x = (float *)(i < P ? p[i].data : b[i - P].data);
+                if (!T(x[k] == (float)i + (float)k / 32768)) return;
+                if (i >= P && !round && cdp_rank(g)) x[k] = -1;
+            }
+        issued = g->issued;
+        if (!round) T_EQ(CDP_OK, cdp_ddp_forward_begin(ddp));
+        if (!round) T_EQ(B / 5 + 1, g->issued - issued);
+    }
+    cdp_ddp_destroy(ddp);
+    for (uint32_t i = 0; i < P + B; ++i) free(i < P ? p[i].data : b[i - P].data);
+}
+
+TEST(small_ones_travel_together) { run_ranks(3, NULL, 0, rank_starts_with_many, NULL); }
+
 /* ---- averages in growing circles ---- */
 
 static void rank_averages_in_circles(cdp_group *g, void *arg) {
@@ -768,12 +847,14 @@ int main(int argc, char **argv) {
         {"halves_travel_as_halves", halves_travel_as_halves, 20},
         {"nan_and_infinity_pass", nan_and_infinity_pass, 20},
         {"hooks_that_misbehave_end_everywhere", hooks_that_misbehave_end_everywhere, 60},
+        {"who_fails_may_leave_at_once", who_fails_may_leave_at_once, 20},
         {"memory_of_hooks", memory_of_hooks, 120},
         {"rows_are_the_serial_mean", rows_are_the_serial_mean, 120},
         {"mistakes_with_rows", mistakes_with_rows, 20},
         {"contradictions_are_named_everywhere", contradictions_are_named_everywhere, 20},
         {"long_names_differ_at_their_end", long_names_differ_at_their_end, 20},
         {"parameters_that_drift_are_named", parameters_that_drift_are_named, 20},
+        {"small_ones_travel_together", small_ones_travel_together, 20},
         {"averages_in_growing_circles", averages_in_growing_circles, 20},
         {"two_models_on_one_group", two_models_on_one_group, 20},
         {"figures", figures, 20},
