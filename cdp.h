@@ -561,6 +561,8 @@ typedef struct cdp_group_desc {
     uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
     const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
                                /* (default: nothing is written)                                                  */
+    uint32_t max_lanes;        /* what is kept ready for messages: one for each peer, tag and direction; of those that
+                                  are not in use beyond so many, only some 150 bytes are kept (default: 64)      */
     uint32_t max_pending;      /* works that are not operations, such as those of cdp_work_then(), at once, at most
                                   65535 (default: 64)                                                            */
     const cdp_os *os;          /* (default: cdp_os_default())                                                    */
@@ -3062,10 +3064,15 @@ typedef struct cdp__stream {
     uint64_t early_at, early_used, early_room;
 } cdp__stream;
 
+/* A stream without a group: of one that is not made here yet, or of a lane of messages that was put away. */
 typedef struct cdp__orphan {
     cdp__stream stream;
     struct cdp__orphan *next;
+    cdp_group *top; /* the group whose lane was put away */
+    uint64_t wired; /* messages that it had */
 } cdp__orphan;
+
+#define CDP__ORPHAN_ROWS 64u /* a power of two */
 
 typedef struct cdp__trunk { /* one link */
     uint8_t tx_head[CDP__CHUNK_BYTES], rx_head[CDP__CHUNK_BYTES];
@@ -3091,8 +3098,11 @@ typedef struct cdp__mux {
     uint32_t world_size, rank;
     cdp__trunk *trunks;
     bool chores; /* some trunk has something to send that belongs to no stream */
-    cdp__orphan *orphans;
-    uint32_t orphan_count;
+    cdp__orphan *orphans[CDP__ORPHAN_ROWS]; /* by channel */
+    cdp__orphan *spare;    /* for the next lane that is put away */
+    uint32_t orphan_count; /* of groups that are not made here yet */
+    uint64_t lane_clock;
+    uint64_t news;         /* how often something came that a receive from any rank might take */
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
@@ -3182,6 +3192,7 @@ typedef struct cdp__pend {
     uint32_t left;        /* BATCH: messages that are not done yet */
     cdp_group *of;        /* ANY: whose ranks are meant */
     cdp_transfer want;
+    uint64_t seen; /* mux->news when it last looked */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
@@ -3210,6 +3221,8 @@ struct cdp_group {
     cdp_group *parent;   /* of a lane: they fail together */
     bool lane;           /* of messages */
     uint32_t tag;        /* of a lane of messages */
+    uint64_t used_at;    /* mux->lane_clock, when the lane was used last */
+    uint32_t lanes;      /* of this group, ready for use */
     uint32_t any_turn;   /* the rank that a receive from any rank looks at first */
     uint64_t looked;     /* mux->looks, when links were last read for such receives */
     cdp__peer *peers;
@@ -3322,18 +3335,20 @@ CDP__CALLED bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
     return false;
 }
 
+CDP__PRIVATE cdp__orphan **cdp__orphan_row(cdp__mux *m, uint64_t channel) { return &m->orphans[channel >> 8 & (CDP__ORPHAN_ROWS - 1)]; }
+
 CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
-    cdp__orphan *o;
+    cdp__orphan *o, **row = cdp__orphan_row(m, channel);
     uint32_t i;
-    for (o = m->orphans; o; o = o->next)
+    for (o = *row; o; o = o->next)
         if (o->stream.channel == channel && o->stream.peer == peer) return &o->stream;
     for (i = 0; i < CDP__GONE; ++i)
         if (m->gone[i] == channel) return NULL;
     if (!make || m->orphan_count == CDP__ORPHANS || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o))) return NULL;
     o->stream.channel = channel;
     o->stream.peer = peer;
-    o->next = m->orphans;
-    m->orphans = o;
+    o->next = *row;
+    *row = o;
     ++m->orphan_count;
     return &o->stream;
 }
@@ -3422,6 +3437,7 @@ CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
     if (r <= 0) return r;
     w->rx_left -= (uint64_t)r;
     if (s) s->early_used += (uint64_t)r;
+    ++m->news;
     return 1;
 }
 
@@ -4093,6 +4109,7 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
 /* An operation has left the queue: what is not in it any more is done, or was cancelled. */
 CDP__PRIVATE void cdp__exec_count(cdp_group *g) {
     uint32_t i;
+    if (g->lane) ++g->mux->news;
     g->completed = g->queue_used ? cdp__exec_head(g)->seq - 1 : g->issued;
     g->soonest_ns = CDP__NEVER;
     g->listen_ns = 0;
@@ -4883,6 +4900,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 256 * 1024), 1u << 30);
     d.spin_us = cdp__def(d.spin_us, 20);
+    d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.choices = NULL;
@@ -4903,12 +4921,14 @@ CDP__CALLED void cdp__mux_destroy(cdp__mux *m) {
         os->thread_join(os->user, m->thread);
     }
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
-    while (m->orphans) {
-        cdp__orphan *o = m->orphans;
-        m->orphans = o->next;
-        cdp__free(os, o->stream.early);
-        cdp__free(os, o);
-    }
+    for (i = 0; i < CDP__ORPHAN_ROWS; ++i)
+        while (m->orphans[i]) {
+            cdp__orphan *o = m->orphans[i];
+            m->orphans[i] = o->next;
+            cdp__free(os, o->stream.early);
+            cdp__free(os, o);
+        }
+    cdp__free(os, m->spare);
     while (m->made) {
         cdp__made *made = m->made;
         m->made = made->next;
@@ -4946,7 +4966,7 @@ CDP__CALLED cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, 
 /* Streams that came before the group was made are its own now. */
 CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
     cdp__mux *m = g->mux;
-    cdp__orphan **at = &m->orphans;
+    cdp__orphan **at = cdp__orphan_row(m, g->channel);
     uint32_t p;
     while (*at) {
         cdp__orphan *o = *at;
@@ -4959,8 +4979,14 @@ CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
         g->peers[p].used = true;
         if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &g->peers[p].stream;
         *at = o->next;
-        --m->orphan_count;
-        cdp__free(m->os, o);
+        if (o->top) {
+            g->wired = o->wired;
+            if (m->spare) cdp__free(m->os, m->spare);
+            m->spare = o;
+        } else {
+            --m->orphan_count;
+            cdp__free(m->os, o);
+        }
     }
 }
 
@@ -4997,6 +5023,28 @@ CDP__CALLED void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->tmp);
     cdp__free(os, g->world);
     cdp__free(os, g);
+}
+
+/* Its lanes that were put away are not needed any more. Lock held. */
+CDP__CALLED void cdp__group_forget_lanes(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    uint32_t i;
+    for (i = 0; i < CDP__ORPHAN_ROWS; ++i) {
+        cdp__orphan **at = &m->orphans[i];
+        while (*at) {
+            cdp__orphan *o = *at;
+            if (o->top != g) {
+                at = &o->next;
+                continue;
+            }
+            if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = NULL;
+            cdp__trunk_note(m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
+            m->gone[m->gone_at++ % CDP__GONE] = o->stream.channel;
+            *at = o->next;
+            cdp__free(m->os, o->stream.early);
+            cdp__free(m->os, o);
+        }
+    }
 }
 
 /* Threads that still wait for operations of the group leave with an error, and its functions have their last call. Lock held. */
@@ -5043,6 +5091,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
         cdp__group_free(x);
         next = m->groups;
     }
+    cdp__group_forget_lanes(g);
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -5764,22 +5813,78 @@ CDP__CALLED uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uin
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
+/* Nothing is on its way, nor waits to be read. */
+CDP__CALLED bool cdp__lane_idle(const cdp_group *lane) {
+    const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
+    const cdp__stream *s = &peer->stream;
+    const cdp__trunk *w = &lane->mux->trunks[s->peer];
+    return !lane->queue_used && lane->health == CDP__HEALTHY && lane->abort_from < 0 && !s->early_used && w->tx_stream != s && !(w->rx_stream == s && w->rx_left) && !peer->tx_head_left && !peer->tx_left &&
+           !peer->rx_head_got && !peer->rx_left;
+}
+
+/* Put a lane away that is not in use: all that must be kept of it is how far its streams and its count of messages have come. The
+   object becomes the lane of another tag; its own numbers go on, so works of the past stay what they were. */
+CDP__CALLED bool cdp__lane_put_away(cdp_group *lane) {
+    cdp__mux *m = lane->mux;
+    cdp__stream *s = &lane->peers[1 - lane->desc.rank].stream;
+    cdp__trunk *w = &m->trunks[s->peer];
+    cdp__orphan *o, **row = cdp__orphan_row(m, lane->channel);
+    o = m->spare ? m->spare : (cdp__orphan *)cdp__alloc(m->os, sizeof *o);
+    if (!o) return false;
+    m->spare = NULL;
+    cdp__free(m->os, s->early);
+    s->early = NULL;
+    s->early_at = s->early_room = 0;
+    o->stream = *s;
+    o->top = lane->parent;
+    o->wired = lane->wired;
+    o->next = *row;
+    *row = o;
+    if (w->rx_stream == s) w->rx_stream = &o->stream;
+    return true;
+}
+
+/* A lane that may be put away, the one that was not used for longest; NULL: there is none, or still room for more. */
+CDP__CALLED cdp_group *cdp__lane_spare(cdp_group *top) {
+    cdp_group *x, *old = NULL;
+    if (top->lanes < top->desc.max_lanes) return NULL;
+    for (x = top->mux->groups; x; x = x->next)
+        if (x->lane && x->parent == top && (!old || x->used_at < old->used_at) && cdp__lane_idle(x)) old = x;
+    return old && cdp__lane_put_away(old) ? old : NULL;
+}
+
 CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
     const uint64_t channel = cdp__message_channel(g, from, to, tag);
-    cdp_group *lane;
-    for (lane = g->mux->groups; lane; lane = lane->next)
-        if (lane->channel == channel) return lane;
-    lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
-    if (!lane) return NULL;
-    lane->lane = true;
-    lane->parent = cdp__group_top(g);
-    lane->tag = tag;
-    if (lane->parent->health != CDP__HEALTHY) { /* it is born broken */
-        lane->error = lane->parent->error;
-        lane->health = CDP__FAILED;
-        lane->settle_ns = CDP__NEVER;
+    cdp_group *lane, *top = cdp__group_top(g);
+    uint32_t p;
+    for (lane = g->mux->groups; lane && lane->channel != channel; lane = lane->next) {}
+    if (!lane && (lane = cdp__lane_spare(top)) != NULL) {
+        memset(lane->peers, 0, 2 * sizeof *lane->peers);
+        memset(lane->past, 0, lane->desc.records * sizeof *lane->past);
+        memcpy(lane->world, world, sizeof world);
+        lane->desc.rank = world[0] == g->mux->rank ? 0 : 1;
+        lane->channel = channel;
+        lane->wired = 0;
+        for (p = 0; p < 2; ++p) {
+            lane->peers[p].stream.channel = channel;
+            lane->peers[p].stream.peer = world[p];
+        }
+        cdp__group_take_orphans(lane);
+    } else if (!lane) {
+        lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
+        if (!lane) return NULL;
+        lane->lane = true;
+        lane->parent = top;
+        ++top->lanes;
+        if (top->health != CDP__HEALTHY) { /* it is born broken */
+            lane->error = top->error;
+            lane->health = CDP__FAILED;
+            lane->settle_ns = CDP__NEVER;
+        }
     }
+    lane->tag = tag;
+    lane->used_at = ++g->mux->lane_clock;
     return lane;
 }
 
@@ -5861,12 +5966,15 @@ CDP__CALLED void cdp__any_read(cdp_group *g) {
    which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
 CDP__CALLED uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
     const uint32_t n = g->desc.world_size, me = g->desc.rank;
-    const cdp__orphan *o = g->mux->orphans;
+    const cdp__orphan *o = g->mux->orphans[0];
     const cdp_group *lane = g->mux->groups;
-    uint32_t best = UINT32_MAX;
-    while (o || lane) {
-        const cdp__stream *s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
+    uint32_t best = UINT32_MAX, row = 0;
+    for (;;) {
+        const cdp__stream *s;
         cdp__frame x;
+        while (!o && ++row < CDP__ORPHAN_ROWS) o = g->mux->orphans[row];
+        if (!o && !lane) break;
+        s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
         if (s && s->early_used >= CDP__FRAME_BYTES) {
             const uint32_t p = cdp_rank_of_world(g, s->peer);
             if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && cdp__stream_peek(s, &x) &&
@@ -5895,7 +6003,8 @@ CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
         return true;
     }
     if (g->looked != g->mux->looks) cdp__any_read(g);
-    p = cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    p = s->seen == g->mux->news ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    s->seen = g->mux->news;
     if (p != UINT32_MAX) {
         const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : s->deadline_ns <= now ? 1 : (s->deadline_ns - now) / CDP__MS + 1;
         s->want.peer = p;
@@ -5934,6 +6043,7 @@ CDP__CALLED cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out)
             s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
             s->look = cdp__any_look;
+            s->seen = g->mux->news - 1;
             cdp__pend_enlist(s);
         }
     }
