@@ -129,6 +129,7 @@
         CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
 
     THREADS
+        Functions given to cdp_work_then() run on whichever thread drives, one at a time; see there what they may call.
         A group may be used from any thread; all ranks must start the group's operations in one order, so it is best to
         start them from one thread. By default a group from cdp_group_create or cdp_init has one progress thread, which
         serves the groups made from it, too, and sleeps unless work is in flight that nobody waits for; who waits drives
@@ -140,6 +141,8 @@
         0.5 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
         ranks in a hub two rings of 256 KiB when they first talk; a DDP the size of its gradients once (the buckets are
         the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
+        Messages: 5 KB for each of max_lanes pairs of rank and tag, 0.1 KB for each further one; 10 KB with the first
+        cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
         Operations allocate nothing once the largest small message and the longest queue have been seen.
 
     ERRORS
@@ -150,6 +153,7 @@
 
     LIMITS
         ranks 65535 | elements and bytes 64 bits | operations in flight: memory | error text 511 bytes
+        groups and tags that others use before this rank asks for them: 256 at once; then they are told that it has left
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
@@ -733,7 +737,7 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    when `func` has returned; it fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
    `func` is called by whoever lets communication advance: the progress thread, or a thread inside cdp_poll(), cdp_work_test() or
    any wait or blocking operation, of any group of the same world; never inside this call. One function at a time, those of one
-   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy its group.
+   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups (nothing happens).
    What it starts takes its place in the order of operations only then; see cdp_start_after() for a place that is certain.
    Errors: INVALID, NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
@@ -746,7 +750,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(cdp_group *group, const cdp_re
 /* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns this rank alone ends quietly: a
    function that was not called yet (it never is), a message of which nothing has been sent or received (the other side's meets
    the next one; it is not lost). Any other operation is one that other ranks take part in: cancelling it breaks the group on
-   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way. */
+   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way; or
+   it is a batch. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 
 /* ---- >>messages ------------------------------------------------------------------------------------------------- */
@@ -798,7 +803,7 @@ typedef struct cdp_transfer {
 } cdp_transfer;
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
-   for another because of the order inside a batch. */
+   for another because of the order inside a batch. Errors: as for cdp_send(); STATE: max_pending of the desc. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 /* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
 
@@ -4652,17 +4657,15 @@ CDP__CALLED void cdp__mux_tell(cdp__mux *m) {
 CDP__CALLED void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__mux *m = g->mux;
-    cdp_group *outer = m->calling; /* a function may destroy another group */
-    const bool inside = *cdp__inside();
     cdp_status answer;
     cdp__pend_unlist(s);
     m->calling = g;
     cdp_lock_release(&m->lock);
     *cdp__inside() = true;
     answer = s->func(s->user, st);
-    *cdp__inside() = inside;
+    *cdp__inside() = false;
     cdp_lock_acquire(&m->lock);
-    m->calling = outer;
+    m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
         const bool first = g->health == CDP__HEALTHY;
         if (cdp_last_error()->status != answer) cdp__fail(answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
@@ -5052,7 +5055,7 @@ CDP__CALLED void cdp__group_dismiss(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group *x;
     uint32_t waiting;
-    while (m->calling == g) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    while (m->calling) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     cdp__pends_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
@@ -5077,8 +5080,8 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->mux;
     cdp__enter(g);
-    if (m->calling == g && *cdp__inside()) {
-        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy its own group; nothing was done");
+    if (*cdp__inside()) {
+        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy groups; nothing was done");
         cdp__leave(g);
         return;
     }

@@ -36,6 +36,7 @@ static cdp_status noted(void *user, cdp_status status) {
     if (n->group) { /* it may start things, and must not wait for them */
         const cdp_request rq = allreduce_of(n->x, 1);
         if (cdp_start(n->group, &rq, &n->started) == CDP_OK) n->waited = cdp_barrier(n->group);
+        cdp_group_destroy(n->group); /* nothing happens */
     }
     __atomic_add_fetch(&n->calls, 1, __ATOMIC_SEQ_CST);
     if (n->answer != CDP_OK) return cdp_error_set(n->answer, -1, 0, "this function does not like rank %u", (unsigned)(n->factor));
