@@ -5997,6 +5997,14 @@ CDP__CALLED void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__pend_close((cdp__pend *)user, false);
 }
 
+/* A message with this tag is being received: there may be more behind it, though its sender has left. */
+CDP__CALLED bool cdp__any_busy(cdp_group *g, uint32_t tag) {
+    const cdp_group *x;
+    for (x = g->mux->groups; x; x = x->next)
+        if (x->lane && x->parent == cdp__group_top(g) && x->tag == tag && x->desc.rank == 1 && x->queue_used) return true;
+    return false;
+}
+
 CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__frame f;
@@ -6021,7 +6029,7 @@ CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
         g->late_ms = s->want.timeout_ms;
         cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed while waiting for a message with tag %u from any rank", g->late_ms, s->want.tag);
         cdp__group_fail_last(g);
-    } else if (!g->looked) {
+    } else if (!g->looked && !cdp__any_busy(g, s->want.tag)) {
         cdp__fail(CDP_ERR_PEER_LOST, "a message with tag %u from any rank cannot come any more: all other ranks have left", s->want.tag);
         cdp__group_fail_last(g);
     }
