@@ -129,6 +129,7 @@
         CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
 
     THREADS
+        Functions given to cdp_work_then() run on whichever thread drives, one at a time; see there what they may call.
         A group may be used from any thread; all ranks must start the group's operations in one order, so it is best to
         start them from one thread. By default a group from cdp_group_create or cdp_init has one progress thread, which
         serves the groups made from it, too, and sleeps unless work is in flight that nobody waits for; who waits drives
@@ -140,6 +141,8 @@
         0.5 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
         ranks in a hub two rings of 256 KiB when they first talk; a DDP the size of its gradients once (the buckets are
         the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
+        Messages: 5 KB for each of max_lanes pairs of rank and tag, 0.1 KB for each further one; 10 KB with the first
+        cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
         Operations allocate nothing once the largest small message and the longest queue have been seen.
 
     ERRORS
@@ -150,6 +153,7 @@
 
     LIMITS
         ranks 65535 | elements and bytes 64 bits | operations in flight: memory | error text 511 bytes
+        groups and tags that others use before this rank asks for them: 256 at once; then they are told that it has left
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
@@ -568,6 +572,8 @@ typedef struct cdp_group_desc {
     uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
     const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
                                /* (default: nothing is written)                                                  */
+    uint32_t max_lanes;        /* what is kept ready for messages: one for each peer, tag and direction; of those that
+                                  are not in use beyond so many, only some 150 bytes are kept (default: 64)      */
     uint32_t max_pending;      /* works that are not operations, such as those of cdp_work_then(), at once, at most
                                   65535 (default: 64)                                                            */
     const cdp_os *os;          /* (default: cdp_os_default())                                                    */
@@ -738,7 +744,7 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    when `func` has returned; it fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
    `func` is called by whoever lets communication advance: the progress thread, or a thread inside cdp_poll(), cdp_work_test() or
    any wait or blocking operation, of any group of the same world; never inside this call. One function at a time, those of one
-   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy its group.
+   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups (nothing happens).
    What it starts takes its place in the order of operations only then; see cdp_start_after() for a place that is certain.
    Errors: INVALID, NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
@@ -751,7 +757,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(cdp_group *group, const cdp_re
 /* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns this rank alone ends quietly: a
    function that was not called yet (it never is), a message of which nothing has been sent or received (the other side's meets
    the next one; it is not lost). Any other operation is one that other ranks take part in: cancelling it breaks the group on
-   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way. */
+   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way; or
+   it is a batch. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 
 /* ---- >>messages ------------------------------------------------------------------------------------------------- */
@@ -803,7 +810,7 @@ typedef struct cdp_transfer {
 } cdp_transfer;
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
-   for another because of the order inside a batch. */
+   for another because of the order inside a batch. Errors: as for cdp_send(); STATE: max_pending of the desc. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 /* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
 
@@ -3475,10 +3482,15 @@ typedef struct cdp__stream {
     uint64_t early_at, early_used, early_room;
 } cdp__stream;
 
+/* A stream without a group: of one that is not made here yet, or of a lane of messages that was put away. */
 typedef struct cdp__orphan {
     cdp__stream stream;
     struct cdp__orphan *next;
+    cdp_group *top; /* the group whose lane was put away */
+    uint64_t wired; /* messages that it had */
 } cdp__orphan;
+
+#define CDP__ORPHAN_ROWS 64u /* a power of two */
 
 typedef struct cdp__trunk { /* one link */
     uint8_t tx_head[CDP__CHUNK_BYTES], rx_head[CDP__CHUNK_BYTES];
@@ -3504,8 +3516,11 @@ typedef struct cdp__mux {
     uint32_t world_size, rank;
     cdp__trunk *trunks;
     bool chores; /* some trunk has something to send that belongs to no stream */
-    cdp__orphan *orphans;
-    uint32_t orphan_count;
+    cdp__orphan *orphans[CDP__ORPHAN_ROWS]; /* by channel */
+    cdp__orphan *spare;    /* for the next lane that is put away */
+    uint32_t orphan_count; /* of groups that are not made here yet */
+    uint64_t lane_clock;
+    uint64_t news;         /* how often something came that a receive from any rank might take */
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
@@ -3595,6 +3610,7 @@ typedef struct cdp__pend {
     uint32_t left;        /* BATCH: messages that are not done yet */
     cdp_group *of;        /* ANY: whose ranks are meant */
     cdp_transfer want;
+    uint64_t seen; /* mux->news when it last looked */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
@@ -3623,6 +3639,8 @@ struct cdp_group {
     cdp_group *parent;   /* of a lane: they fail together */
     bool lane;           /* of messages */
     uint32_t tag;        /* of a lane of messages */
+    uint64_t used_at;    /* mux->lane_clock, when the lane was used last */
+    uint32_t lanes;      /* of this group, ready for use */
     uint32_t any_turn;   /* the rank that a receive from any rank looks at first */
     uint64_t looked;     /* mux->looks, when links were last read for such receives */
     cdp__peer *peers;
@@ -3735,18 +3753,20 @@ CDP__CALLED bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
     return false;
 }
 
+CDP__PRIVATE cdp__orphan **cdp__orphan_row(cdp__mux *m, uint64_t channel) { return &m->orphans[channel >> 8 & (CDP__ORPHAN_ROWS - 1)]; }
+
 CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
-    cdp__orphan *o;
+    cdp__orphan *o, **row = cdp__orphan_row(m, channel);
     uint32_t i;
-    for (o = m->orphans; o; o = o->next)
+    for (o = *row; o; o = o->next)
         if (o->stream.channel == channel && o->stream.peer == peer) return &o->stream;
     for (i = 0; i < CDP__GONE; ++i)
         if (m->gone[i] == channel) return NULL;
     if (!make || m->orphan_count == CDP__ORPHANS || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o))) return NULL;
     o->stream.channel = channel;
     o->stream.peer = peer;
-    o->next = m->orphans;
-    m->orphans = o;
+    o->next = *row;
+    *row = o;
     ++m->orphan_count;
     return &o->stream;
 }
@@ -3835,6 +3855,7 @@ CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
     if (r <= 0) return r;
     w->rx_left -= (uint64_t)r;
     if (s) s->early_used += (uint64_t)r;
+    ++m->news;
     return 1;
 }
 
@@ -4512,6 +4533,7 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
 /* An operation has left the queue: what is not in it any more is done, or was cancelled. */
 CDP__PRIVATE void cdp__exec_count(cdp_group *g) {
     uint32_t i;
+    if (g->lane) ++g->mux->news;
     g->completed = g->queue_used ? cdp__exec_head(g)->seq - 1 : g->issued;
     g->soonest_ns = CDP__NEVER;
     g->listen_ns = 0;
@@ -5054,17 +5076,15 @@ CDP__CALLED void cdp__mux_tell(cdp__mux *m) {
 CDP__CALLED void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__mux *m = g->mux;
-    cdp_group *outer = m->calling; /* a function may destroy another group */
-    const bool inside = *cdp__inside();
     cdp_status answer;
     cdp__pend_unlist(s);
     m->calling = g;
     cdp_lock_release(&m->lock);
     *cdp__inside() = true;
     answer = s->func(s->user, st);
-    *cdp__inside() = inside;
+    *cdp__inside() = false;
     cdp_lock_acquire(&m->lock);
-    m->calling = outer;
+    m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
         const bool first = g->health == CDP__HEALTHY;
         if (cdp_last_error()->status != answer) cdp__fail(answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
@@ -5305,6 +5325,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
     d.spin_us = cdp__def(d.spin_us, 20);
+    d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.choices = NULL;
@@ -5325,12 +5346,14 @@ CDP__CALLED void cdp__mux_destroy(cdp__mux *m) {
         os->thread_join(os->user, m->thread);
     }
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
-    while (m->orphans) {
-        cdp__orphan *o = m->orphans;
-        m->orphans = o->next;
-        cdp__free(os, o->stream.early);
-        cdp__free(os, o);
-    }
+    for (i = 0; i < CDP__ORPHAN_ROWS; ++i)
+        while (m->orphans[i]) {
+            cdp__orphan *o = m->orphans[i];
+            m->orphans[i] = o->next;
+            cdp__free(os, o->stream.early);
+            cdp__free(os, o);
+        }
+    cdp__free(os, m->spare);
     while (m->made) {
         cdp__made *made = m->made;
         m->made = made->next;
@@ -5368,7 +5391,7 @@ CDP__CALLED cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, 
 /* Streams that came before the group was made are its own now. */
 CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
     cdp__mux *m = g->mux;
-    cdp__orphan **at = &m->orphans;
+    cdp__orphan **at = cdp__orphan_row(m, g->channel);
     uint32_t p;
     while (*at) {
         cdp__orphan *o = *at;
@@ -5381,8 +5404,14 @@ CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
         g->peers[p].used = true;
         if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &g->peers[p].stream;
         *at = o->next;
-        --m->orphan_count;
-        cdp__free(m->os, o);
+        if (o->top) {
+            g->wired = o->wired;
+            if (m->spare) cdp__free(m->os, m->spare);
+            m->spare = o;
+        } else {
+            --m->orphan_count;
+            cdp__free(m->os, o);
+        }
     }
 }
 
@@ -5421,12 +5450,34 @@ CDP__CALLED void cdp__group_free(cdp_group *g) {
     cdp__free(os, g);
 }
 
+/* Its lanes that were put away are not needed any more. Lock held. */
+CDP__CALLED void cdp__group_forget_lanes(cdp_group *g) {
+    cdp__mux *m = g->mux;
+    uint32_t i;
+    for (i = 0; i < CDP__ORPHAN_ROWS; ++i) {
+        cdp__orphan **at = &m->orphans[i];
+        while (*at) {
+            cdp__orphan *o = *at;
+            if (o->top != g) {
+                at = &o->next;
+                continue;
+            }
+            if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = NULL;
+            cdp__trunk_note(m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
+            m->gone[m->gone_at++ % CDP__GONE] = o->stream.channel;
+            *at = o->next;
+            cdp__free(m->os, o->stream.early);
+            cdp__free(m->os, o);
+        }
+    }
+}
+
 /* Threads that still wait for operations of the group leave with an error, and its functions have their last call. Lock held. */
 CDP__CALLED void cdp__group_dismiss(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group *x;
     uint32_t waiting;
-    while (m->calling == g) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    while (m->calling) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     cdp__pends_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
@@ -5451,8 +5502,8 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->mux;
     cdp__enter(g);
-    if (m->calling == g && *cdp__inside()) {
-        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy its own group; nothing was done");
+    if (*cdp__inside()) {
+        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy groups; nothing was done");
         cdp__leave(g);
         return;
     }
@@ -5465,6 +5516,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
         cdp__group_free(x);
         next = m->groups;
     }
+    cdp__group_forget_lanes(g);
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -6195,22 +6247,78 @@ CDP__CALLED uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uin
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
+/* Nothing is on its way, nor waits to be read. */
+CDP__CALLED bool cdp__lane_idle(const cdp_group *lane) {
+    const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
+    const cdp__stream *s = &peer->stream;
+    const cdp__trunk *w = &lane->mux->trunks[s->peer];
+    return !lane->queue_used && lane->health == CDP__HEALTHY && lane->abort_from < 0 && !s->early_used && w->tx_stream != s && !(w->rx_stream == s && w->rx_left) && !peer->tx_head_left && !peer->tx_left &&
+           !peer->rx_head_got && !peer->rx_left;
+}
+
+/* Put a lane away that is not in use: all that must be kept of it is how far its streams and its count of messages have come. The
+   object becomes the lane of another tag; its own numbers go on, so works of the past stay what they were. */
+CDP__CALLED bool cdp__lane_put_away(cdp_group *lane) {
+    cdp__mux *m = lane->mux;
+    cdp__stream *s = &lane->peers[1 - lane->desc.rank].stream;
+    cdp__trunk *w = &m->trunks[s->peer];
+    cdp__orphan *o, **row = cdp__orphan_row(m, lane->channel);
+    o = m->spare ? m->spare : (cdp__orphan *)cdp__alloc(m->os, sizeof *o);
+    if (!o) return false;
+    m->spare = NULL;
+    cdp__free(m->os, s->early);
+    s->early = NULL;
+    s->early_at = s->early_room = 0;
+    o->stream = *s;
+    o->top = lane->parent;
+    o->wired = lane->wired;
+    o->next = *row;
+    *row = o;
+    if (w->rx_stream == s) w->rx_stream = &o->stream;
+    return true;
+}
+
+/* A lane that may be put away, the one that was not used for longest; NULL: there is none, or still room for more. */
+CDP__CALLED cdp_group *cdp__lane_spare(cdp_group *top) {
+    cdp_group *x, *old = NULL;
+    if (top->lanes < top->desc.max_lanes) return NULL;
+    for (x = top->mux->groups; x; x = x->next)
+        if (x->lane && x->parent == top && (!old || x->used_at < old->used_at) && cdp__lane_idle(x)) old = x;
+    return old && cdp__lane_put_away(old) ? old : NULL;
+}
+
 CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
     const uint64_t channel = cdp__message_channel(g, from, to, tag);
-    cdp_group *lane;
-    for (lane = g->mux->groups; lane; lane = lane->next)
-        if (lane->channel == channel) return lane;
-    lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
-    if (!lane) return NULL;
-    lane->lane = true;
-    lane->parent = cdp__group_top(g);
-    lane->tag = tag;
-    if (lane->parent->health != CDP__HEALTHY) { /* it is born broken */
-        lane->error = lane->parent->error;
-        lane->health = CDP__FAILED;
-        lane->settle_ns = CDP__NEVER;
+    cdp_group *lane, *top = cdp__group_top(g);
+    uint32_t p;
+    for (lane = g->mux->groups; lane && lane->channel != channel; lane = lane->next) {}
+    if (!lane && (lane = cdp__lane_spare(top)) != NULL) {
+        memset(lane->peers, 0, 2 * sizeof *lane->peers);
+        memset(lane->past, 0, lane->desc.records * sizeof *lane->past);
+        memcpy(lane->world, world, sizeof world);
+        lane->desc.rank = world[0] == g->mux->rank ? 0 : 1;
+        lane->channel = channel;
+        lane->wired = 0;
+        for (p = 0; p < 2; ++p) {
+            lane->peers[p].stream.channel = channel;
+            lane->peers[p].stream.peer = world[p];
+        }
+        cdp__group_take_orphans(lane);
+    } else if (!lane) {
+        lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
+        if (!lane) return NULL;
+        lane->lane = true;
+        lane->parent = top;
+        ++top->lanes;
+        if (top->health != CDP__HEALTHY) { /* it is born broken */
+            lane->error = top->error;
+            lane->health = CDP__FAILED;
+            lane->settle_ns = CDP__NEVER;
+        }
     }
+    lane->tag = tag;
+    lane->used_at = ++g->mux->lane_clock;
     return lane;
 }
 
@@ -6292,12 +6400,15 @@ CDP__CALLED void cdp__any_read(cdp_group *g) {
    which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
 CDP__CALLED uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
     const uint32_t n = g->desc.world_size, me = g->desc.rank;
-    const cdp__orphan *o = g->mux->orphans;
+    const cdp__orphan *o = g->mux->orphans[0];
     const cdp_group *lane = g->mux->groups;
-    uint32_t best = UINT32_MAX;
-    while (o || lane) {
-        const cdp__stream *s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
+    uint32_t best = UINT32_MAX, row = 0;
+    for (;;) {
+        const cdp__stream *s;
         cdp__frame x;
+        while (!o && ++row < CDP__ORPHAN_ROWS) o = g->mux->orphans[row];
+        if (!o && !lane) break;
+        s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
         if (s && s->early_used >= CDP__FRAME_BYTES) {
             const uint32_t p = cdp_rank_of_world(g, s->peer);
             if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && cdp__stream_peek(s, &x) &&
@@ -6317,6 +6428,14 @@ CDP__CALLED void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__pend_close((cdp__pend *)user, false);
 }
 
+/* A message with this tag is being received: there may be more behind it, though its sender has left. */
+CDP__CALLED bool cdp__any_busy(cdp_group *g, uint32_t tag) {
+    const cdp_group *x;
+    for (x = g->mux->groups; x; x = x->next)
+        if (x->lane && x->parent == cdp__group_top(g) && x->tag == tag && x->desc.rank == 1 && x->queue_used) return true;
+    return false;
+}
+
 CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__frame f;
@@ -6326,7 +6445,8 @@ CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
         return true;
     }
     if (g->looked != g->mux->looks) cdp__any_read(g);
-    p = cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    p = s->seen == g->mux->news ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    s->seen = g->mux->news;
     if (p != UINT32_MAX) {
         const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : s->deadline_ns <= now ? 1 : (s->deadline_ns - now) / CDP__MS + 1;
         s->want.peer = p;
@@ -6340,7 +6460,7 @@ CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
         g->late_ms = s->want.timeout_ms;
         cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed while waiting for a message with tag %u from any rank", g->late_ms, s->want.tag);
         cdp__group_fail_last(g);
-    } else if (!g->looked) {
+    } else if (!g->looked && !cdp__any_busy(g, s->want.tag)) {
         cdp__fail(CDP_ERR_PEER_LOST, "a message with tag %u from any rank cannot come any more: all other ranks have left", s->want.tag);
         cdp__group_fail_last(g);
     }
@@ -6365,6 +6485,7 @@ CDP__CALLED cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out)
             s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
             s->look = cdp__any_look;
+            s->seen = g->mux->news - 1;
             cdp__pend_enlist(s);
         }
     }

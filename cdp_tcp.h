@@ -130,6 +130,8 @@ typedef struct cdp_tcp_desc {
     bool reproducible;         /* likewise on all ranks */
     const cdp_choice *choices; /* likewise */
     uint32_t choice_count;
+    uint32_t max_lanes;            /* see cdp_group_desc */
+    uint32_t max_pending;          /* likewise */
     uint32_t records;
     const char *dump_path;
     const cdp_os *os;
@@ -2073,6 +2075,8 @@ CDP__CALLED cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.reproducible = d->reproducible;
     g.choices = d->choices;
     g.choice_count = d->choice_count;
+    g.max_lanes = d->max_lanes;
+    g.max_pending = d->max_pending;
     g.records = d->records;
     g.dump_path = d->dump_path;
     g.os = d->os;

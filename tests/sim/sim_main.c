@@ -606,6 +606,44 @@ static void quiet(cdp_log_level level, const char *text, int32_t rank, void *use
 }
 
 /* The program; then the group goes, and what it may still have held. */
+/* Everybody sends to one rank messages of lengths that only the sender knows; that rank takes them from whoever comes, a few at
+   once, and each sender's in the order in which they were sent. Whose arrives when is up to the network. */
+static cdp_status job_messages(run *r, sim_node *node, cdp_group *g, uint64_t *s, uint64_t *own, uint32_t tag) {
+    enum { MOST = 40, AT_ONCE = 3 };
+    const uint32_t to = (uint32_t)(sim_random(s) % r->nodes), each = (uint32_t)sim_between(s, 1, 4), all = each * (r->nodes - 1);
+    const uint64_t seed = sim_random(s);
+    int32_t *data = (int32_t *)sim_alloc(node, AT_ONCE * MOST * sizeof *data);
+    cdp_work work[AT_ONCE];
+    cdp_message got[AT_ONCE];
+    uint32_t seen[64] = {0}, started = 0, i, k;
+    cdp_status st = CDP_OK;
+    sim_doing(node, "%u messages from each rank to rank %u", each, to);
+    call_begin(r, node, r->timeout_ms);
+    for (i = 0; i < (node->id == to ? all : each) && st == CDP_OK; ++i) {
+        if (node->id != to) {
+            const uint64_t count = (uint64_t)(job_value(seed, i, node->id, 0) + 20) % MOST;
+            for (k = 0; k < count; ++k) data[k] = (int32_t)job_value(seed, i, node->id, 1 + k);
+            st = failed(r, node, cdp_send(g, data, count, CDP_DTYPE_I32, to, tag));
+            if (sim_chance(own, 300)) sim_sleep(node, sim_log_between(own, SIM_US, 5 * SIM_MS));
+            continue;
+        }
+        for (; st == CDP_OK && started < all && started < i + AT_ONCE; ++started)
+            st = failed(r, node, cdp_recv_any_async(g, data + started % AT_ONCE * MOST, MOST, CDP_DTYPE_I32, CDP_ANY_RANK, tag, &got[started % AT_ONCE], &work[started % AT_ONCE]));
+        if (st == CDP_OK) st = failed(r, node, cdp_work_wait(work[i % AT_ONCE]));
+        if (st == CDP_OK) {
+            const cdp_message *m = &got[i % AT_ONCE];
+            const uint32_t at = m->source < r->nodes ? seen[m->source]++ : 0;
+            bool right = m->source < r->nodes && m->source != to && m->count == (uint64_t)(job_value(seed, at, m->source, 0) + 20) % MOST;
+            for (k = 0; right && k < m->count; ++k) right = data[i % AT_ONCE * MOST + k] == (int32_t)job_value(seed, at, m->source, 1 + k);
+            if (!right) wrong(r, node, "message %u from rank %u, of %llu elements, is wrong", at, m->source, (unsigned long long)m->count);
+        }
+    }
+    call_end(r, node, "messages");
+    if (st == CDP_OK) sim_free(node, data);
+    else r->later[node->id][r->later_n[node->id]++] = data;
+    return st;
+}
+
 static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     uint64_t s = sim_stream(r->seed, 20), own = sim_stream(r->seed, 100 + node->id);
     const uint64_t batches = sim_between(&s, 1, r->tiny ? 4 : 7);
@@ -634,6 +672,7 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
         }
         if (i == ddp_at) st = ddp_train(r, node, g, &s, &own);
         if (st == CDP_OK && i < batches) st = job_batch(r, node, g, &s, &own, 100 * i);
+        if (st == CDP_OK && r->nodes > 1 && (r->fault_kind == F_NONE || r->fault_kind == F_DELAY) && sim_chance(&s, 400)) st = job_messages(r, node, g, &s, &own, (uint32_t)i); /* the next ones may come before these have been taken */
         r->act_now = false;
     }
     sim_doing(node, "cdp_group_destroy");

@@ -36,6 +36,7 @@ static cdp_status noted(void *user, cdp_status status) {
     if (n->group) { /* it may start things, and must not wait for them */
         const cdp_request rq = allreduce_of(n->x, 1);
         if (cdp_start(n->group, &rq, &n->started) == CDP_OK) n->waited = cdp_barrier(n->group);
+        cdp_group_destroy(n->group); /* nothing happens */
     }
     __atomic_add_fetch(&n->calls, 1, __ATOMIC_SEQ_CST);
     if (n->answer != CDP_OK) return cdp_error_set(n->answer, -1, 0, "this function does not like rank %u", (unsigned)(n->factor));
@@ -597,7 +598,7 @@ TEST(messages_allocate_nothing) {
 /* ---- objects ----------------------------------------------------------------------------------------------------------- */
 
 static uint64_t object_bytes(uint32_t rank, uint32_t round) {
-    static const uint64_t sizes[] = {1, 0, 777, 5 << 20, 3};
+    static const uint64_t sizes[] = {1, 0, 777, TEST_SLOW ? 600000 : 5 << 20, 3};
     return round == 0 ? 0 : round == 1 ? (rank == 0 ? 1 : 0) : sizes[(rank + round) % 5];
 }
 
@@ -1012,6 +1013,113 @@ static void wrong_works(uint32_t rank, cdp_group *w) {
 
 TEST(wrong_works_cost_nothing) { run(2, 20000, wrong_works); }
 
+/* ---- lanes ------------------------------------------------------------------------------------------------------------- */
+
+/* What both sides draw from one seed: messages from anybody to anybody with many tags, more than lanes are kept ready, and
+   received in another order than they were sent in, by those who can. */
+static void many_tags(uint32_t rank, cdp_group *w) {
+    enum { MESSAGES = 3000, TAGS = 60, WINDOW = 40 };
+    const uint32_t n = cdp_size(w);
+    uint64_t state = 4711;
+    uint32_t sent[RANKS_MAX][RANKS_MAX][TAGS] = {{{0}}};
+    for (uint32_t at = 0; at < MESSAGES && !test__now.failed_checks; at += WINDOW) {
+        cdp_work work[WINDOW];
+        uint32_t data[WINDOW][8], want[WINDOW], from_to_tag[WINDOW], mine = 0;
+        for (uint32_t i = 0; i < WINDOW; ++i) {
+            const uint32_t from = (uint32_t)(test_random(&state) % n), to = (from + 1 + (uint32_t)(test_random(&state) % (n - 1))) % n, tag = (uint32_t)(test_random(&state) % TAGS);
+            const uint32_t k = sent[from][to][tag]++, what = k * 1000000 + from * 10000 + to * 100 + tag;
+            if (from == rank) {
+                for (uint32_t j = 0; j < 8; ++j) data[mine][j] = what + j;
+                want[mine] = UINT32_MAX;
+                from_to_tag[mine] = tag;
+                OK(cdp_send_async(w, data[mine], 8, CDP_DTYPE_U32, to, tag, &work[mine]));
+                ++mine;
+            } else if (to == rank) {
+                memset(data[mine], 0, sizeof data[mine]);
+                want[mine] = what;
+                from_to_tag[mine] = from << 16 | tag;
+                if (i % 2) OK(cdp_recv_async(w, data[mine], 8, CDP_DTYPE_U32, from, tag, &work[mine]));
+                else work[mine].seq = 0; /* received below: it may come before anybody asks */
+                ++mine;
+            }
+        }
+        for (uint32_t i = 0; i < mine; ++i) {
+            if (want[i] != UINT32_MAX && !work[i].seq) continue;
+            OK(cdp_work_wait(work[i]));
+        }
+        for (uint32_t i = 0; i < mine; ++i) /* those of one rank and tag in order; where one was posted above already, it took the first */
+            if (want[i] != UINT32_MAX && !work[i].seq) OK(cdp_recv(w, data[i], 8, CDP_DTYPE_U32, from_to_tag[i] >> 16, from_to_tag[i] & 0xffff));
+        for (uint32_t i = 0; i < mine; ++i) {
+            if (want[i] == UINT32_MAX) continue;
+            bool found = false; /* the same rank's and tag's, in some order within this window */
+            for (uint32_t j = 0; j < mine; ++j) found = found || (want[j] != UINT32_MAX && from_to_tag[j] == from_to_tag[i] && data[j][0] == want[i] && data[j][7] == want[i] + 7);
+            test_check(found, __FILE__, __LINE__, "rank %u: message %u did not come", rank, want[i]);
+        }
+        if (n > 1) OK(cdp_barrier(w));
+    }
+    uint32_t lanes = 0;
+    for (const cdp_group *x = w->mux->groups; x; x = x->next) lanes += x->lane;
+    test_check(lanes <= WINDOW + 6, __FILE__, __LINE__, "%u lanes are kept", lanes);
+}
+
+TEST(few_lanes_for_many_tags) {
+    max_lanes = 5;
+    run(3, 30000, many_tags);
+    max_lanes = 0;
+}
+
+static uint64_t kept;
+static void *sized_alloc(void *user, uint64_t bytes) {
+    uint64_t *p = (uint64_t *)cdp__os_alloc(user, bytes + 64);
+    __atomic_add_fetch(&kept, bytes, __ATOMIC_SEQ_CST);
+    p[0] = bytes;
+    return p + 8;
+}
+static void sized_free(void *user, void *p) {
+    if (!p) return;
+    __atomic_sub_fetch(&kept, ((uint64_t *)p)[-8], __ATOMIC_SEQ_CST);
+    cdp__os_free(user, (uint64_t *)p - 8);
+}
+
+/* Ten thousand tags: at most 200 bytes each, and their counts go on when they are used again. */
+TEST(a_tag_that_is_not_in_use_is_cheap) {
+    enum { TAGS = 10000 };
+    cdp_os os = *cdp_os_default();
+    cdp_group *g[2];
+    uint64_t before = 0;
+    uint32_t x, y;
+    cdp_message got;
+    cdp_work out, in;
+    os.alloc = sized_alloc;
+    os.free = sized_free;
+    const cdp_hub_desc h = {.world_size = 2, .os = &os};
+    if (!OK(cdp_hub_create(&h, &hub))) return;
+    for (uint32_t r = 0; r < 2; ++r) {
+        const cdp_group_desc d = {.rank = r, .world_size = 2, .hub = hub, .os = &os, .no_thread = true, .max_lanes = r ? 2 : 8};
+        if (!OK(cdp_group_create(&d, &g[r]))) return;
+    }
+    for (uint32_t round = 0; round < 2; ++round)
+        for (uint32_t t = 0; t < TAGS && !test__now.failed_checks; ++t) {
+            x = round * TAGS + t;
+            y = 0;
+            if (t == 20 && round == 0) before = kept;
+            OK(cdp_send_async(g[1], &x, 1, CDP_DTYPE_U32, 0, t, &out));
+            if (t % 2) (void)cdp_poll(g[0], 0); /* it may be there before it is asked for */
+            if (t % 3) OK(cdp_recv_async(g[0], &y, 1, CDP_DTYPE_U32, 1, t, &in));
+            else OK(cdp_recv_any_async(g[0], &y, 1, CDP_DTYPE_U32, CDP_ANY_RANK, t, &got, &in));
+            for (uint32_t k = 0; k < 100 && cdp_work_test(in) == CDP_PENDING; ++k) (void)cdp_poll(g[1], 0);
+            OK(cdp_work_test(in));
+            OK(cdp_work_test(out));
+            T_EQ(x, y);
+        }
+    test_check(kept - before < 2 * TAGS * 200, __FILE__, __LINE__, "%llu bytes for a tag on each side", (unsigned long long)(kept - before) / TAGS / 2);
+    printf("  %llu bytes for a tag that is not in use\n", (unsigned long long)(kept - before) / TAGS / 2);
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(hub);
+    T_EQ(0, kept);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
@@ -1036,6 +1144,8 @@ int main(int argc, char **argv) {
         {"bytes_of_any_length_2", bytes_of_any_length_2, 60},
         {"bytes_of_any_length_5", bytes_of_any_length_5, 120},
         {"bytes_that_do_not_fit", bytes_that_do_not_fit, 60},
+        {"few_lanes_for_many_tags", few_lanes_for_many_tags, 60},
+        {"a_tag_that_is_not_in_use_is_cheap", a_tag_that_is_not_in_use_is_cheap, 60},
         {"wrong_arguments_cost_nothing", wrong_arguments_cost_nothing, 60},
         {"wrong_works_cost_nothing", wrong_works_cost_nothing, 60},
     };

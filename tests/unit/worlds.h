@@ -13,7 +13,7 @@ static uint32_t world_size;
 static bool over_tcp, no_thread;
 static cdp_hub *hub;
 static uint16_t port;
-static uint32_t timeout_ms;
+static uint32_t timeout_ms, max_lanes;
 static cdp_group *world[RANKS_MAX];
 static void (*body)(uint32_t rank, cdp_group *w);
 
@@ -31,10 +31,10 @@ static void *rank_main(void *arg) {
     const uint32_t rank = (uint32_t)(uintptr_t)arg;
     cdp_group *g = NULL;
     if (over_tcp) {
-        const cdp_tcp_desc d = {.rank = rank, .world_size = world_size, .master_port = port, .timeout_ms = timeout_ms, .init_timeout_ms = 20000, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
+        const cdp_tcp_desc d = {.rank = rank, .world_size = world_size, .master_port = port, .timeout_ms = timeout_ms, .init_timeout_ms = 20000, .max_lanes = max_lanes, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_init(&d, &g))) return NULL;
     } else {
-        const cdp_group_desc d = {.rank = rank, .world_size = world_size, .hub = hub, .timeout_ms = timeout_ms, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
+        const cdp_group_desc d = {.rank = rank, .world_size = world_size, .hub = hub, .timeout_ms = timeout_ms, .max_lanes = max_lanes, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_group_create(&d, &g))) return NULL;
     }
     world[rank] = g;
