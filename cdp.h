@@ -3231,7 +3231,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
         const bool back = k >= first, odd = s->rank % 2 != 0;
         if (s->rank >= 2 * f.extra) return 0;
-        if (odd == back) out[0] = cdp__step_send(back ? s->rank - 1 : s->rank + 1, fresh ? (uint8_t)CDP__IN : CDP__OUT, all);
+        if (odd == back) out[0] = cdp__step_send(back ? s->rank - 1 : s->rank + 1, (uint8_t)(fresh ? CDP__IN : CDP__OUT), all);
         else out[0] = cdp__step_make(back ? CDP__RECV : CDP__RECV_REDUCE, (int32_t)(back ? s->rank + 1 : s->rank - 1), fresh ? CDP__IN : 0, CDP__OUT, 0, 0, all.len);
         if (!back && odd) out[0].flags = CDP__SRC_FIRST;
         return 1;
@@ -3247,7 +3247,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
         out[1] = cdp__step_recv(peer, CDP__OUT, theirs);
         return 2;
     }
-    out[0] = cdp__step_send(peer, fresh ? (uint8_t)CDP__IN : CDP__OUT, theirs);
+    out[0] = cdp__step_send(peer, (uint8_t)(fresh ? CDP__IN : CDP__OUT), theirs);
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT, mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
     if (half > 1 || s->op != CDP_REDUCE_AVG) return 2;
@@ -3540,6 +3540,7 @@ typedef struct cdp__mux {
     bool stop;         /* the progress thread is to end */
     uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
     uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
+    uint64_t yield_again; /* in which drive letting others run is tried again */
     int32_t spin_luck; /* whether looking before sleeping has paid off lately */
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
@@ -5160,6 +5161,8 @@ CDP__UNHURRIED_END
    when work is in flight and nobody waits for it, or when nobody has waited for a while (then it watches for news). */
 #define CDP__STAND_BY_MS 2u /* how soon after the last caller the thread goes back to its watch */
 #define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
+#define CDP__YIELDS 4u      /* times spin_us: how long others are let run before sleeping */
+#define CDP__YIELD_LONG_NS 300000u
 #define CDP__LOOKS 8u       /* looks at what is awaited for each look at all sockets */
 #define CDP__FIRST_MOVES 3u /* what a starting caller does itself: copy in, and the first bytes out */
 
@@ -5249,11 +5252,23 @@ CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
 }
 
 /* Look for a few microseconds before sleeping: a wake-up costs more than most small operations. Where looking has not
-   paid off lately (more ranks than cores), it is tried only now and then. Returns true when it is worth another poll. */
-CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint32_t looks) {
+   paid off lately (more ranks than cores), it is tried only now and then; in between others are let run, which are likely to
+   be those that are waited for, unless that took long the last time (somebody else uses the core). Returns true when it is
+   worth another poll. */
+CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint64_t now, uint64_t until_ns, uint32_t *looks, uint32_t *spun) {
     const bool out_of_luck = m->spin_luck < 0 && (m->drives & 31) != 0;
-    if (desc->no_spin || m->sleeping || out_of_luck) return false;
-    if (looks % CDP__LOOKS == CDP__LOOKS - 1) cdp__mux_wait(m, NULL, 0); /* what is awaited is looked at in any case; now also the rest */
+    if (desc->no_spin || m->sleeping) return false;
+    if (!out_of_luck && now >= until_ns) return false;
+    if (out_of_luck && (!m->os->thread_yield || m->drives < m->yield_again || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull)) return false;
+    if (++*looks % CDP__LOOKS == 0) cdp__mux_wait(m, NULL, 0); /* what is awaited is looked at in any case; now also the rest */
+    if (!out_of_luck) {
+        ++*spun;
+        return true;
+    }
+    cdp_lock_release(&m->lock);
+    m->os->thread_yield(m->os->user);
+    cdp_lock_acquire(&m->lock);
+    if (m->os->now_ns(m->os->user) - now > CDP__YIELD_LONG_NS) m->yield_again = m->drives + 256;
     return true;
 }
 
@@ -5261,7 +5276,7 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint3
 CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
     cdp__mux *m = g->mux;
     uint64_t spin_until = 0;
-    uint32_t spun = 0;
+    uint32_t spun = 0, looks = 0;
     ++m->callers;
     ++m->drives;
     if (m->sleeping) m->transport.wake(m->transport.self); /* the progress thread: it will stand by */
@@ -5273,10 +5288,7 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
         now = m->os->now_ns(m->os->user);
         if (now >= deadline_ns) break;
         if (g->completed != before || !spin_until) spin_until = now + g->desc.spin_us * 1000ull;
-        if (now < spin_until && cdp__drive_spin(m, &g->desc, spun)) {
-            ++spun;
-            continue;
-        }
+        if (cdp__drive_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
         if (spun && m->spin_luck > -8) --m->spin_luck;
         spun = 0;
         cdp__drive_sleep(m, deadline_ns);
