@@ -560,7 +560,7 @@ typedef struct cdp_group_desc {
     cdp_transport *transport;  /* or any transport; copied; destroyed with the group, also when creation fails   */
                                /* (neither: world_size must be 1)                                                */
     uint32_t timeout_ms;       /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT)  */
-    uint64_t small_bytes;      /* allreduce up to this size takes the logarithmic algorithm (default: 64 KiB)    */
+    uint64_t small_bytes;      /* up to this size, algorithms of few rounds are taken (default: 64 KiB)         */
     uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
