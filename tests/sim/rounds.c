@@ -771,7 +771,10 @@ static void plant_defects(uint32_t algo) {
                         bool clean;
                         d.kind = (defect_kind)what;
                         if (d.kind == D_EXTRA_ROUND && d.round + d.step > 0) continue;
-                        if (d.step >= p.algo->round(&(const cdp__shape){.kind = kind, .op = p.shape.op, .rank = d.rank, .size = n, .root = p.shape.root, .count = count}, d.round, steps) && d.kind != D_EXTRA_ROUND) continue;
+                        if (d.kind != D_EXTRA_ROUND) { /* no need to run what would not be spoilt */
+                            const cdp__shape of = shape_of(&p, d.rank);
+                            if (d.round >= p.algo->rounds(&of) || d.step >= p.algo->round(&of, d.round, steps)) continue;
+                        }
                         p.bad = &d;
                         clean = prove(&p);
                         if (!p.spoilt) continue;
