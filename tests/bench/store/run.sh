@@ -30,7 +30,9 @@ redis() {
     kill $pid
     wait $pid 2> /dev/null
 }
-torch() { # PYTHON PROTOCOL NAME JOINS: 1.13 walks through all its connections at every step, 10000 would take minutes
+# JOINS: 1.13 walks through all its connections at every step; 2.x sends the answer to a GET in two pieces, the second after an
+# acknowledgement that the system delays. So few, or it would take minutes.
+torch() { # PYTHON PROTOCOL NAME JOINS
     "$1" -W ignore -c 'import torch.distributed as d, time; s = d.TCPStore("127.0.0.1", 0, None, True); print(s.port, flush=True); time.sleep(1000)' > "$tmp/port.torch" 2> /dev/null &
     local pid=$!
     pids="$pids $pid"
@@ -44,6 +46,6 @@ for _ in $(seq "${STORE_ROUNDS:-2}"); do
     ours cdp-key secret
     if command -v redis-server > /dev/null; then redis; else echo 'SKIP redis: redis-server is not installed'; fi
     if /usr/bin/python3 -W ignore -c 'import torch.distributed' > /dev/null 2>&1; then torch /usr/bin/python3 old torch-1.13 1000; else echo 'SKIP PyTorch: /usr/bin/python3 has no torch'; fi
-    [ -z "${STORE_PYTHON:-}" ] || torch "$STORE_PYTHON" cdp torch-2 10000
+    [ -z "${STORE_PYTHON:-}" ] || torch "$STORE_PYTHON" cdp torch-2 500
     echo
 done
