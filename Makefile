@@ -35,7 +35,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(FUZZ) $(SIM) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers scale sanitize clean
+.PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -46,6 +46,7 @@ help:
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
+	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make clean      remove $(BUILD)'
@@ -141,6 +142,9 @@ bench-peers:
 
 scale: $(BUILD)/bench/scale
 	@$(BUILD)/bench/scale $(SCALE)
+
+bench-store:
+	@bash tests/bench/store/run.sh
 
 demo: $(BUILD)/cdprun $(BUILD)/train_text
 	@mkdir -p $(BUILD)/demo

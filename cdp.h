@@ -1792,6 +1792,8 @@ CDP__PRIVATE int32_t cdp__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint6
     return r < 0 ? (err == EINTR ? 0 : -err) : r;
 }
 
+#define CDP__MANY 64u /* how many are served before the next look */
+
 /* A pipe: the only thing that POSIX lets another thread wake a poll() with. */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     int p[2], i;
@@ -1815,6 +1817,55 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     (void)user;
     while (read(fd, sink, sizeof sink) > 0) {}
 }
+
+/* Thousands of descriptors, of which few have something to say: where the system keeps the list, nobody walks through it. Each
+   is told of once, when something new is there (edge-triggered); one that is added for NULL whenever something is there. */
+#define CDP__IO_END 8u /* in `got` and then for good in cdp__io.ready: the other side has ended the stream, behind what is still to be read */
+
+#ifdef __linux__
+#include <sys/epoll.h>
+
+CDP__CALLED int32_t cdp__os_many_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
+
+CDP__CALLED void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
+    struct epoll_event e;
+    memset(&e, 0, sizeof e);
+    e.events = (uint32_t)EPOLLIN;
+    if (who) e.events |= (uint32_t)EPOLLOUT | (uint32_t)EPOLLRDHUP | (uint32_t)EPOLLET;
+    e.data.ptr = who;
+    (void)epoll_ctl(many, how, fd, &e);
+}
+
+CDP__CALLED void cdp__os_many_add(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_ADD); }
+
+/* Tell again what is there. */
+CDP__CALLED void cdp__os_many_again(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_MOD); }
+
+CDP__CALLED void cdp__os_many_remove(int32_t many, int32_t fd) { cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL); }
+
+/* Like cdp_os.poll: who[i] has fds[i].got. */
+CDP__CALLED int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+    struct epoll_event e[CDP__MANY];
+    const int r = epoll_wait(many, e, (int)CDP__MANY, cdp__os_poll_ms(deadline_ns));
+    int i;
+    for (i = 0; i < r; ++i) {
+        who[i] = e[i].data.ptr;
+        fds[i].got = (uint16_t)((e[i].events & (uint32_t)EPOLLIN ? CDP_IO_READ : 0) | (e[i].events & (uint32_t)EPOLLOUT ? CDP_IO_WRITE : 0) |
+                                (e[i].events & (uint32_t)EPOLLRDHUP ? CDP_IO_READ | CDP__IO_END : 0) |
+                                (e[i].events & ((uint32_t)EPOLLERR | (uint32_t)EPOLLHUP) ? CDP_IO_ERROR : 0));
+    }
+    return r < 0 ? (errno == EINTR ? 0 : -errno) : r;
+}
+#else
+CDP__CALLED int32_t cdp__os_many_open(void) { return -1; }
+CDP__CALLED void cdp__os_many_add(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
+CDP__CALLED void cdp__os_many_again(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
+CDP__CALLED void cdp__os_many_remove(int32_t many, int32_t fd) { (void)many, (void)fd; }
+CDP__CALLED int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+    (void)many, (void)who, (void)fds, (void)deadline_ns;
+    return -ENOSYS;
+}
+#endif
 
 #ifndef CDP_NO_THREADS
 typedef struct cdp__os_thread {
@@ -2161,6 +2212,7 @@ typedef struct cdp__loop {
     cdp__io **polled;  /* whose descriptor fds[i] is; NULL when it was removed meanwhile */
     uint32_t room, polled_count;
     int32_t wake_fd[2];
+    int32_t many;      /* the system's list of the descriptors, -1: poll walks through ours */
     bool awake;        /* wake was set and not yet cleared */
 } cdp__loop;
 
@@ -2170,18 +2222,28 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
     l->os = os;
     l->ios.next = l->ios.prev = &l->ios;
     l->timers.next = l->timers.prev = &l->timers;
-    l->wake_fd[0] = l->wake_fd[1] = -1;
+    l->wake_fd[0] = l->wake_fd[1] = l->many = -1;
     r = os->wake_open ? os->wake_open(os->user, l->wake_fd) : 0;
     return r < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot make a wake-up descriptor") : CDP_OK;
 }
 
+/* For a loop that is to have many descriptors, before it has any. Whoever clears the ready bit of an io of such a loop, without
+   having moved everything there was, calls cdp__loop_again() instead. */
+CDP__CALLED void cdp__loop_expect_many(cdp__loop *l) {
+    if (l->os->poll != cdp__os_poll || l->os->recv != cdp__os_recv) return; /* a replaced os has its own idea of descriptors */
+    l->many = cdp__os_many_open();
+    if (l->many >= 0 && l->wake_fd[0] >= 0) cdp__os_many_add(l->many, l->wake_fd[0], NULL);
+}
+
 CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
     if (!l->os) return;
+    if (l->many >= 0) l->os->close(l->os->user, l->many);
     if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0]) l->os->close(l->os->user, l->wake_fd[1]);
     if (l->wake_fd[0] >= 0) l->os->close(l->os->user, l->wake_fd[0]);
     cdp__free(l->os, l->fds);
     cdp__free(l->os, l->polled);
     memset(l, 0, sizeof *l);
+    l->many = -1;
 }
 
 CDP__PRIVATE bool cdp__loop_reserve(cdp__loop *l, uint32_t n) {
@@ -2214,6 +2276,13 @@ CDP__CALLED void cdp__loop_add(cdp__loop *l, cdp__io *io, int32_t fd, void (*fun
     io->prev = l->ios.prev;
     io->prev->next = io->next->prev = io;
     ++l->io_count;
+    if (l->many >= 0) cdp__os_many_add(l->many, fd, io);
+}
+
+/* There is more to read than was read: tell of it once more. */
+CDP__CALLED void cdp__loop_again(cdp__loop *l, cdp__io *io) {
+    io->ready &= (uint16_t)~CDP_IO_READ;
+    if (l->many >= 0) cdp__os_many_again(l->many, io->fd, io);
 }
 
 /* Removes and closes. Harmless for an io that is in no loop. */
@@ -2226,6 +2295,7 @@ CDP__CALLED void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
     --l->io_count;
     for (i = 0; i < l->polled_count; ++i)
         if (l->polled[i] == io) l->polled[i] = NULL;
+    if (io->fd >= 0 && l->many >= 0) cdp__os_many_remove(l->many, io->fd); /* a child of fork() may keep it open */
     if (io->fd >= 0) l->os->close(l->os->user, io->fd);
     io->fd = -1;
 }
@@ -2309,16 +2379,31 @@ CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
     l->polled_count = 0;
 }
 
+/* As cdp__loop_fill leaves it: the wake-up descriptor comes last. */
+CDP__PRIVATE void cdp__loop_told(cdp__loop *l, void *const *who, uint32_t n) {
+    uint32_t i;
+    l->fds[n].got = 0;
+    for (i = 0; i < n; ++i) {
+        l->polled[i] = (cdp__io *)who[i];
+        if (!who[i]) l->fds[n].got = l->fds[i].got;
+    }
+    l->polled[n] = NULL;
+    l->polled_count = n + 1;
+}
+
 /* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is. `lock` (may be NULL) is
    held on entry and exit and released during the sleep. One thread at a time. */
 CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
+    const uint32_t room = l->many < 0 ? l->io_count + 1 : CDP__MANY + 1;
+    void *who[CDP__MANY];
     int32_t r;
-    if (!cdp__loop_reserve(l, l->io_count + 1)) return cdp__fail_nomem("the poll set", (l->io_count + 1) * sizeof(cdp_pollfd));
-    l->polled_count = cdp__loop_fill(l);
+    if (!cdp__loop_reserve(l, room)) return cdp__fail_nomem("the poll set", room * sizeof(cdp_pollfd));
+    l->polled_count = l->many < 0 ? cdp__loop_fill(l) : 0;
     deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
     cdp_lock_release(deadline_ns ? lock : NULL);
-    r = l->os->poll(l->os->user, l->fds, l->polled_count, deadline_ns);
+    r = l->many < 0 ? l->os->poll(l->os->user, l->fds, l->polled_count, deadline_ns) : cdp__os_many_wait(l->many, who, l->fds, deadline_ns);
     cdp_lock_acquire(deadline_ns ? lock : NULL);
+    if (l->many >= 0 && r >= 0) cdp__loop_told(l, who, (uint32_t)r);
     if (r < 0) {
         const uint32_t n = l->polled_count;
         l->polled_count = 0;

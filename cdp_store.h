@@ -2609,10 +2609,18 @@ CDP__CALLED bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n)
         c->need = 8;
         return cdp__guest_keep(c, p, n);
     }
+    if (s->loop->many >= 0) cdp__os_many_remove(s->loop->many, fd);
     c->io.fd = -1;
     cdp__guest_doom(c, NULL);
     s->link_func(s->link_user, fd, &c->from, p, n);
     return true;
+}
+
+/* Less than there was room for was all there is, unless the end of the stream is known to follow: it would not be told of again. */
+CDP__CALLED int64_t cdp__guest_recv(cdp__guest *c, const cdp_iov *iov) {
+    const int64_t r = cdp__io_recv(c->server->loop, &c->io, iov, 1);
+    if (r > 0 && (uint64_t)r < iov->bytes && !(c->io.ready & CDP__IO_END) && !c->io.broken) c->io.ready &= (uint16_t)~CDP_IO_READ;
+    return r;
 }
 
 /* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
@@ -2625,7 +2633,7 @@ CDP__CALLED int64_t cdp__guest_read_scratch(cdp__guest *c) {
     int64_t r;
     iov.data = s->scratch + old;
     iov.bytes = CDP__SERVER_SCRATCH - old;
-    r = cdp__io_recv(s->loop, &c->io, &iov, 1);
+    r = cdp__guest_recv(c, &iov);
     if (r <= 0) return r;
     if (old) memcpy(s->scratch, c->in.data + c->in.at, (size_t)old);
     if (old) cdp__guest_release(c, &c->in);
@@ -2649,7 +2657,7 @@ CDP__CALLED int64_t cdp__guest_read_large(cdp__guest *c) {
     }
     iov.data = c->in.data + c->in.used;
     iov.bytes = c->in.room - c->in.used;
-    r = cdp__io_recv(c->server->loop, &c->io, &iov, 1);
+    r = cdp__guest_recv(c, &iov);
     if (r <= 0) return r;
     c->in.used += (uint64_t)r;
     cdp__guest_parse(c);
@@ -2668,7 +2676,7 @@ CDP__CALLED void cdp__guest_read(cdp__guest *c) {
         if (r <= 0) break;
         budget -= cdp__min(budget, (uint64_t)r);
         if (!budget && !c->io.broken) {
-            c->io.ready &= (uint16_t)~CDP_IO_READ; /* poll reports it again */
+            cdp__loop_again(c->server->loop, &c->io);
             break;
         }
     }
@@ -2745,7 +2753,7 @@ CDP__CALLED void cdp__server_settle(cdp_store_server *s) {
     }
     if (closed && s->accept_timer.next && !s->crowded) { /* there are descriptors again */
         cdp__loop_timer_clear(&s->accept_timer);
-        s->listener.ready &= (uint16_t)~CDP_IO_READ;
+        cdp__loop_again(s->loop, &s->listener);
     }
 }
 
@@ -2827,7 +2835,7 @@ CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_
 CDP__CALLED void cdp__server_accept_again(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     s->crowded = false;
-    s->listener.ready &= (uint16_t)~CDP_IO_READ;
+    cdp__loop_again(s->loop, &s->listener);
 }
 
 /* Strangers who connect and say nothing must not keep out those who have business here, nor take the last descriptors of
@@ -2849,8 +2857,10 @@ CDP__CALLED void cdp__server_accept_some(cdp__io *io) {
         fd = s->os->accept(s->os->user, io->fd, &from);
         if (fd >= 0) cdp__server_welcome(s, fd, &from);
     }
-    if (fd >= 0 || fd == -EAGAIN) {
+    if (fd == -EAGAIN) {
         io->ready &= (uint16_t)~CDP_IO_READ;
+    } else if (fd >= 0) {
+        cdp__loop_again(s->loop, io);
     } else { /* out of descriptors, most likely: left marked as ready, so that polling it does not spin */
         if (!s->crowd_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
         s->crowd_told = true;
@@ -3002,6 +3012,7 @@ CDP__CALLED cdp_status cdp__server_open(cdp_store_server *s) {
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
     if (status != CDP_OK) return status;
+    if (s->loop == &s->own_loop) cdp__loop_expect_many(s->loop);
     s->scratch = (uint8_t *)cdp__alloc(os, CDP__SERVER_SCRATCH);
     if (!s->scratch) return cdp__fail_nomem("a store server", CDP__SERVER_SCRATCH);
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);

@@ -3,181 +3,11 @@
         clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_store_server.c -o fuzz && ./fuzz corpus/
         gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_store_server.c -o fuzz -pthread
         ./fuzz              inputs made from a seed: mostly well-formed conversations, cut, repeated and damaged
-        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay
+        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay          ./fuzz --write 7 FILE
 
     Whatever comes, nothing may crash, leak or be accounted wrongly; and what one connection is answered must not depend on
     how its bytes were cut into pieces. */
-#define CDP_IMPLEMENTATION
-#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-#include <stdio.h>
-#include <stdlib.h>
-static unsigned long long fuzz_seed;
-static void fuzz_broken(const char *what, int line) {
-    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
-    fflush(stdout);
-    abort();
-}
-#include "cdp_store.h"
-#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-
-#define CONNS 4
-#define LISTENER 100
-
-/* ---- the false os ---- */
-
-typedef struct pipe_end {
-    const uint8_t *in; /* what has arrived and was not read */
-    uint64_t in_bytes;
-    bool open, used, ended;
-    uint64_t answer_hash, answer_bytes;
-    uint8_t tail[8];   /* the last that was sent */
-} pipe_end;
-
-typedef struct world {
-    pipe_end conn[CONNS];
-    uint32_t accepted;
-    uint64_t now, live, calls, fail_at;
-    uint32_t piece;  /* most that one recv or send moves; 0: no limit */
-    bool deaf;       /* send takes nothing */
-} world;
-
-static void *world_alloc(void *user, uint64_t bytes) {
-    world *w = (world *)user;
-    void *p = ++w->calls == w->fail_at || bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
-    if (p) memset(p, 0xa5, (size_t)bytes);
-    w->live += p != NULL;
-    return p;
-}
-
-static void world_free(void *user, void *p) {
-    world *w = (world *)user;
-    w->live -= p != NULL;
-    free(p);
-}
-
-static uint64_t world_now(void *user) { return ((world *)user)->now; }
-
-static cdp_status world_random(void *user, void *dst, uint64_t bytes) {
-    (void)user;
-    memset(dst, 0, (size_t)bytes);
-    return CDP_OK;
-}
-
-static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
-    (void)user, (void)host, (void)port, (void)out, (void)max, (void)deadline_ns;
-    return -ENOENT;
-}
-
-static int32_t world_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
-    (void)user;
-    *bound = *at;
-    bound->port = 1;
-    return LISTENER;
-}
-
-static int32_t world_accept(void *user, int32_t fd, cdp_addr *from) {
-    world *w = (world *)user;
-    (void)fd;
-    memset(from, 0, sizeof *from);
-    if (w->accepted == CONNS) return -EAGAIN;
-    w->conn[w->accepted].open = true;
-    return (int32_t)w->accepted++;
-}
-
-static int32_t world_connect(void *user, const cdp_addr *to) {
-    (void)to;
-    ((world *)user)->conn[0].open = true;
-    return 0;
-}
-
-static int32_t world_connect_result(void *user, int32_t fd) {
-    (void)user, (void)fd;
-    return 0;
-}
-
-static int64_t world_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
-    world *w = (world *)user;
-    pipe_end *c = &w->conn[fd];
-    const uint64_t bytes = w->piece ? cdp__min(w->piece, iov->bytes) : iov->bytes;
-    const uint8_t *p = (const uint8_t *)iov->data;
-    uint64_t i;
-    T(n == 1 && c->open && bytes);
-    if (w->deaf) return 0;
-    c->answer_hash = cdp__hash(c->answer_hash, p, bytes);
-    c->answer_bytes += bytes;
-    for (i = bytes > 8 ? bytes - 8 : 0; i < bytes; ++i) {
-        memmove(c->tail, c->tail + 1, 7);
-        c->tail[7] = p[i];
-    }
-    return (int64_t)bytes;
-}
-
-static int64_t world_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
-    world *w = (world *)user;
-    pipe_end *c = &w->conn[fd];
-    uint64_t bytes = cdp__min(iov->bytes, c->in_bytes);
-    T(n == 1 && c->open && iov->bytes);
-    if (!bytes) return c->ended ? CDP_IO_EOF : 0;
-    if (w->piece) bytes = cdp__min(bytes, w->piece);
-    memcpy(iov->data, c->in, (size_t)bytes);
-    c->in += bytes;
-    c->in_bytes -= bytes;
-    return (int64_t)bytes;
-}
-
-static void world_close(void *user, int32_t fd) {
-    world *w = (world *)user;
-    if (fd == LISTENER) return;
-    T(w->conn[fd].open);
-    w->conn[fd].open = false;
-}
-
-static int32_t world_local_addr(void *user, int32_t fd, cdp_addr *out) {
-    (void)user, (void)fd;
-    memset(out, 0, sizeof *out);
-    return 0;
-}
-
-static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline) {
-    world *w = (world *)user;
-    uint32_t i;
-    int32_t got = 0;
-    for (i = 0; i < n; ++i) {
-        const pipe_end *c = fds[i].fd == LISTENER ? NULL : &w->conn[fds[i].fd];
-        const bool readable = c ? c->in_bytes || c->ended : w->accepted < CONNS;
-        fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0) | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
-        got += fds[i].got != 0;
-    }
-    if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
-    T(got || deadline != CDP__NEVER); /* nobody sleeps forever here */
-    return got;
-}
-
-static cdp_os world_os(world *w) {
-    cdp_os os;
-    memset(&os, 0, sizeof os);
-    os.user = w;
-    os.alloc = world_alloc;
-    os.free = world_free;
-    os.now_ns = world_now;
-    os.random = world_random;
-    os.resolve = world_resolve;
-    os.listen = world_listen;
-    os.accept = world_accept;
-    os.connect = world_connect;
-    os.connect_result = world_connect_result;
-    os.send = world_send;
-    os.recv = world_recv;
-    os.close = world_close;
-    os.local_addr = world_local_addr;
-    os.poll = world_poll;
-    return os;
-}
-
-static void quiet(cdp_log_level level, const char *text, int32_t rank, void *user) {
-    (void)level, (void)rank;
-    *(uint64_t *)user += strlen(text); /* every message is made, so that its making is tested */
-}
+#include "world.h"
 
 /* ---- the server ---- */
 
@@ -209,18 +39,7 @@ static void audit(const cdp_store_server *s) {
     T(s->kv.bytes + s->buffer_bytes <= s->desc.max_total_bytes + 4096); /* rounding of small buffers */
 }
 
-typedef struct input {
-    const uint8_t *p;
-    uint64_t n;
-} input;
-
-static uint8_t next_byte(input *in) {
-    if (!in->n) return 0;
-    --in->n;
-    return *in->p++;
-}
-
-static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log) {
+static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log, bool keyed) {
     cdp_store_server_desc d;
     cdp_store_server *s = NULL;
     memset(&d, 0, sizeof d);
@@ -233,6 +52,7 @@ static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log) 
     d.max_list = 100;
     d.max_total_bytes = 300000;
     d.max_reply_bytes = 150000;
+    d.job_key = keyed ? "k" : NULL;
     (void)w;
     return cdp_store_server_create(&d, &s) == CDP_OK ? s : NULL;
 }
@@ -240,6 +60,7 @@ static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log) 
 /* Pieces: one byte whose lowest two bits say which connection, the next two what: bytes, bytes, its end, time. */
 static void run_server(input in, uint8_t flags) {
     static const uint8_t greeting[] = {0, 0xce, 0xf7, 0x85, 0x3c};
+    uint8_t proved[2 * CDP__AUTH_BYTES + sizeof greeting];
     world *w = (world *)calloc(1, sizeof *w);
     const cdp_os os = world_os(w);
     uint64_t log = 0;
@@ -247,10 +68,13 @@ static void run_server(input in, uint8_t flags) {
     uint32_t i;
     w->piece = flags & 1 ? 1 + next_byte(&in) : 0;
     w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
-    s = open_server(w, &os, &log);
-    for (i = 0; s && i < CONNS && !(flags & 4); ++i) {
-        w->conn[i].in = greeting;
-        w->conn[i].in_bytes = sizeof greeting;
+    w->far = flags & 16 && flags & 32;
+    s = open_server(w, &os, &log, (flags & 8) != 0);
+    (void)proof_of(false, CDP__AUTH_STORE, proved);
+    memcpy(proved + 2 * CDP__AUTH_BYTES, greeting, sizeof greeting);
+    for (i = 0; s && i < CONNS && !(flags & 4); ++i) { /* without a greeting it may be the old dialect */
+        w->conn[i].in = flags & 8 ? proved : greeting;
+        w->conn[i].in_bytes = flags & 8 ? sizeof proved : sizeof greeting;
     }
     for (i = 0; s && i < 4; ++i) (void)cdp_store_server_poll(s, 0);
     while (s && in.n) {
@@ -283,7 +107,7 @@ static void run_pieces(input in) {
     for (round = 0; round < 2; ++round) {
         world *w = (world *)calloc(1, sizeof *w);
         const cdp_os os = world_os(w);
-        cdp_store_server *s = open_server(w, &os, &log);
+        cdp_store_server *s = open_server(w, &os, &log, false);
         uint64_t at = 0, random = seed;
         pipe_end *c = &w->conn[0];
         while (at < in.n || !at) {
@@ -311,6 +135,8 @@ static void run_pieces(input in) {
 static void run_client(input in, uint8_t flags) {
     static const char *const keys[] = {"a", "bc", ""};
     static const uint8_t hello[] = {0, 0, 0, 0, 0}; /* the nonce, and "one of ours" */
+    static const uint8_t old_hello[] = {0, 1, 3, 0, 0, 0, 0, 0, 0, 0};
+    uint8_t proved[2 * CDP__AUTH_BYTES + sizeof hello];
     world *w = (world *)calloc(1, sizeof *w);
     const cdp_os os = world_os(w);
     const cdp_bytes set[] = {{"1", 1}, {"", 0}, {"333", 3}};
@@ -329,9 +155,15 @@ static void run_client(input in, uint8_t flags) {
     if (flags & 4) d.will_key = "will", d.will_value = set[2];
     w->piece = flags & 1 ? 1 + next_byte(&in) : 0;
     w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
-    w->conn[0].in = flags & 8 ? in.p : hello;
-    w->conn[0].in_bytes = flags & 8 ? in.n : sizeof hello;
+    (void)proof_of(true, CDP__AUTH_STORE, proved);
+    memcpy(proved + 2 * CDP__AUTH_BYTES, hello, sizeof hello);
+    if (flags & 32 && flags & 1) d.job_key = "k";
+    w->conn[0].in = flags & 8 ? in.p : d.job_key ? proved : hello;
+    w->conn[0].in_bytes = flags & 8 ? in.n : d.job_key ? sizeof proved : sizeof hello;
     w->conn[0].ended = (flags & 16) != 0;
+    w->silent_connects = flags & 32 && !(flags & 1);
+    w->then = flags & 8 ? in.p : old_hello;
+    w->then_bytes = flags & 8 ? in.n : sizeof old_hello;
     if (cdp_tcp_store_create(&d, &s) == CDP_OK) {
         if (cdp_prefix_store_create(s, "p", &p) != CDP_OK) p = NULL;
         for (i = 0; i < 12 && in.n; ++i) {
@@ -401,7 +233,6 @@ static void run_text(input in) {
     (void)cdp__number_parse((const uint8_t *)text, n, &v);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input in;
     uint8_t flags;
@@ -417,14 +248,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 #ifndef FUZZ_LIB
 /* ---- inputs from a seed ---- */
-
-static uint64_t random_state;
-static uint32_t pick(uint32_t n) {
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (uint32_t)((z ^ z >> 31) % n);
-}
 
 static uint8_t *put_string(uint8_t *p, uint32_t kind) {
     static const char *const keys[] = {"/a", "/b", "/c", "/dd", "init/", "cdp/server"};
@@ -442,8 +265,8 @@ static uint8_t *put_string(uint8_t *p, uint32_t kind) {
     return p + 8 + n;
 }
 
-static uint8_t *put_command(uint8_t *p) {
-    const cdp__wire_row *row = &cdp__wire_v2[pick(sizeof cdp__wire_v2 / sizeof *cdp__wire_v2 - 1)];
+static uint8_t *put_command(uint8_t *p, bool old) {
+    const cdp__wire_row *row = old ? &cdp__wire_old[pick(sizeof cdp__wire_old / sizeof *cdp__wire_old - 1)] : &cdp__wire_v2[pick(sizeof cdp__wire_v2 / sizeof *cdp__wire_v2 - 1)];
     const char *f = row->fields;
     uint64_t times = 1, i;
     *p++ = row->op;
@@ -482,6 +305,7 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     uint8_t *p = out, *q = body;
     uint64_t at = 0, total;
     uint32_t n = 1 + pick(40), mode, i;
+    bool old;
     random_state = seed;
     mode = pick(16);
     memset(body, 0, sizeof body);
@@ -489,11 +313,12 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     if (out[0] >> 6 == 1) *p++ = (uint8_t)pick(256);
     else if (out[0] >> 6 != 3 && out[0] & 1) *p++ = (uint8_t)pick(64);
     if (out[0] >> 6 != 1 && out[0] >> 6 != 3 && out[0] & 2) *p++ = (uint8_t)pick(128);
-    if (out[0] >> 6 == 1 && pick(20)) memcpy(q, "\0\xce\xf7\x85\x3c", 5), q += 5;
+    old = out[0] >> 6 == 1 ? pick(2) : out[0] & 4;
+    if (out[0] >> 6 == 1 && !old && pick(20)) memcpy(q, "\0\xce\xf7\x85\x3c", 5), q += 5;
     for (i = 0; i < n; ++i) {
         if (out[0] >> 6 == 2) q = put_answer(q);
         else if (out[0] >> 6 == 3) *q++ = (uint8_t)("0123456789abcf.:[]%- "[pick(21)]);
-        else q = put_command(q);
+        else q = put_command(q, old);
     }
     total = (uint64_t)(q - body);
     if (pick(3) == 0)
@@ -513,26 +338,4 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     return (size_t)(p - out);
 }
 
-static void replay(const char *path) {
-    static uint8_t data[1 << 20];
-    FILE *f = fopen(path, "rb");
-    size_t n;
-    if (!f) fuzz_broken(path, 0);
-    n = fread(data, 1, sizeof data, f);
-    fclose(f);
-    LLVMFuzzerTestOneInput(data, n);
-}
-
-int main(int argc, char **argv) {
-    static uint8_t data[1 << 18];
-    uint64_t first = 1, last = 20000, seed;
-    int i;
-    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
-    else
-        for (i = 1; i < argc; ++i) replay(argv[i]);
-    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
-    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
-    return 0;
-}
 #endif

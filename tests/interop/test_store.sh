@@ -17,7 +17,7 @@ if [ -z "$python" ]; then
 fi
 ${CC:-gcc} -O2 -std=gnu11 -I. tests/interop/store.c -o "$tmp/store" -pthread && ${CC:-gcc} -O2 -std=gnu11 -I. examples/03_train_text.c -o "$tmp/train_text" -pthread -lm ||
     { echo '0 passed, 1 failed'; exit 1; }
-timeout 200 "$python" tests/interop/test_store.py "$tmp/store" > "$tmp/out.txt" 2> "$tmp/err.txt"
+timeout 400 "$python" tests/interop/test_store.py "$tmp/store" > "$tmp/out.txt" 2> "$tmp/err.txt"
 grep -v ' passed, ' "$tmp/out.txt"
 line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$tmp/out.txt" | tail -n 1)
 if [ -n "$line" ]; then read -r passed _ failed _ <<< "$line"; else failed=1; fi
@@ -26,7 +26,7 @@ if [ -n "$line" ]; then read -r passed _ failed _ <<< "$line"; else failed=1; fi
 # torchrun 1.13 serves the store itself (TORCHELASTIC_USE_AGENT_STORE), and cannot start under Python 3.11 without its logs redirected
 port=$((20000 + RANDOM % 10000))
 torchrun="$python -W ignore -m torch.distributed.run"
-if timeout 100 $torchrun --nproc_per_node 4 --master_port $port --no_python --redirects 1 --tee 1 --log_dir "$tmp/log" \
+if timeout 240 $torchrun --nproc_per_node 4 --master_port $port --no_python --redirects 1 --tee 1 --log_dir "$tmp/log" \
     "$tmp/train_text" --steps 5 --layers 1 --width 32 --eval-bytes 512 --check cdp.h > "$tmp/torchrun.txt" 2>&1; then
     passed=$((passed + 1))
 else

@@ -143,6 +143,9 @@ TEST(environment_is_read) {
     setenv("CDP_TRUST_NETWORK", "1", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T(strcmp(d.job_key, "0123456789abcdef") == 0 && d.trust_network);
+    d.job_key = "of the program";
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(strcmp(d.job_key, "of the program") == 0);
     memset(&d, 0, sizeof d);
     environment("0", "1", NULL, NULL); /* alone: no network, no port */
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
@@ -381,9 +384,86 @@ TEST(ranks_over_sockets) {
             like.no_thread = no_thread;
             like.piece_bytes = n % 2 ? 1000 : 0;
             like.small_bytes = n % 3 ? 0 : 1;
+            like.job_key = n % 2 ? NULL : "of these ranks alone";
             socket_world(n, &like, n * 100 + (uint64_t)no_thread, 60);
             T_EQ(0, counted.held);
         }
+}
+
+/* Links ask for the key, whatever the store does: here it is one that knows no keys, as torchrun's. */
+typedef struct keyed {
+    pthread_t id;
+    cdp_tcp_desc desc;
+    cdp_status status;
+    cdp_error error;
+} keyed;
+
+static void *keyed_main(void *p) {
+    keyed *k = (keyed *)p;
+    cdp_group *g = NULL;
+    k->status = cdp_init(&k->desc, &g);
+    if (k->status == CDP_OK) k->status = cdp_barrier(g);
+    k->error = *cdp_last_error();
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+static void quiet_log(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)rank;
+    if (level <= CDP_LOG_WARN && strstr(text, "refused a connection")) __atomic_add_fetch((int *)user, 1, __ATOMIC_SEQ_CST);
+}
+
+TEST(links_ask_for_the_key) {
+    static const struct { const char *key[2], *text; } t[] = {{{"a", "a"}, NULL}, {{"a", "b"}, "the job keys differ"}, {{"a", NULL}, "a job key is needed"}, {{NULL, "a"}, "the other has none"}};
+    for (size_t i = 0; i < sizeof t / sizeof *t; ++i) {
+        cdp_store_server_desc sd;
+        const cdp_os *os = counted_os();
+        cdp_store_server *server;
+        keyed k[2];
+        int told = 0;
+        memset(&sd, 0, sizeof sd);
+        if (!T_EQ(CDP_OK, cdp_store_server_create(&sd, &server))) return;
+        memset(k, 0, sizeof k);
+        for (uint32_t r = 0; r < 2; ++r) {
+            k[r].desc.rank = r;
+            k[r].desc.world_size = 2;
+            k[r].desc.external_store = true;
+            k[r].desc.master_port = cdp_store_server_port(server);
+            k[r].desc.job_key = t[i].key[r];
+            k[r].desc.os = os;
+            k[r].desc.init_timeout_ms = k[r].desc.timeout_ms = 20000;
+            k[r].desc.logger.func = quiet_log;
+            k[r].desc.logger.user = &told;
+            if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
+        }
+        for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+        cdp_store_server_destroy(server);
+        T_EQ(0, counted.held);
+        for (uint32_t r = 0; r < 2; ++r) { /* one sentence, on both sides */
+            if (t[i].text) T(k[r].status < 0);
+            else T_EQ(CDP_OK, k[r].status);
+            if (t[i].text) T_TEXT(t[i].text, k[r].error.text);
+        }
+        T(t[i].text ? told == 1 : told == 0);
+    }
+}
+
+TEST(other_machines_need_a_key) {
+    static const char *const key[] = {NULL, NULL, "k"};
+    cdp__mesh m;
+    cdp__link links[2];
+    for (int i = 0; i < 3; ++i) {
+        memset(&m, 0, sizeof m);
+        memset(links, 0, sizeof links);
+        m.links = links;
+        m.keyed = key[i] != NULL;
+        m.desc.trust_network = i == 1;
+        T(cdp__addr_parse("10.0.0.1:5", &m.at) && cdp__addr_parse("10.0.0.2:5", &links[1].addr));
+        links[0].addr = m.at;
+        T_EQ(CDP_OK, cdp__mesh_admissible(&m, 0, "10.0.0.1:5"));
+        if (i) T_EQ(CDP_OK, cdp__mesh_admissible(&m, 1, "10.0.0.2:5"));
+        else REFUSED("rank 1 is on another machine (10.0.0.2:5) and this job has no key: set CDP_JOB_KEY", cdp__mesh_admissible(&m, 1, "10.0.0.2:5"));
+    }
 }
 
 TEST(several_jobs_in_one_program) {
@@ -533,6 +613,8 @@ int main(int argc, char **argv) {
         {"urls_are_read", urls_are_read, 10},
         {"init_mistakes", init_mistakes, 10},
         {"ranks_over_sockets", ranks_over_sockets, 60},
+        {"links_ask_for_the_key", links_ask_for_the_key, 60},
+        {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
         {"ranks_meet_over_a_function", ranks_meet_over_a_function, 60},
         {"ranks_meet_in_a_store", ranks_meet_in_a_store, 60},

@@ -1,0 +1,266 @@
+/*  world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an input, and a main() that makes
+    inputs from seeds. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it otherwise. */
+#ifndef FUZZ_WORLD_INCLUDED
+#define FUZZ_WORLD_INCLUDED
+#define CDP_IMPLEMENTATION
+#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include <stdio.h>
+#include <stdlib.h>
+static unsigned long long fuzz_seed;
+static void fuzz_broken(const char *what, int line) {
+    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
+    fflush(stdout);
+    abort();
+}
+#include "cdp_tcp.h"
+#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+
+#define CONNS 4
+#define LISTENER 100
+
+/* ---- the false os ---- */
+
+typedef struct pipe_end {
+    const uint8_t *in; /* what has arrived and was not read */
+    uint64_t in_bytes;
+    bool open, used, ended;
+    uint64_t answer_hash, answer_bytes;
+    uint8_t tail[8];   /* the last that was sent */
+} pipe_end;
+
+typedef struct world {
+    pipe_end conn[CONNS];
+    uint32_t accepted;
+    uint64_t now, live, calls, fail_at;
+    uint32_t piece;  /* most that one recv or send moves; 0: no limit */
+    bool deaf;       /* send takes nothing */
+    bool far;        /* who connects comes from another machine */
+    bool chance;     /* what random gives cannot be known */
+    uint32_t connects, silent_connects; /* as many first connections are closed without a word */
+    const uint8_t *then;                /* and the next is answered with this */
+    uint64_t then_bytes;
+} world;
+
+static void *world_alloc(void *user, uint64_t bytes) {
+    world *w = (world *)user;
+    void *p = ++w->calls == w->fail_at || bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
+    if (p) memset(p, 0xa5, (size_t)bytes);
+    w->live += p != NULL;
+    return p;
+}
+
+static void world_free(void *user, void *p) {
+    world *w = (world *)user;
+    w->live -= p != NULL;
+    free(p);
+}
+
+static uint64_t world_now(void *user) { return ((world *)user)->now; }
+
+static cdp_status world_random(void *user, void *dst, uint64_t bytes) {
+    uint64_t i;
+    memset(dst, 0, (size_t)bytes);
+    for (i = 0; i < bytes && ((world *)user)->chance; ++i) ((uint8_t *)dst)[i] = (uint8_t)rand();
+    return CDP_OK;
+}
+
+static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    (void)user, (void)host, (void)port, (void)out, (void)max, (void)deadline_ns;
+    return -ENOENT;
+}
+
+static int32_t world_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    (void)user;
+    *bound = *at;
+    bound->port = 1;
+    return LISTENER;
+}
+
+static int32_t world_accept(void *user, int32_t fd, cdp_addr *from) {
+    world *w = (world *)user;
+    (void)fd;
+    memset(from, 0, sizeof *from);
+    from->family = 4;
+    from->ip[0] = w->far ? 10 : 127;
+    if (w->accepted == CONNS) return -EAGAIN;
+    w->conn[w->accepted].open = true;
+    return (int32_t)w->accepted++;
+}
+
+static int32_t world_connect(void *user, const cdp_addr *to) {
+    world *w = (world *)user;
+    (void)to;
+    w->conn[0].open = true;
+    if (w->silent_connects) {
+        w->conn[0].ended = w->connects < w->silent_connects;
+        w->conn[0].in = w->then;
+        w->conn[0].in_bytes = w->connects++ < w->silent_connects ? 0 : w->then_bytes;
+    }
+    return 0;
+}
+
+static int32_t world_connect_result(void *user, int32_t fd) {
+    (void)user, (void)fd;
+    return 0;
+}
+
+static int64_t world_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    world *w = (world *)user;
+    pipe_end *c = &w->conn[fd];
+    const uint64_t bytes = w->piece ? cdp__min(w->piece, iov->bytes) : iov->bytes;
+    const uint8_t *p = (const uint8_t *)iov->data;
+    uint64_t i;
+    T(n == 1 && c->open && bytes);
+    if (w->deaf) return 0;
+    c->answer_hash = cdp__hash(c->answer_hash, p, bytes);
+    c->answer_bytes += bytes;
+    for (i = bytes > 8 ? bytes - 8 : 0; i < bytes; ++i) {
+        memmove(c->tail, c->tail + 1, 7);
+        c->tail[7] = p[i];
+    }
+    return (int64_t)bytes;
+}
+
+static int64_t world_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    world *w = (world *)user;
+    pipe_end *c = &w->conn[fd];
+    uint64_t bytes = cdp__min(iov->bytes, c->in_bytes);
+    T(n == 1 && c->open && iov->bytes);
+    if (!bytes) return c->ended ? CDP_IO_EOF : 0;
+    if (w->piece) bytes = cdp__min(bytes, w->piece);
+    memcpy(iov->data, c->in, (size_t)bytes);
+    c->in += bytes;
+    c->in_bytes -= bytes;
+    return (int64_t)bytes;
+}
+
+static void world_close(void *user, int32_t fd) {
+    world *w = (world *)user;
+    if (fd == LISTENER) return;
+    T(w->conn[fd].open);
+    w->conn[fd].open = false;
+}
+
+static int32_t world_local_addr(void *user, int32_t fd, cdp_addr *out) {
+    (void)user, (void)fd;
+    memset(out, 0, sizeof *out);
+    return 0;
+}
+
+static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline) {
+    world *w = (world *)user;
+    uint32_t i;
+    int32_t got = 0;
+    for (i = 0; i < n; ++i) {
+        const pipe_end *c = fds[i].fd == LISTENER ? NULL : &w->conn[fds[i].fd];
+        const bool readable = c ? c->in_bytes || c->ended : w->accepted < CONNS;
+        fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0) | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
+        got += fds[i].got != 0;
+    }
+    if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
+    T(got || deadline != CDP__NEVER); /* nobody sleeps forever here */
+    return got;
+}
+
+static cdp_os world_os(world *w) {
+    cdp_os os;
+    memset(&os, 0, sizeof os);
+    os.user = w;
+    os.alloc = world_alloc;
+    os.free = world_free;
+    os.now_ns = world_now;
+    os.random = world_random;
+    os.resolve = world_resolve;
+    os.listen = world_listen;
+    os.accept = world_accept;
+    os.connect = world_connect;
+    os.connect_result = world_connect_result;
+    os.send = world_send;
+    os.recv = world_recv;
+    os.close = world_close;
+    os.local_addr = world_local_addr;
+    os.poll = world_poll;
+    return os;
+}
+
+static void quiet(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)level, (void)rank;
+    *(uint64_t *)user += strlen(text); /* every message is made, so that its making is tested */
+}
+
+typedef struct input {
+    const uint8_t *p;
+    uint64_t n;
+} input;
+
+static uint8_t next_byte(input *in) {
+    if (!in->n) return 0;
+    --in->n;
+    return *in->p++;
+}
+
+static const uint8_t zero_nonces[32];
+
+/* What proves to know the key "k" where chance is zeros. Returns its length. */
+static uint32_t proof_of(bool of_listener, uint32_t purpose, uint8_t out[2 * CDP__AUTH_BYTES]) {
+    uint8_t key[CDP__AUTH_BYTES];
+    cdp__auth a;
+    memset(&a, 0, sizeof a);
+    memset(out, 0, 2 * CDP__AUTH_BYTES);
+    cdp__auth_key("k", key);
+    a.key = key;
+    a.purpose = purpose;
+    memcpy(a.nonce, zero_nonces, 32);
+    memcpy(out, of_listener ? "cdp-key2" : "cdp-key1", 8);
+    out[8] = (uint8_t)(of_listener ? 0 : purpose);
+    memcpy(out + CDP__AUTH_BYTES, of_listener ? "cdp-key4" : "cdp-key3", 8);
+    cdp__auth_proof(&a, of_listener, out + CDP__AUTH_BYTES + 8);
+    return 2 * CDP__AUTH_BYTES;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#ifndef FUZZ_LIB
+static uint64_t random_state;
+static uint32_t pick(uint32_t n) {
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ z >> 31) % n);
+}
+
+/* `out` has room for 256 KiB. */
+static size_t make_input(uint64_t seed, uint8_t *out);
+
+static void replay(const char *path) {
+    static uint8_t data[1 << 20];
+    FILE *f = fopen(path, "rb");
+    size_t n;
+    if (!f) fuzz_broken(path, 0);
+    n = fread(data, 1, sizeof data, f);
+    fclose(f);
+    LLVMFuzzerTestOneInput(data, n);
+}
+
+static int write_input(uint64_t seed, const char *path) {
+    static uint8_t data[1 << 18];
+    const size_t n = make_input(seed, data);
+    FILE *f = fopen(path, "wb");
+    return !f || fwrite(data, 1, n, f) != n || fclose(f) != 0;
+}
+
+int main(int argc, char **argv) {
+    static uint8_t data[1 << 18];
+    uint64_t first = 1, last = 20000, seed;
+    int i;
+    if (argc == 4 && strcmp(argv[1], "--write") == 0) return write_input(strtoull(argv[2], NULL, 10), argv[3]);
+    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
+    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
+    else
+        for (i = 1; i < argc; ++i) replay(argv[i]);
+    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
+    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
+    return 0;
+}
+#endif
+#endif
