@@ -507,7 +507,8 @@ typedef struct cdp_transport {
     /* Optional. Does a connection to `peer` stand? Such peers are told of a failure even if nothing was exchanged yet. */
     bool (*linked)(void *self, uint32_t peer);
     /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round `where->round`; `where->text`
-       describes the call. peer -1: not any more. What others need to find out who keeps whom waiting. Must not block. */
+       describes the call and, after "; ", those before it. peer -1: not any more. What others need to find out who keeps
+       whom waiting. Must not block. */
     void (*blocked)(void *self, const cdp_error *where);
     /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses, whether it stands. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
@@ -3015,7 +3016,7 @@ CDP__CALLED uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t a
     const uint64_t slots = cdp__fixed_work_len(s);
     const cdp__span from = cdp__fixed_slice(s, r, at, slot);
     const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place; /* the own part is to end up elsewhere */
-    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work, from.off, moved ? at : from.off, from.len);
+    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work, from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
     uint32_t m = 0, t;
     if (k < n - 1) {
         out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
@@ -3553,6 +3554,7 @@ typedef struct cdp__past {
     uint32_t round, rounds;
 } cdp__past;
 #define CDP__LANE_RECORDS 8u
+#define CDP__NOTE_CALLS 8u /* that a rank lists when it says for whom it waits */
 
 /* One message of the running round. */
 typedef struct cdp__move {
@@ -4048,6 +4050,27 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
+/* Two ranks that differ blame each other. For a third one it is not the word of the first that counts, but what it calls
+   itself: the same as the one that is blamed, or something else than the one that blames, under the same number. Then it
+   is the latter that differs. */
+CDP__CALLED void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
+    char call[128], says[160];
+    const char *at, *end, *found;
+    uint32_t i;
+    cdp__format(says, sizeof says, "rank %d calls ", (int)cause->origin);
+    if (cause->status != CDP_ERR_MISMATCH || cause->peer < 0 || !(at = strstr(cause->text, says)) || !(end = strstr(at, ", rank "))) return;
+    at += strlen(says);
+    for (i = 0; i < g->desc.records; ++i) {
+        if (!g->past[i].call.seq) continue;
+        cdp__frame_text(&g->past[i].call, call, sizeof call);
+        cdp__format(says, sizeof says, "rank %d calls %s", (int)cause->peer, call);
+        if (strstr(cause->text, says)) g->error.peer = cause->origin;
+        cdp__format(says, sizeof says, " #%llu", (unsigned long long)g->past[i].call.seq);
+        found = strstr(at, says);
+        if (found && found < end && (found[strlen(says)] == ' ' || found[strlen(says)] == ',') && strncmp(at, call, strlen(call)) != 0) g->error.peer = cause->origin;
+    }
+}
+
 /* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this rank. */
 CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     cdp__text t = {g->error.text, sizeof g->error.text, 0};
@@ -4056,6 +4079,7 @@ CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     g->error = *cause;
     g->error.rank = (int32_t)g->mux->rank;
     if (cause->origin == g->error.rank) return; /* its own words may come back to a rank before it has spoken */
+    cdp__group_take_sides(g, cause);
     cdp__text_add(&t, "rank %u/%u: told by ", g->mux->rank, g->mux->world_size);
     if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
     cdp__text_add(&t, "%s", cause->text);
@@ -4520,13 +4544,19 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
 CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     const cdp_transport *t = &g->mux->transport;
     cdp_error where;
+    uint64_t seq;
+    cdp__text text = {where.text, sizeof where.text, 0};
     if (g->channel != CDP__WORLD_CHANNEL || !t->blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
     cdp__error_clear(&where, CDP_PENDING, "");
     where.rank = (int32_t)g->desc.rank;
     where.peer = g->blocked_peer = peer;
     where.round = g->blocked_round = g->round;
     where.op_seq = g->call.seq;
-    cdp__frame_text(&g->call, where.text, sizeof where.text);
+    for (seq = g->call.seq; seq && seq + CDP__NOTE_CALLS > g->call.seq && cdp__past_at(g, seq)->call.seq == seq; --seq) { /* this call and those before it */
+        char call[128];
+        cdp__frame_text(&cdp__past_at(g, seq)->call, call, sizeof call);
+        cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
+    }
     t->blocked(t->self, &where);
 }
 
