@@ -3455,6 +3455,39 @@ CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error
     return true;
 }
 
+/* Which call is number `seq` among those that a note of a waiting rank lists? Empty: it does not say. */
+CDP__CALLED void cdp__note_call(const cdp_error *note, uint64_t seq, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    const char *at, *end;
+    char number[32];
+    uint64_t n;
+    cdp__format(number, sizeof number, " #%llu", (unsigned long long)seq);
+    n = strlen(number);
+    out[0] = 0;
+    for (at = note->text; *at; at = *end ? end + 2 : end) {
+        const char *found = strstr(at, number);
+        end = strstr(at, "; ");
+        if (!end) end = at + strlen(at);
+        if (!found || found > end || (found[n] != ' ' && found[n] != ';' && found[n])) continue;
+        while (at < end) cdp__text_char(&t, *at++);
+        out[t.used] = 0;
+    }
+}
+
+/* Somebody waits in operation `seq`, which by their notes is one call for this rank and another one for rank `other`: what is
+   waited for will never be sent. Then e says so. */
+CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cdp_error *theirs, uint64_t seq, uint32_t other, uint32_t world_size) {
+    cdp__text t = {e->text, sizeof e->text, 0};
+    char here[128], there[128];
+    cdp__note_call(mine, seq, here, sizeof here);
+    cdp__note_call(theirs, seq, there, sizeof there);
+    if (!here[0] || !there[0] || strcmp(here, there) == 0) return false;
+    e->status = CDP_ERR_MISMATCH;
+    e->peer = (int32_t)other;
+    cdp__text_add(&t, "rank %d/%u: ranks call different things and wait for each other: rank %d calls %s, rank %u calls %s", (int)e->rank, world_size, (int)e->rank, here, other, there);
+    return true;
+}
+
 /* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------------------------------------- */
 
 /* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes of header (which group, how
@@ -4802,7 +4835,7 @@ typedef struct cdp__bell {
     void *cond;
     uint64_t rung, seen; /* `seen` is the owner's */
     bool sleeping, left;
-    uint32_t waits_for; /* 1 + the rank that the owner has waited long for, 0: none (atomic) */
+    cdp_error note;     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
 } cdp__bell;
 
 struct cdp_hub {
@@ -4916,21 +4949,37 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
 
 CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    __atomic_store_n(&e->hub->bells[e->rank].waits_for, (uint32_t)(where->peer + 1), __ATOMIC_RELEASE);
+    cdp_lock_acquire(&e->hub->cause_lock);
+    e->hub->bells[e->rank].note = *where;
+    cdp_lock_release(&e->hub->cause_lock);
 }
 
-/* The end of the chain of who waits for whom is whom nobody hears from. */
-CDP__PRIVATE void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
+/* The end of the chain of who waits for whom is whom nobody hears from: a rank that does not wait, or one that waits for what
+   the next has sent long ago. Unless, on the way, somebody calls something else than this rank. Cause_lock held. */
+CDP__CALLED void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
-    int32_t rank = e->peer;
-    uint32_t hops, next;
+    const int32_t me = e->rank;
+    int32_t from = me, rank = e->peer;
+    uint64_t seq = e->op_seq;
+    uint32_t round = e->round, hops;
     for (hops = 0; hops < h->desc.world_size; ++hops) {
-        next = __atomic_load_n(&h->bells[rank].waits_for, __ATOMIC_ACQUIRE);
-        if (!next) break;
-        rank = (int32_t)next - 1;
+        const cdp_error *note = &h->bells[rank].note;
+        char call[128];
+        if (note->status != CDP_PENDING || note->peer < 0) break;
+        if (cdp__notes_differ(e, &h->bells[me].note, note, seq, (uint32_t)rank, h->desc.world_size)) return;
+        if (note->op_seq > seq || (note->op_seq == seq && note->round >= round)) {
+            cdp__note_call(note, seq, call, sizeof call);
+            if (from != me || !call[0]) rank = from;
+            break;
+        }
+        from = rank;
+        rank = note->peer;
+        seq = note->op_seq;
+        round = note->round;
     }
     if (rank == e->peer || hops == h->desc.world_size) return; /* in a circle there is no end */
-    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d", (int)rank);
+    if (rank == me) cdp__text_add(&t, "; that rank has ended this operation: rank %d seems to call something else than the others", (int)rank);
+    else cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d", (int)rank);
     e->peer = rank;
 }
 
@@ -4940,8 +4989,8 @@ CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
     const int32_t rank = (int32_t)((cdp__hub_end *)self)->rank;
     int answer;
     (void)last;
-    if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0 && e->origin == rank) cdp__hub_blame(h, e);
     cdp_lock_acquire(&h->cause_lock);
+    if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0 && e->origin == rank) cdp__hub_blame(h, e);
     if (h->cause.status == CDP_OK) h->cause = *e;
     answer = h->cause.origin == rank ? -1 : 1;
     if (answer > 0) *e = h->cause;

@@ -1106,25 +1106,6 @@ CDP__CALLED void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     e->peer = (int32_t)rank;
 }
 
-/* Which call is number `seq` among those that a note lists? Empty: it does not say. */
-CDP__CALLED void cdp__mesh_note_call(const cdp_error *note, uint64_t seq, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
-    const char *at, *end;
-    char number[32];
-    uint64_t n;
-    cdp__format(number, sizeof number, " #%llu", (unsigned long long)seq);
-    n = strlen(number);
-    out[0] = 0;
-    for (at = note->text; *at; at = *end ? end + 2 : end) {
-        const char *found = strstr(at, number);
-        end = strstr(at, "; ");
-        if (!end) end = at + strlen(at);
-        if (!found || found > end || (found[n] != ' ' && found[n] != ';' && found[n])) continue;
-        while (at < end) cdp__text_char(&t, *at++);
-        out[t.used] = 0;
-    }
-}
-
 /* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is behind decides. A rank that waits
    at the same place or further on has sent what the other still waits for: then the one that waits has stopped, or the link
    between the two is cut; or, when it is this rank that waits and the other has long ended that operation, this rank calls
@@ -1134,23 +1115,9 @@ CDP__CALLED int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *no
     *culprit = (int32_t)m->asked_rank;
     if (!note) return -1;
     if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round)) return note->peer;
-    cdp__mesh_note_call(note, m->from_seq, call, sizeof call);
+    cdp__note_call(note, m->from_seq, call, sizeof call);
     if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from; /* so far on that its note does not tell what it called then */
     return -1;
-}
-
-/* Somebody waits, at the end this rank too, in an operation that is not the same for the rank whose note this is: what is
-   waited for will never be sent. */
-CDP__CALLED bool cdp__mesh_other_call(const cdp__mesh *m, cdp_error *e, const cdp_error *note) {
-    cdp__text t = {e->text, sizeof e->text, 0};
-    char here[128], there[128];
-    cdp__mesh_note_call(&m->note_error, m->from_seq, here, sizeof here);
-    cdp__mesh_note_call(note, m->from_seq, there, sizeof there);
-    if (!here[0] || !there[0] || strcmp(here, there) == 0) return false;
-    e->status = CDP_ERR_MISMATCH;
-    e->peer = (int32_t)m->asked_rank;
-    cdp__text_add(&t, "rank %u/%u: ranks call different things and wait for each other: rank %u calls %s, rank %u calls %s", m->desc.rank, m->desc.world_size, m->desc.rank, here, m->asked_rank, there);
-    return true;
 }
 
 /* An answer has come: the next question. */
@@ -1165,7 +1132,7 @@ CDP__CALLED void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
         return;
     }
     next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
-    if (read && cdp__mesh_other_call(m, e, &note)) {
+    if (read && cdp__notes_differ(e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.world_size)) {
         cdp__mesh_ask_cause(m, e);
     } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
         m->from = m->asked_rank;
