@@ -624,7 +624,7 @@ static bool check_end(proof *p) {
     for (r = 0; r < n; ++r) {
         formula(p, r, &rounds, &messages, &elements);
         if (p->rounds != rounds) return object(p, "%u rounds, the formula says %llu", p->rounds, (unsigned long long)rounds);
-        if (p->offs && (is_named(p, "Bruck") || is_named(p, "binomial tree") || is_named(p, "recursive halving"))) elements = p->elements[r]; /* how many pass through a rank is stated for even parts only */
+        if (p->offs && (is_named(p, "Bruck") || is_named(p, "binomial tree") || is_named(p, "recursive halving") || is_named(p, "spread"))) elements = p->elements[r]; /* how many pass through a rank is stated for even parts only */
         if (p->messages[r] != messages || p->elements[r] != elements)
             return object(p, "rank %u sent %llu messages, %llu elements; the formula says %llu and %llu", r, (unsigned long long)p->messages[r],
                           (unsigned long long)p->elements[r], (unsigned long long)messages, (unsigned long long)elements);
