@@ -17,7 +17,7 @@ HEADERS   := $(wildcard cdp*.h)
 UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
-ROUND_SRC := $(wildcard tests/sim/rounds.c)
+ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
@@ -27,7 +27,7 @@ EXAMPLE_SRC := $(wildcard examples/*.c)
 UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
-ROUNDS   := $(ROUND_SRC:tests/sim/rounds.c=rounds)
+ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
 LINEAR   := $(LINEAR_SRC:tests/sim/linear.c=linear)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
@@ -83,10 +83,7 @@ $(BUILD)/$(1)/%: tests/fuzz/%.c
 $(BUILD)/$(1)/sim: tests/sim/sim_main.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/linear: tests/sim/linear.c
-	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/rounds: tests/sim/rounds.c
+$(BUILD)/$(1)/%: tests/sim/%.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 endef

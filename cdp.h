@@ -507,7 +507,8 @@ typedef struct cdp_transport {
     /* Optional. Does a connection to `peer` stand? Such peers are told of a failure even if nothing was exchanged yet. */
     bool (*linked)(void *self, uint32_t peer);
     /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round `where->round`; `where->text`
-       describes the call. peer -1: not any more. What others need to find out who keeps whom waiting. Must not block. */
+       describes the call and, after "; ", those before it. peer -1: not any more. What others need to find out who keeps
+       whom waiting. Must not block. */
     void (*blocked)(void *self, const cdp_error *where);
     /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses, whether it stands. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
@@ -3100,7 +3101,7 @@ CDP__CALLED uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t a
     const uint64_t slots = cdp__fixed_work_len(s);
     const cdp__span from = cdp__fixed_slice(s, r, at, slot);
     const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place; /* the own part is to end up elsewhere */
-    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work, from.off, moved ? at : from.off, from.len);
+    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work, from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
     uint32_t m = 0, t;
     if (k < n - 1) {
         out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
@@ -3539,6 +3540,39 @@ CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error
     return true;
 }
 
+/* Which call is number `seq` among those that a note of a waiting rank lists? Empty: it does not say. */
+CDP__CALLED void cdp__note_call(const cdp_error *note, uint64_t seq, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    const char *at, *end;
+    char number[32];
+    uint64_t n;
+    cdp__format(number, sizeof number, " #%llu", (unsigned long long)seq);
+    n = strlen(number);
+    out[0] = 0;
+    for (at = note->text; *at; at = *end ? end + 2 : end) {
+        const char *found = strstr(at, number);
+        end = strstr(at, "; ");
+        if (!end) end = at + strlen(at);
+        if (!found || found > end || (found[n] != ' ' && found[n] != ';' && found[n])) continue;
+        while (at < end) cdp__text_char(&t, *at++);
+        out[t.used] = 0;
+    }
+}
+
+/* Somebody waits in operation `seq`, which by their notes is one call for this rank and another one for rank `other`: what is
+   waited for will never be sent. Then e says so. */
+CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cdp_error *theirs, uint64_t seq, uint32_t other, uint32_t world_size) {
+    cdp__text t = {e->text, sizeof e->text, 0};
+    char here[128], there[128];
+    cdp__note_call(mine, seq, here, sizeof here);
+    cdp__note_call(theirs, seq, there, sizeof there);
+    if (!here[0] || !there[0] || strcmp(here, there) == 0) return false;
+    e->status = CDP_ERR_MISMATCH;
+    e->peer = (int32_t)other;
+    cdp__text_add(&t, "rank %d/%u: ranks call different things and wait for each other: rank %d calls %s, rank %u calls %s", (int)e->rank, world_size, (int)e->rank, here, other, there);
+    return true;
+}
+
 /* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------------------------------------- */
 
 /* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes of header (which group, how
@@ -3639,6 +3673,7 @@ typedef struct cdp__past {
     uint32_t round, rounds;
 } cdp__past;
 #define CDP__LANE_RECORDS 8u
+#define CDP__NOTE_CALLS 8u /* that a rank lists when it says for whom it waits */
 
 /* One message of the running round. */
 typedef struct cdp__move {
@@ -4134,6 +4169,27 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
+/* Two ranks that differ blame each other. For a third one it is not the word of the first that counts, but what it calls
+   itself: the same as the one that is blamed, or something else than the one that blames, under the same number. Then it
+   is the latter that differs. */
+CDP__CALLED void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
+    char call[128], says[160];
+    const char *at, *end, *found;
+    uint32_t i;
+    cdp__format(says, sizeof says, "rank %d calls ", (int)cause->origin);
+    if (cause->status != CDP_ERR_MISMATCH || cause->peer < 0 || !(at = strstr(cause->text, says)) || !(end = strstr(at, ", rank "))) return;
+    at += strlen(says);
+    for (i = 0; i < g->desc.records; ++i) {
+        if (!g->past[i].call.seq) continue;
+        cdp__frame_text(&g->past[i].call, call, sizeof call);
+        cdp__format(says, sizeof says, "rank %d calls %s", (int)cause->peer, call);
+        if (strstr(cause->text, says)) g->error.peer = cause->origin;
+        cdp__format(says, sizeof says, " #%llu", (unsigned long long)g->past[i].call.seq);
+        found = strstr(at, says);
+        if (found && found < end && (found[strlen(says)] == ' ' || found[strlen(says)] == ',') && strncmp(at, call, strlen(call)) != 0) g->error.peer = cause->origin;
+    }
+}
+
 /* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this rank. */
 CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     cdp__text t = {g->error.text, sizeof g->error.text, 0};
@@ -4142,6 +4198,7 @@ CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     g->error = *cause;
     g->error.rank = (int32_t)g->mux->rank;
     if (cause->origin == g->error.rank) return; /* its own words may come back to a rank before it has spoken */
+    cdp__group_take_sides(g, cause);
     cdp__text_add(&t, "rank %u/%u: told by ", g->mux->rank, g->mux->world_size);
     if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
     cdp__text_add(&t, "%s", cause->text);
@@ -4606,13 +4663,19 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
 CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     const cdp_transport *t = &g->mux->transport;
     cdp_error where;
+    uint64_t seq;
+    cdp__text text = {where.text, sizeof where.text, 0};
     if (g->channel != CDP__WORLD_CHANNEL || !t->blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
     cdp__error_clear(&where, CDP_PENDING, "");
     where.rank = (int32_t)g->desc.rank;
     where.peer = g->blocked_peer = peer;
     where.round = g->blocked_round = g->round;
     where.op_seq = g->call.seq;
-    cdp__frame_text(&g->call, where.text, sizeof where.text);
+    for (seq = g->call.seq; seq && seq + CDP__NOTE_CALLS > g->call.seq && cdp__past_at(g, seq)->call.seq == seq; --seq) { /* this call and those before it */
+        char call[128];
+        cdp__frame_text(&cdp__past_at(g, seq)->call, call, sizeof call);
+        cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
+    }
     t->blocked(t->self, &where);
 }
 
@@ -4858,7 +4921,7 @@ typedef struct cdp__bell {
     void *cond;
     uint64_t rung, seen; /* `seen` is the owner's */
     bool sleeping, left;
-    uint32_t waits_for; /* 1 + the rank that the owner has waited long for, 0: none (atomic) */
+    cdp_error note;     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
 } cdp__bell;
 
 struct cdp_hub {
@@ -4972,21 +5035,37 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
 
 CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    __atomic_store_n(&e->hub->bells[e->rank].waits_for, (uint32_t)(where->peer + 1), __ATOMIC_RELEASE);
+    cdp_lock_acquire(&e->hub->cause_lock);
+    e->hub->bells[e->rank].note = *where;
+    cdp_lock_release(&e->hub->cause_lock);
 }
 
-/* The end of the chain of who waits for whom is whom nobody hears from. */
-CDP__PRIVATE void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
+/* The end of the chain of who waits for whom is whom nobody hears from: a rank that does not wait, or one that waits for what
+   the next has sent long ago. Unless, on the way, somebody calls something else than this rank. Cause_lock held. */
+CDP__CALLED void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
-    int32_t rank = e->peer;
-    uint32_t hops, next;
+    const int32_t me = e->rank;
+    int32_t from = me, rank = e->peer;
+    uint64_t seq = e->op_seq;
+    uint32_t round = e->round, hops;
     for (hops = 0; hops < h->desc.world_size; ++hops) {
-        next = __atomic_load_n(&h->bells[rank].waits_for, __ATOMIC_ACQUIRE);
-        if (!next) break;
-        rank = (int32_t)next - 1;
+        const cdp_error *note = &h->bells[rank].note;
+        char call[128];
+        if (note->status != CDP_PENDING || note->peer < 0) break;
+        if (cdp__notes_differ(e, &h->bells[me].note, note, seq, (uint32_t)rank, h->desc.world_size)) return;
+        if (note->op_seq > seq || (note->op_seq == seq && note->round >= round)) {
+            cdp__note_call(note, seq, call, sizeof call);
+            if (from != me || !call[0]) rank = from;
+            break;
+        }
+        from = rank;
+        rank = note->peer;
+        seq = note->op_seq;
+        round = note->round;
     }
     if (rank == e->peer || hops == h->desc.world_size) return; /* in a circle there is no end */
-    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d", (int)rank);
+    if (rank == me) cdp__text_add(&t, "; that rank has ended this operation: rank %d seems to call something else than the others", (int)rank);
+    else cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d", (int)rank);
     e->peer = rank;
 }
 
@@ -4996,8 +5075,8 @@ CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
     const int32_t rank = (int32_t)((cdp__hub_end *)self)->rank;
     int answer;
     (void)last;
-    if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0 && e->origin == rank) cdp__hub_blame(h, e);
     cdp_lock_acquire(&h->cause_lock);
+    if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0 && e->origin == rank) cdp__hub_blame(h, e);
     if (h->cause.status == CDP_OK) h->cause = *e;
     answer = h->cause.origin == rank ? -1 : 1;
     if (answer > 0) *e = h->cause;

@@ -1101,30 +1101,23 @@ CDP__CALLED bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes,
 CDP__CALLED void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     if (e->peer == (int32_t)rank) return;
-    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
+    if (e->origin == (int32_t)rank) cdp__text_add(&t, "; that rank has ended this operation: rank %u seems to call something else than the others", rank);
+    else cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
     e->peer = (int32_t)rank;
 }
 
 /* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is behind decides. A rank that waits
    at the same place or further on has sent what the other still waits for: then the one that waits has stopped, or the link
-   between the two is cut. Returns the rank to go on to, or -1 when *culprit is known. */
+   between the two is cut; or, when it is this rank that waits and the other has long ended that operation, this rank calls
+   something else. Returns the rank to go on to, or -1 when *culprit is known. */
 CDP__CALLED int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
+    char call[128];
     *culprit = (int32_t)m->asked_rank;
     if (!note) return -1;
     if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round)) return note->peer;
-    if (m->from != m->desc.rank) *culprit = (int32_t)m->from;
+    cdp__note_call(note, m->from_seq, call, sizeof call);
+    if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from; /* so far on that its note does not tell what it called then */
     return -1;
-}
-
-/* Both wait, in operations of the same number that are not the same: neither will ever send what the other waits for. */
-CDP__CALLED bool cdp__mesh_other_call(const cdp__mesh *m, cdp_error *e, const cdp_error *note) {
-    cdp__text t = {e->text, sizeof e->text, 0};
-    if (m->from != m->desc.rank || note->op_seq != e->op_seq || m->note_error.op_seq != e->op_seq || strcmp(note->text, m->note_error.text) == 0) return false;
-    e->status = CDP_ERR_MISMATCH;
-    e->peer = (int32_t)m->asked_rank;
-    cdp__text_add(&t, "rank %u/%u: ranks call different things and wait for each other: rank %u calls %s, rank %u calls %s", m->desc.rank, m->desc.world_size, m->desc.rank,
-                  m->note_error.text, m->asked_rank, note->text);
-    return true;
 }
 
 /* An answer has come: the next question. */
@@ -1139,7 +1132,7 @@ CDP__CALLED void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
         return;
     }
     next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
-    if (read && cdp__mesh_other_call(m, e, &note)) {
+    if (read && cdp__notes_differ(e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.world_size)) {
         cdp__mesh_ask_cause(m, e);
     } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
         m->from = m->asked_rank;

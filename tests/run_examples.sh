@@ -34,6 +34,8 @@ example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradient
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
+# Ranks of one process over a radio of the example's own; each of cdprun's four processes is a world by itself.
+example custom_transport 'rank [0-3]: every operation and a DDP step: right' 16 "$build/custom_transport" 5
 
 # The program that opens the README, as the README compiles and runs it.
 awk '/^```c$/ {on = 1; next} /^```/ {if (on) exit} on' README.md > "$tmp/fit.c" 2> "$tmp/out"

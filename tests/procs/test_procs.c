@@ -1,7 +1,8 @@
 /*  test_procs.c - real processes and real sockets on this machine: what they agree on, and what happens when they die
 
         gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_procs.c -o test_procs -pthread -lm
-        ./test_procs [--list] [--repeat N] [WORD...]         WORD: only cases whose name contains one
+        ./test_procs [--list] [--repeat N] [--long] [WORD...]         WORD: only cases whose name contains one
+                                                                      --long: abort_cycles and waiting_costs_nothing
 
     The parent stays without threads: it forks the ranks, reads one pipe from each, kills whom a case wants dead, and
     kills everybody at the deadline. What a rank has to tell goes into memory that all share, so that the parent can also
@@ -1017,14 +1018,31 @@ TEST(abort_while_all_wait) {
     }
 }
 
-/* Again and again: join, work, break at any moment (also while others are still joining), leave. */
-#define CYCLES (TEST_SLOW ? 40u : 200u) /* under a sanitizer the starts alone would take the time allowed */
+/* Again and again: join, work, break at any moment (also while others are still joining), leave. --long: 10,000 aborts. */
+static bool long_runs;
+#define CYCLES (long_runs ? 10000u : TEST_SLOW ? 40u : 200u) /* under a sanitizer the starts alone would take the time allowed */
+
+static int64_t in_use; /* allocations of the library */
+
+static void *held_alloc(void *user, uint64_t bytes) {
+    void *p = cdp_os_default()->alloc(user, bytes);
+    if (p) __atomic_add_fetch(&in_use, 1, __ATOMIC_RELAXED);
+    return p;
+}
+static void held_free(void *user, void *p) {
+    if (p) __atomic_sub_fetch(&in_use, 1, __ATOMIC_RELAXED);
+    cdp_os_default()->free(user, p);
+}
 
 static int cycle_rank(uint32_t rank) {
     static float x[20000];
     uint64_t state = rank + shared->of[0].number[7];
     int fds = 0, threads = 0;
     uint64_t slowest = 0;
+    cdp_os os = *cdp_os_default();
+    os.alloc = held_alloc;
+    os.free = held_free;
+    settings.os = &os;
     for (uint32_t i = 0; i < CYCLES; ++i) {
         const bool breaks = (i + rank) % 3 == 0;
         char job_name[32];
@@ -1039,7 +1057,9 @@ static int cycle_rank(uint32_t rank) {
         settings.no_thread = i % 5 == 4;
         meet(size);
         if (join(rank) != CDP_OK) { /* another rank was faster, and has already given up */
-            if (!T_EQ(CDP_ERR_ABORTED, cdp_last_error()->status)) _exit(EXIT_CHECK);
+            if (cdp_last_error()->status == CDP_ERR_STORE && cdp_last_error()->peer == 0) ++me->number[5]; /* it had no processor for longer than rank 0 waits with its store */
+            else if (!T_EQ(CDP_ERR_ABORTED, cdp_last_error()->status)) _exit(EXIT_CHECK);
+            if (!T_EQ(0, in_use)) _exit(EXIT_CHECK);
             meet(size);
             continue;
         }
@@ -1052,11 +1072,15 @@ static int cycle_rank(uint32_t rank) {
         if (breaks) {
             pthread_join(t, NULL);
             if (me->number[2] > slowest) slowest = me->number[2];
+            ++me->number[3];
         }
         leave();
+        if (!T_EQ(0, in_use)) _exit(EXIT_CHECK);
         meet(size);
     }
     T(slowest < 100000000u * TEST_SLACK);
+    me->number[4] = slowest;
+    T(me->number[5] <= 1 + CYCLES / 1000);
     nothing_left(fds, threads);
     return 0;
 }
@@ -1065,7 +1089,9 @@ TEST(abort_cycles) {
     job(3);
     shared->of[0].number[7] = test_random(&dice);
     spawn_all(cycle_rank);
-    finish(30000);
+    finish(long_runs ? 3000000 : 30000);
+    for (uint32_t r = 0; r < 3; ++r)
+        printf("  rank %u: %llu aborts at random points, the slowest returned after %.2f ms; no memory, descriptor or thread left\n", r, (unsigned long long)shared->of[r].number[3], (double)shared->of[r].number[4] / 1e6);
 }
 
 /* ---- >>mismatch: ranks that call different things -------------------------------------------------------------------------- */
@@ -1661,13 +1687,92 @@ TEST(strangers_take_all_descriptors) {
     finish(10000);
 }
 
+/* ---- >>desync: one rank falls out of step; tests/sim/desync.c does more of this --------------------------------------------- */
+
+typedef enum astray { LATE, CRASHED, STOPPED, SKIPPED, EXTRA, REORDERED, TORN_DOWN, WRONG_COUNT, WRONG_DTYPE, WRONG_ROOT, ASTRAY } astray;
+static const char *const astray_names[ASTRAY] = {"late", "crashed", "stopped", "skipped one", "one too many", "wrong order", "torn down", "wrong count", "wrong dtype", "wrong root"};
+static astray astray_how;
+static uint32_t astray_rank, astray_at;
+
+/* Operation i of everybody; no two have the same length. */
+static cdp_status step_of(uint32_t i, uint64_t more, cdp_dtype t, uint32_t other_root) {
+    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_REDUCE, CDP_COLL_ALLGATHER, CDP_COLL_SCATTER, CDP_COLL_GATHER, CDP_COLL_ALLTOALL, CDP_COLL_REDUCE_SCATTER};
+    static float in[8 * 4000], out[8 * 4000];
+    cdp_request rq = {.kind = kinds[i % 8], .in = in, .out = out, .count = 1000 + 7 * i + more, .dtype = t, .root = (i + other_root) % size};
+    cdp_work w;
+    cdp_status st = CALL(cdp_start(world, &rq, &w));
+    return st == CDP_OK ? note(cdp_work_wait(w)) : st;
+}
+
+static int astray_main(uint32_t rank) {
+    const bool odd = rank == astray_rank;
+    cdp_status st = join(rank);
+    for (uint32_t i = 0; i < 16 && st == CDP_OK; ++i) {
+        if (!odd || i != astray_at) {
+            st = step_of(i, 0, CDP_DTYPE_F32, 0);
+            continue;
+        }
+        switch (astray_how) {
+        case LATE: test_sleep_ms(settings.timeout_ms * 5 / 2); st = step_of(i, 0, CDP_DTYPE_F32, 0); break;
+        case CRASHED: raise(SIGKILL); break;
+        case STOPPED: raise(SIGSTOP); break;
+        case SKIPPED: break;
+        case EXTRA: st = step_of(i + 17, 0, CDP_DTYPE_F32, 0); if (st == CDP_OK) st = step_of(i, 0, CDP_DTYPE_F32, 0); break;
+        case REORDERED: st = step_of(i + 1, 0, CDP_DTYPE_F32, 0); if (st == CDP_OK) st = step_of(i++, 0, CDP_DTYPE_F32, 0); break;
+        case TORN_DOWN: leave(); return 0;
+        case WRONG_COUNT: st = step_of(i, 1, CDP_DTYPE_F32, 0); break;
+        case WRONG_DTYPE: st = step_of(i, 0, CDP_DTYPE_I32, 0); break;
+        default: st = step_of(i, 0, CDP_DTYPE_F32, 1); break;
+        }
+    }
+    if (st == CDP_OK) st = CALL(cdp_barrier(world));
+    leave();
+    return 0;
+}
+
+TEST(out_of_step) {
+    uint32_t right = 0;
+    for (uint32_t k = 0; k < 2 * ASTRAY; ++k) {
+        const uint32_t n = 2 + (uint32_t)(test_random(&dice) % 5);
+        bool named = true;
+        job(n);
+        settings.timeout_ms = 600 * LONGER;
+        astray_how = (astray)(k % ASTRAY);
+        astray_rank = (uint32_t)(test_random(&dice) % n);
+        astray_at = 2 + (uint32_t)(test_random(&dice) % 10);
+        if (astray_how == WRONG_ROOT) while (astray_at % 8 != 1 && astray_at % 8 != 2 && astray_at % 8 != 4 && astray_at % 8 != 5) ++astray_at;
+        spawn_all(astray_main);
+        if (astray_how == CRASHED || astray_how == STOPPED) procs[astray_rank].expect = -SIGKILL;
+        for (uint32_t r = 0; r < n && astray_how == STOPPED; ++r) /* until the others have reported */
+            for (uint32_t t = 0; r != astray_rank && t < 200 * TEST_SLACK && !__atomic_load_n(&shared->of[r].error_ns, __ATOMIC_ACQUIRE); ++t) test_sleep_ms(10);
+        if (astray_how == STOPPED) kill_process(astray_rank, SIGKILL);
+        finish(8000);
+        for (uint32_t r = 0; r < n; ++r) {
+            const report *p = &shared->of[r];
+            const double ms = (double)(p->error_ns - p->began_ns) / 1e6;
+            char calls[32];
+            bool ok;
+            snprintf(calls, sizeof calls, "rank %u calls ", astray_rank);
+            if (r == astray_rank) continue;
+            ok = p->error.peer == (int32_t)astray_rank || (p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, calls));
+            test_check(p->error_ns && ms < settings.timeout_ms * 1.1 + 400 * TEST_SLACK, test__now.name, 0, "%s: rank %u of %u, operation %u: rank %u reports %s after %.0f ms: %s", astray_names[astray_how], astray_rank, n, astray_at, r,
+                       cdp_status_name(p->error.status), ms, p->error.text);
+            if (!ok) printf("  %s: rank %u of %u, operation %u: rank %u blames %d: %s\n", astray_names[astray_how], astray_rank, n, astray_at, r, (int)p->error.peer, p->error.text);
+            named = named && ok;
+        }
+        right += named;
+    }
+    printf("  the right rank is named in %u of %u jobs\n", right, 2 * ASTRAY);
+    test_check(right + 1 >= 2 * ASTRAY, test__now.name, 0, "the right rank is named in only %u of %u jobs", right, 2 * ASTRAY);
+}
+
 /* ---- >>cost: waiting takes no processor time ------------------------------------------------------------------------------- */
 
 static int waiter(uint32_t rank) {
     struct timespec a, b;
     if (join(rank) != CDP_OK) return EXIT_INIT;
     must(cdp_barrier(world), "barrier");
-    if (rank == size - 1) test_sleep_ms(2000);
+    if (rank == size - 1) test_sleep_ms(long_runs ? 10000 : 2000);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     must(cdp_barrier(world), "barrier");
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
@@ -1677,12 +1782,13 @@ static int waiter(uint32_t rank) {
 }
 
 TEST(waiting_costs_nothing) {
+    const uint32_t n = long_runs ? 9 : 5;
     uint64_t most = 0;
-    job(5);
+    job(n);
     spawn_all(waiter);
-    finish(8000);
-    for (uint32_t r = 0; r < 4; ++r) most = shared->of[r].number[0] > most ? shared->of[r].number[0] : most;
-    printf("  two seconds of waiting took at most %.1f ms of processor time\n", (double)most / 1e3);
+    finish(long_runs ? 40000 : 8000);
+    for (uint32_t r = 0; r + 1 < n; ++r) most = shared->of[r].number[0] > most ? shared->of[r].number[0] : most;
+    printf("  %u ranks: %u seconds of waiting took at most %.1f ms of processor time each\n", n - 1, long_runs ? 10 : 2, (double)most / 1e3);
     T(most < 60000u * TEST_SLACK);
 }
 
@@ -1735,6 +1841,7 @@ static const test_case cases[] = {
     {"start_into_a_running_job", start_into_a_running_job, 30},
     {"strangers", strangers, 60},
     {"strangers_take_all_descriptors", strangers_take_all_descriptors, 20},
+    {"out_of_step", out_of_step, 90},
     {"waiting_costs_nothing", waiting_costs_nothing, 20},
 };
 #define CASES (sizeof cases / sizeof *cases)
@@ -1748,6 +1855,7 @@ int main(int argc, char **argv) {
             return 0;
         }
         if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc) times = strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--long") == 0) long_runs = true;
         else argv[words++] = argv[i];
     }
     shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -1758,7 +1866,11 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     while (times--)
         for (size_t c = 0; c < CASES; ++c)
-            if (test__chosen(cases[c].name, words, argv)) test__run(&cases[c]);
+            if (test__chosen(cases[c].name, words, argv)) {
+                test_case one = cases[c];
+                if (long_runs) one.limit_s *= 20;
+                test__run(&one);
+            }
     printf("%u passed, %u failed\n", test__now.passed, test__now.failed);
     return test__now.failed ? 1 : 0;
 }

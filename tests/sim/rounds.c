@@ -8,6 +8,7 @@
      - that no message of a round writes what another message of that round reads or writes, and that every range lies
        inside its buffer. Messages are moved in pieces of random size and order straight from memory to memory, so a
        hazard also spoils the contents;
+     - all that with parts of one length and, where an algorithm takes them, of any lengths, also of none;
      - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so that a contribution
        that is lost or counted twice cannot hide. The other is combined by a function that is neither associative nor
        commutative, and compared with the order of operands written down here: so floats get the same bits everywhere;
@@ -143,7 +144,9 @@ typedef struct proof {
     const defect *bad;
     bool spoilt;        /* the defect found its place */
     uint32_t rounds;
-    uint64_t in_len, out_len, tmp_len;
+    uint64_t in_len, out_len, tmp_len; /* of the rank that has most */
+    bool uneven;        /* parts of any lengths */
+    uint64_t *offs;     /* where they begin: size + 1 numbers; alltoall: as many for each rank's IN and OUT */
     value *in, *out, *tmp; /* rank r's part at r * len */
     uint64_t *heard;    /* barrier: a bit per rank, of which ranks it has heard */
     uint32_t heard_words;
@@ -162,14 +165,48 @@ static __attribute__((format(printf, 2, 3))) bool object(proof *p, const char *f
     return false;
 }
 
+static bool has_parts(cdp_coll_kind k) { return k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL; }
+
+/* Where part i begins in rank r's IN (`in`) or OUT; i == size: where the last one ends. */
+static uint64_t off_of(const proof *p, bool in, uint32_t r, uint32_t i) {
+    if (!p->offs) return i * p->shape.count;
+    return p->offs[p->shape.kind == CDP_COLL_ALLTOALL ? (2 * r + !in) * (p->shape.size + 1ull) + i : i];
+}
+static uint64_t len_of(const proof *p, bool in, uint32_t r, uint32_t i) { return off_of(p, in, r, i + 1) - off_of(p, in, r, i); }
+
+/* Which part element *i of rank r's OUT lies in; *i becomes its place there. */
+static uint32_t part_at(const proof *p, uint32_t r, uint64_t *i) {
+    uint32_t k = 0;
+    if (!p->offs) {
+        k = (uint32_t)(*i / p->shape.count);
+        *i %= p->shape.count;
+        return k;
+    }
+    while (*i >= off_of(p, false, r, k + 1)) ++k;
+    *i -= off_of(p, false, r, k);
+    return k;
+}
+
 static cdp__shape shape_of(const proof *p, uint32_t rank) {
+    const cdp_coll_kind k = p->shape.kind;
     cdp__shape s = p->shape;
     s.rank = rank;
+    if (!p->offs) return s;
+    if (k != CDP_COLL_ALLGATHER && k != CDP_COLL_GATHER) s.in_offs = &p->offs[k == CDP_COLL_ALLTOALL ? 2 * rank * (s.size + 1ull) : 0];
+    if (k != CDP_COLL_SCATTER && k != CDP_COLL_REDUCE_SCATTER) s.out_offs = &p->offs[k == CDP_COLL_ALLTOALL ? (2 * rank + 1) * (s.size + 1ull) : 0];
+    s.count = len_of(p, s.out_offs == NULL, rank, rank);
     return s;
 }
 
-static uint64_t room_of(const proof *p, uint8_t buffer) {
-    return buffer == CDP__IN ? p->in_len : buffer == CDP__OUT ? p->out_len : buffer == CDP__TMP ? p->tmp_len : 0;
+static uint64_t room_of(const proof *p, uint32_t r, uint8_t buffer) {
+    const cdp_coll_kind k = p->shape.kind;
+    const uint32_t n = p->shape.size;
+    const uint64_t all = p->offs ? off_of(p, buffer == CDP__IN, r, n) : 0, own = p->offs && k != CDP_COLL_ALLTOALL ? len_of(p, true, 0, r) : 0;
+    if (buffer == CDP__TMP) return p->tmp_len;
+    if (!p->offs) return buffer == CDP__IN ? p->in_len : buffer == CDP__OUT ? p->out_len : 0;
+    if (k == CDP_COLL_ALLTOALL) return all;
+    if (buffer == CDP__IN) return p->shape.in_place ? 0 : k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER ? own : all;
+    return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || p->shape.in_place ? all : own;
 }
 
 static value *at(const proof *p, uint32_t rank, uint8_t buffer, uint64_t off) {
@@ -179,7 +216,7 @@ static value *at(const proof *p, uint32_t rank, uint8_t buffer, uint64_t off) {
 static bool is_message(const cdp__step *t) { return t->kind == CDP__SEND || t->kind == CDP__RECV || t->kind == CDP__RECV_REDUCE; }
 
 static bool range_fits(proof *p, uint32_t r, uint8_t buffer, uint64_t off, uint64_t len) {
-    const uint64_t room = room_of(p, buffer);
+    const uint64_t room = room_of(p, r, buffer);
     if (buffer < CDP__IN || buffer > CDP__TMP) return object(p, "rank %u: step uses buffer %u", r, buffer);
     if (buffer == CDP__IN && p->shape.in_place) return object(p, "rank %u: reads IN, which is OUT here", r);
     return (off <= room && len <= room - off) || object(p, "rank %u: a step reaches beyond its buffer", r);
@@ -324,7 +361,6 @@ static bool run_round(proof *p, uint32_t k) {
 
 /* ---- >>what must come out ----------------------------------------------------------------------------------------- */
 
-static bool has_parts(cdp_coll_kind k) { return k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL; }
 static bool has_root(cdp_coll_kind k) { return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_SEND; }
 static bool reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
 static bool is_ring(const proof *p) { return strcmp(p->algo->name, "ring") == 0; }
@@ -448,22 +484,32 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
 /* Element i of rank r's result; false where it may be anything. */
 static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     const uint32_t n = p->shape.size;
-    const uint64_t c = p->shape.count;
     const bool root = r == p->shape.root;
+    const uint64_t own = has_parts(p->shape.kind) ? off_of(p, true, r, r) : 0;
     uint32_t k = 0;
+    if (i >= room_of(p, r, CDP__OUT)) return false;
     switch (p->shape.kind) {
     case CDP_COLL_SEND:
     case CDP_COLL_BROADCAST: *v = brought(p->shape.root, i); return true;
-    case CDP_COLL_ALLGATHER: *v = brought((uint32_t)(i / c), i % c); return true;
-    case CDP_COLL_GATHER: *v = root ? brought((uint32_t)(i / c), i % c) : garbage(r, i); return true;
+    case CDP_COLL_GATHER:
+        *v = garbage(r, i);
+        if (!root) return true;
+        /* fallthrough */
+    case CDP_COLL_ALLGATHER:
+        k = part_at(p, r, &i);
+        *v = brought(k, i);
+        return true;
     case CDP_COLL_SCATTER:
-        *v = brought(p->shape.root, p->shape.in_place && root ? i : r * c + i);
-        return root || i < c;
-    case CDP_COLL_ALLTOALL: *v = brought((uint32_t)(i / c), r * c + i % c); return true;
+        *v = brought(p->shape.root, p->shape.in_place && root ? i : own + i);
+        return (p->shape.in_place && root) || i < len_of(p, true, r, r);
+    case CDP_COLL_ALLTOALL:
+        k = part_at(p, r, &i);
+        *v = brought(k, off_of(p, true, k, r) + i);
+        return true;
     case CDP_COLL_REDUCE_SCATTER:
-        if (p->shape.in_place && i / c != r) return false;
-        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), p->shape.in_place ? i : r * c + i) :
-             is_named(p, "recursive halving") ? halved(n, 0, 1, p->shape.in_place ? i : r * c + i) : pairwise_sum(p, r, p->shape.in_place ? i : r * c + i);
+        if (p->shape.in_place && (i < own || i >= off_of(p, true, r, r + 1))) return false;
+        if (!p->shape.in_place) i += own;
+        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : is_named(p, "recursive halving") ? halved(n, 0, 1, i) : pairwise_sum(p, r, i);
         break;
     case CDP_COLL_REDUCE:
         if (!root) {
@@ -488,12 +534,15 @@ static uint64_t part_len(const proof *p, uint32_t i) {
 static void fixed_formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *messages, uint64_t *elements) {
     const uint32_t n = p->shape.size;
     const bool scatter = p->shape.kind == CDP_COLL_REDUCE_SCATTER;
-    const uint64_t part = scatter ? p->shape.count : part_len(p, 0), small = n <= 32 ? 4 : (128 + n - 1) / n;
+    uint64_t longest = p->shape.count;
+    uint32_t i;
+    for (i = 0; i < n && p->offs; ++i) longest = i && longest > len_of(p, true, 0, i) ? longest : len_of(p, true, 0, i);
+    const uint64_t part = scatter ? longest : part_len(p, 0), small = n <= 32 ? 4 : (128 + n - 1) / n;
     const uint64_t slot = part > 1024 * small ? (part + 1023) / 1024 : small, waves = (part + slot - 1) / slot;
     const uint64_t last = scatter ? 0 : p->shape.kind == CDP_COLL_ALLREDUCE ? n - 1 : r != p->shape.root;
     *rounds = n == 1 ? 1 : 1 + waves * (n - 1 + (n + 1) / 3) + (scatter ? 0 : n - 1);
     *messages = n == 1 ? 0 : waves * (n - 1) + last;
-    *elements = scatter ? (n - 1) * part : p->shape.count - part_len(p, r); /* every part but the own one goes to its rank */
+    *elements = scatter ? off_of(p, true, 0, n) - len_of(p, true, 0, r) : p->shape.count - part_len(p, r); /* every part but the own one goes to its rank */
     if (p->shape.kind == CDP_COLL_ALLREDUCE && n > 1) *elements += p->shape.count - part_len(p, r + 1); /* and all but the next one's go round */
     if (p->shape.kind == CDP_COLL_REDUCE && r != p->shape.root) *elements += part_len(p, r);
 }
@@ -524,23 +573,23 @@ static void formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *mess
     case CDP_COLL_ALLGATHER:
         *rounds = n;
         *messages = n - 1;
-        *elements = (n - 1) * c;
+        *elements = off_of(p, false, 0, n) - len_of(p, false, 0, (r + 1) % n); /* what is the next rank's own is not passed to it */
         return;
     case CDP_COLL_GATHER:
         *rounds = n;
         *messages = r != p->shape.root;
-        *elements = *messages * c;
+        *elements = *messages * len_of(p, false, 0, r);
         return;
     case CDP_COLL_SCATTER:
         *rounds = n;
         *messages = r == p->shape.root ? n - 1 : 0;
-        *elements = *messages * c;
+        *elements = *messages ? off_of(p, true, 0, n) - len_of(p, true, 0, r) : 0;
         return;
     case CDP_COLL_REDUCE_SCATTER:
     case CDP_COLL_ALLTOALL:
         *rounds = n;
         *messages = n - 1;
-        *elements = (n - 1) * c;
+        *elements = off_of(p, true, r, n) - len_of(p, true, r, r);
         return;
     case CDP_COLL_REDUCE:
         if (is_ring(p)) { /* every part but one to the next rank, that one to the root */
@@ -575,6 +624,7 @@ static bool check_end(proof *p) {
     for (r = 0; r < n; ++r) {
         formula(p, r, &rounds, &messages, &elements);
         if (p->rounds != rounds) return object(p, "%u rounds, the formula says %llu", p->rounds, (unsigned long long)rounds);
+        if (p->offs && (is_named(p, "Bruck") || is_named(p, "binomial tree") || is_named(p, "recursive halving") || is_named(p, "spread"))) elements = p->elements[r]; /* how many pass through a rank is stated for even parts only */
         if (p->messages[r] != messages || p->elements[r] != elements)
             return object(p, "rank %u sent %llu messages, %llu elements; the formula says %llu and %llu", r, (unsigned long long)p->messages[r],
                           (unsigned long long)p->elements[r], (unsigned long long)messages, (unsigned long long)elements);
@@ -609,7 +659,7 @@ static void prepare(proof *p) {
         if (p->shape.in_place && (p->shape.kind == CDP_COLL_ALLREDUCE || p->shape.kind == CDP_COLL_REDUCE || p->shape.kind == CDP_COLL_REDUCE_SCATTER || (p->shape.kind == CDP_COLL_SCATTER && r == p->shape.root)))
             for (i = 0; i < p->out_len; ++i) *at(p, r, CDP__OUT, i) = brought(r, i);
         if (p->shape.in_place && p->shape.kind == CDP_COLL_ALLGATHER)
-            for (i = 0; i < c; ++i) *at(p, r, CDP__OUT, r * c + i) = brought(r, i);
+            for (i = 0; i < len_of(p, false, 0, r); ++i) *at(p, r, CDP__OUT, off_of(p, false, 0, r) + i) = brought(r, i);
         if (p->heard) p->heard[r * p->heard_words + r / 64] |= 1ull << r % 64;
     }
 }
@@ -620,10 +670,30 @@ static void *zeroed(uint64_t n, uint64_t size) {
     return m;
 }
 
+/* Parts of any lengths up to 2 * count, also of none. */
+static void cut(proof *p) {
+    const uint32_t n = p->shape.size;
+    const bool each = p->shape.kind == CDP_COLL_ALLTOALL;
+    uint32_t r, i;
+    p->offs = (uint64_t *)zeroed((each ? 2ull * n : 1) * (n + 1), sizeof *p->offs);
+    for (r = 0; r < (each ? n : 1); ++r) /* what r sends to i */
+        for (i = 0; i < n; ++i) p->offs[2ull * r * (n + 1) + i + 1] = p->offs[2ull * r * (n + 1) + i] + (draw() % 4 ? draw() % (2 * p->shape.count + 1) : 0);
+    for (r = 0; r < n && each; ++r) /* what r gets from i */
+        for (i = 0; i < n; ++i) p->offs[(2ull * r + 1) * (n + 1) + i + 1] = p->offs[(2ull * r + 1) * (n + 1) + i] + len_of(p, true, i, r);
+}
+
 static void lengths(proof *p) {
     const cdp_coll_kind k = p->shape.kind;
     const uint64_t c = p->shape.count, all = p->shape.size * c;
     p->out_len = k == CDP_COLL_BARRIER ? 0 : k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL || (has_parts(k) && p->shape.in_place) ? all : c;
+    if (p->offs) {
+        uint32_t r;
+        for (r = 0, p->in_len = p->out_len = 0; r < p->shape.size; ++r) {
+            p->in_len = cdp__max(p->in_len, room_of(p, r, CDP__IN));
+            p->out_len = cdp__max(p->out_len, room_of(p, r, CDP__OUT));
+        }
+        return;
+    }
     p->in_len = p->shape.in_place || k == CDP_COLL_BROADCAST || k == CDP_COLL_SEND || k == CDP_COLL_BARRIER ? 0 : has_parts(k) && k != CDP_COLL_GATHER ? all : c;
 }
 
@@ -632,6 +702,7 @@ static bool prove(proof *p) {
     const uint32_t n = p->shape.size;
     uint32_t r, k;
     p->rounds = UINT32_MAX;
+    if (p->uneven) cut(p);
     for (r = 0; r < n; ++r) {
         const cdp__shape s = shape_of(p, r);
         uint32_t rounds = p->algo->rounds(&s);
@@ -658,6 +729,8 @@ static bool prove(proof *p) {
     }
     for (k = 0; k < p->rounds && run_round(p, k); ++k) {}
     if (!p->why[0]) check_end(p);
+    free(p->offs);
+    p->offs = NULL;
     free(p->steps);
     free(p->step_count);
     free(p->messages);
@@ -694,10 +767,17 @@ static void report(const proof *p, bool ok, const char *extra) {
            p->why[0] ? p->why : "right");
 }
 
+static bool can_be_uneven(cdp_coll_kind k) { return k == CDP_COLL_ALLGATHER || has_parts(k); }
+
 static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce op, bool data) {
-    proof p = proof_of(algo, n, count, root, in_place, op);
-    p.data = data;
-    report(&p, prove(&p), data ? "" : "steps only");
+    const bool too = can_be_uneven(cdp__algo_at(algo)->kind) && count && (n <= 12 || count == n - 1 || n > 64 || !data); /* of the others: enough is enough */
+    uint32_t uneven;
+    for (uneven = 0; uneven < (too ? 2u : 1u); ++uneven) {
+        proof p = proof_of(algo, n, count, root, in_place, op);
+        p.data = data;
+        p.uneven = uneven;
+        report(&p, prove(&p), uneven ? data ? "uneven" : "uneven, steps only" : data ? "" : "steps only");
+    }
 }
 
 /* Every kind of call of this size. `roots`: how many roots to try where there is one. */
@@ -776,6 +856,7 @@ static void plant_defects(uint32_t algo) {
                             if (d.round >= p.algo->rounds(&of) || d.step >= p.algo->round(&of, d.round, steps)) continue;
                         }
                         p.bad = &d;
+                        p.uneven = can_be_uneven(kind) && z % 2 && d.kind != D_LONGER; /* where parts are uneven, more than is needed may be harmless */
                         clean = prove(&p);
                         if (!p.spoilt) continue;
                         if (clean) snprintf(p.why, sizeof p.why, "not noticed: %s at rank %u, round %u, step %u", defect_names[what], d.rank, d.round, d.step);
