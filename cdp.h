@@ -1199,11 +1199,13 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((unused)) static
 #define CDP__CALLED __attribute__((unused, noinline)) static /* not inlined: off the hot path, and a tenth less time to compile */
+#define CDP__COLD __attribute__((unused, noinline, cold)) static /* rarely called: made for size */
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
 #define CDP__PRIVATE static
 #define CDP__CALLED static
+#define CDP__COLD static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
 #endif
@@ -1272,11 +1274,11 @@ typedef struct cdp__text {
     uint64_t size, used;
 } cdp__text;
 
-CDP__CALLED void cdp__text_char(cdp__text *t, char c) {
+CDP__COLD void cdp__text_char(cdp__text *t, char c) {
     if (t->used + 1 < t->size) t->at[t->used++] = c;
 }
 
-CDP__CALLED void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
+CDP__COLD void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
     char digits[24];
     uint32_t n = 0;
     do {
@@ -1329,14 +1331,14 @@ CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__format(char *dst, uint64_t size, const 
     va_end(ap);
 }
 
-CDP__CALLED cdp_error *cdp__error_slot(void) {
+CDP__COLD cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
     return &slot;
 }
 
 CDP_API const cdp_error *cdp_last_error(void) { return cdp__error_slot(); }
 
-CDP__CALLED void cdp__error_clear(cdp_error *e, cdp_status status, const char *where) {
+CDP__COLD void cdp__error_clear(cdp_error *e, cdp_status status, const char *where) {
     memset(e, 0, sizeof *e);
     e->status = status;
     e->rank = e->peer = e->origin = -1;
@@ -1408,7 +1410,7 @@ CDP_API int cdp_print_error(void *file) {
 
 #ifndef CDP_NO_STDIO
 /* The next code point of a text, '?' for each byte that is not UTF-8. */
-CDP__CALLED uint32_t cdp__utf8_next(const uint8_t **at) {
+CDP__COLD uint32_t cdp__utf8_next(const uint8_t **at) {
     static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000}; /* of a sequence with so many bytes more */
     const uint8_t *p = *at;
     const uint32_t more = p[0] < 0x80 ? 0 : p[0] < 0xc0 ? 4 : p[0] < 0xe0 ? 1 : p[0] < 0xf0 ? 2 : p[0] < 0xf8 ? 3 : 4;
@@ -1425,7 +1427,7 @@ CDP__CALLED uint32_t cdp__utf8_next(const uint8_t **at) {
 }
 
 /* Pure ASCII, which every reader's locale can take. */
-CDP__CALLED void cdp__json_put(FILE *f, const char *text) {
+CDP__COLD void cdp__json_put(FILE *f, const char *text) {
     const uint8_t *p = (const uint8_t *)text;
     while (*p) {
         const uint32_t c = cdp__utf8_next(&p);
@@ -1578,7 +1580,7 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
 }
 
 /* What came with a zone ("fe80::1%eth0") is no name: nobody is asked over the network for it. */
-CDP__CALLED int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
+CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
     memset(&hints, 0, sizeof hints);
@@ -1826,9 +1828,9 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 #ifdef __linux__
 #include <sys/epoll.h>
 
-CDP__CALLED int32_t cdp__os_many_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
+CDP__COLD int32_t cdp__os_many_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
 
-CDP__CALLED void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
+CDP__COLD void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
     struct epoll_event e;
     memset(&e, 0, sizeof e);
     e.events = (uint32_t)EPOLLIN;
@@ -1837,15 +1839,15 @@ CDP__CALLED void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) 
     (void)epoll_ctl(many, how, fd, &e);
 }
 
-CDP__CALLED void cdp__os_many_add(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_ADD); }
+CDP__COLD void cdp__os_many_add(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_ADD); }
 
 /* Tell again what is there. */
-CDP__CALLED void cdp__os_many_again(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_MOD); }
+CDP__COLD void cdp__os_many_again(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_MOD); }
 
-CDP__CALLED void cdp__os_many_remove(int32_t many, int32_t fd) { cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL); }
+CDP__COLD void cdp__os_many_remove(int32_t many, int32_t fd) { cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL); }
 
 /* Like cdp_os.poll: who[i] has fds[i].got. */
-CDP__CALLED int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+CDP__COLD int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
     struct epoll_event e[CDP__MANY];
     const int r = epoll_wait(many, e, (int)CDP__MANY, cdp__os_poll_ms(deadline_ns));
     int i;
@@ -1858,11 +1860,11 @@ CDP__CALLED int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds,
     return r < 0 ? (errno == EINTR ? 0 : -errno) : r;
 }
 #else
-CDP__CALLED int32_t cdp__os_many_open(void) { return -1; }
-CDP__CALLED void cdp__os_many_add(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
-CDP__CALLED void cdp__os_many_again(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
-CDP__CALLED void cdp__os_many_remove(int32_t many, int32_t fd) { (void)many, (void)fd; }
-CDP__CALLED int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+CDP__COLD int32_t cdp__os_many_open(void) { return -1; }
+CDP__COLD void cdp__os_many_add(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
+CDP__COLD void cdp__os_many_again(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
+CDP__COLD void cdp__os_many_remove(int32_t many, int32_t fd) { (void)many, (void)fd; }
+CDP__COLD int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
     (void)many, (void)who, (void)fds, (void)deadline_ns;
     return -ENOSYS;
 }
@@ -1985,7 +1987,7 @@ typedef struct cdp__os_lookup {
 } cdp__os_lookup;
 
 /* With the lock held. */
-CDP__CALLED void cdp__os_lookup_leave(cdp__os_lookup *k) {
+CDP__COLD void cdp__os_lookup_leave(cdp__os_lookup *k) {
     const bool last = k->left;
     k->left = true;
     cdp__os_cond_broadcast(NULL, k->cond);
@@ -2007,7 +2009,7 @@ static void *cdp__os_lookup_main(void *p) {
     return NULL;
 }
 
-CDP__CALLED int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+CDP__COLD int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
     cdp__os_lookup *k = (cdp__os_lookup *)calloc(1, sizeof *k);
     pthread_t id;
     int32_t n;
@@ -2049,7 +2051,7 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
 
 #ifdef __linux__
 /* Up to size - 1 bytes of a file, as text. */
-CDP__CALLED bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
+CDP__COLD bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd >= 0 ? read(fd, text, (size_t)size - 1) : -1;
     if (fd >= 0) close(fd);
@@ -2059,7 +2061,7 @@ CDP__CALLED bool cdp__os_read_text(const char *path, char *text, uint64_t size) 
 
 /* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line is "sl: ADDRESS:PORT REMOTE STATE
    queues timers retransmits uid timeout INODE ...", port and state as hexadecimal numbers, 0A for listening. */
-CDP__CALLED uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
+CDP__COLD uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     char text[4096];
     uint64_t value = 0, field_port = 0, state = 0, found = 0;
@@ -2089,7 +2091,7 @@ CDP__CALLED uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
 }
 
 /* Does one of the descriptors of process `pid` refer to `target`? */
-CDP__CALLED bool cdp__os_process_has(const char *pid, const char *target) {
+CDP__COLD bool cdp__os_process_has(const char *pid, const char *target) {
     char path[64], link[64];
     const struct dirent *e;
     bool found = false;
@@ -2161,13 +2163,13 @@ struct cdp_lock {
     void *mutex;
 };
 
-CDP__CALLED bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
+CDP__COLD bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
     l->os = os;
     l->mutex = threads && os->mutex_create ? os->mutex_create(os->user) : NULL;
     return l->mutex || !threads || !os->mutex_create;
 }
 
-CDP__CALLED void cdp__lock_close(cdp_lock *l) {
+CDP__COLD void cdp__lock_close(cdp_lock *l) {
     if (l->mutex) l->os->mutex_destroy(l->os->user, l->mutex);
     l->mutex = NULL;
 }
@@ -4143,7 +4145,7 @@ CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
 
 CDP__UNHURRIED_BEGIN
 
-CDP__CALLED void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
+CDP__COLD void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
     cdp__frame f;
     memset(&f, 0, sizeof f);
     f.type = CDP__FRAME_ABORT;
@@ -4172,7 +4174,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
 /* Two ranks that differ blame each other. For a third one it is not the word of the first that counts, but what it calls
    itself: the same as the one that is blamed, or something else than the one that blames, under the same number. Then it
    is the latter that differs. */
-CDP__CALLED void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
+CDP__COLD void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
     char call[128], says[160];
     const char *at, *end, *found;
     uint32_t i;
@@ -4246,7 +4248,7 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
     cdp__group_activate(top);
 }
 
-CDP__CALLED void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_last_error()); }
+CDP__COLD void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_last_error()); }
 
 /* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of somebody else. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
@@ -4259,7 +4261,7 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
 }
 
 /* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
-CDP__CALLED const cdp__move *cdp__exec_late(const cdp_group *g) {
+CDP__COLD const cdp__move *cdp__exec_late(const cdp_group *g) {
     const cdp__move *late = NULL;
     uint32_t i;
     for (i = 0; i < g->move_count && g->running; ++i)
@@ -4280,7 +4282,7 @@ CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
 }
 
 /* Has this rank of the world said that it waits for us, or for somebody who does? */
-CDP__CALLED bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
+CDP__COLD bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p)
         if ((int32_t)cdp__world_rank(g, p) == rank) return g->peers[p].waits_for_us;
@@ -4288,7 +4290,7 @@ CDP__CALLED bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
 }
 
 /* Whom this rank was told to blame says that it waits for this rank: then it is whom this rank waits for itself. */
-CDP__CALLED void cdp__group_pass_on(cdp_group *g) {
+CDP__COLD void cdp__group_pass_on(cdp_group *g) {
     const cdp__move *late = cdp__exec_late(g);
     cdp__text t = {g->error.text, sizeof g->error.text, strlen(g->error.text)};
     if (!late) return;
@@ -4746,7 +4748,7 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
 
 /* A rank reads from those that it needs something of now. Others may have failed and said so, or called something else: look
    at what they sent. The world does so only when it waits for long: it hears of failures from the store, or from the hub. */
-CDP__CALLED bool cdp__exec_listen(cdp_group *g) {
+CDP__COLD bool cdp__exec_listen(cdp_group *g) {
     uint32_t p, i;
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
@@ -4808,7 +4810,7 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
     return r > 0 ? r : 0;
 }
 
-CDP__CALLED void cdp__group_dump_failed(cdp_group *g);
+CDP__COLD void cdp__group_dump_failed(cdp_group *g);
 
 /* True while there is time, and some peer has not been told, or might still answer with its own ABORT (which empties the
    connection, see cdp__exec_drain). An answer comes at once or not at all: it is awaited for CDP__ANSWER_MS only. */
@@ -4836,7 +4838,7 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
 }
 
 /* A work that is no operation. One that was not done when its group failed has failed, too. */
-CDP__CALLED cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+CDP__COLD cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
     const cdp__pend *s = g->pends + index;
     if (!g->pends || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
@@ -4855,7 +4857,7 @@ CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
 }
 
 /* The first operation waits for a work of this or another group. True when it may begin. */
-CDP__CALLED bool cdp__exec_gate(cdp_group *g, uint64_t now) {
+CDP__COLD bool cdp__exec_gate(cdp_group *g, uint64_t now) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_status st = cdp__work_look(op->after.group, op->after.seq);
     if (st == CDP_OK) {
@@ -5173,17 +5175,17 @@ CDP__UNHURRIED_BEGIN
    through by whoever drives. */
 
 /* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it waits for may need it. */
-CDP__CALLED bool *cdp__inside(void) {
+CDP__COLD bool *cdp__inside(void) {
     static CDP__THREAD_LOCAL bool inside;
     return &inside;
 }
 
-CDP__CALLED cdp_status cdp__must_not_wait(void) {
+CDP__COLD cdp_status cdp__must_not_wait(void) {
     return *cdp__inside() ? cdp__fail(CDP_ERR_STATE, "a function given to cdp_work_then() must not wait; start an operation and return, or chain another function") : CDP_OK;
 }
 
 /* A free place of the group's pool, the one that was free longest; NULL: the reason is this thread's last error. Lock held. */
-CDP__CALLED cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
+CDP__COLD cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
     const uint32_t room = g->desc.max_pending;
     cdp__pend *s;
     uint32_t i;
@@ -5212,33 +5214,33 @@ CDP__CALLED cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wor
     return s;
 }
 
-CDP__CALLED void cdp__pend_enlist(cdp__pend *s) {
+CDP__COLD void cdp__pend_enlist(cdp__pend *s) {
     cdp__pend **at = &s->owner->mux->pending;
     while (*at) at = &(*at)->next;
     *at = s;
 }
 
-CDP__CALLED void cdp__pend_unlist(cdp__pend *s) {
+CDP__COLD void cdp__pend_unlist(cdp__pend *s) {
     cdp__pend **at = &s->owner->mux->pending;
     while (*at && *at != s) at = &(*at)->next;
     if (*at) *at = s->next;
 }
 
 /* Its work has ended, well or by being cancelled. */
-CDP__CALLED void cdp__pend_close(cdp__pend *s, bool cancelled) {
+CDP__COLD void cdp__pend_close(cdp__pend *s, bool cancelled) {
     s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
     s->kind = CDP__PEND_FREE;
     ++s->use;
 }
 
 /* Others may wait for what has just changed. */
-CDP__CALLED void cdp__mux_tell(cdp__mux *m) {
+CDP__COLD void cdp__mux_tell(cdp__mux *m) {
     if (m->cond) m->os->cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
 /* Call the function of a work that has ended as `st`, without the lock. An error of its own breaks the group. */
-CDP__CALLED void cdp__pend_call(cdp__pend *s, cdp_status st) {
+CDP__COLD void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__mux *m = g->mux;
     cdp_status answer;
@@ -5262,14 +5264,14 @@ CDP__CALLED void cdp__pend_call(cdp__pend *s, cdp_status st) {
 }
 
 /* Why a work has failed, as this thread's last error. */
-CDP__CALLED cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
+CDP__COLD cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
     if (g->health == CDP__FAILED && g->error.status == st) *cdp__error_slot() = g->error;
     else (void)cdp__fail(st, "this work was cancelled on this rank");
     return st;
 }
 
 /* What waits for others, in the order of the calls; functions one at a time. */
-CDP__CALLED cdp__progress cdp__pends_poll(cdp__mux *m) {
+CDP__COLD cdp__progress cdp__pends_poll(cdp__mux *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
     ++m->looks;
@@ -5285,7 +5287,7 @@ CDP__CALLED cdp__progress cdp__pends_poll(cdp__mux *m) {
     return CDP__IDLE;
 }
 
-CDP__CALLED uint64_t cdp__pends_deadline(const cdp__mux *m) {
+CDP__COLD uint64_t cdp__pends_deadline(const cdp__mux *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next) at = cdp__min(at, s->deadline_ns);
@@ -5293,7 +5295,7 @@ CDP__CALLED uint64_t cdp__pends_deadline(const cdp__mux *m) {
 }
 
 /* The group is being destroyed: what waits there is called a last time, and what other groups were to start afterwards fails. */
-CDP__CALLED void cdp__pends_drop(cdp_group *g) {
+CDP__COLD void cdp__pends_drop(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp__pend *s;
     cdp_group *x;
@@ -5510,7 +5512,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     return d;
 }
 
-CDP__CALLED void cdp__mux_destroy(cdp__mux *m) {
+CDP__COLD void cdp__mux_destroy(cdp__mux *m) {
     const cdp_os *os = m->os;
     uint32_t i;
     if (m->thread) {
@@ -5545,7 +5547,7 @@ CDP__CALLED void cdp__mux_destroy(cdp__mux *m) {
     cdp__free(os, m);
 }
 
-CDP__CALLED cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
+CDP__COLD cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
     const bool threads = os->thread_start && os->mutex_create; /* callers may be threads even without a progress thread */
     cdp__mux *m = (cdp__mux *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
@@ -5565,7 +5567,7 @@ CDP__CALLED cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, 
 }
 
 /* Streams that came before the group was made are its own now. */
-CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
+CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp__orphan **at = cdp__orphan_row(m, g->channel);
     uint32_t p;
@@ -5592,7 +5594,7 @@ CDP__CALLED void cdp__group_take_orphans(cdp_group *g) {
 }
 
 /* Tell the others that this rank has left, and let go of the trunks. Lock held. */
-CDP__CALLED void cdp__group_unlink(cdp_group *g) {
+CDP__COLD void cdp__group_unlink(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group **at;
     uint32_t p;
@@ -5611,7 +5613,7 @@ CDP__CALLED void cdp__group_unlink(cdp_group *g) {
     if (m->chores) cdp__mux_chores(m);
 }
 
-CDP__CALLED void cdp__group_free(cdp_group *g) {
+CDP__COLD void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
     g->magic = 0;
@@ -5627,7 +5629,7 @@ CDP__CALLED void cdp__group_free(cdp_group *g) {
 }
 
 /* Its lanes that were put away are not needed any more. Lock held. */
-CDP__CALLED void cdp__group_forget_lanes(cdp_group *g) {
+CDP__COLD void cdp__group_forget_lanes(cdp_group *g) {
     cdp__mux *m = g->mux;
     uint32_t i;
     for (i = 0; i < CDP__ORPHAN_ROWS; ++i) {
@@ -5649,7 +5651,7 @@ CDP__CALLED void cdp__group_forget_lanes(cdp_group *g) {
 }
 
 /* Threads that still wait for operations of the group leave with an error, and its functions have their last call. Lock held. */
-CDP__CALLED void cdp__group_dismiss(cdp_group *g) {
+CDP__COLD void cdp__group_dismiss(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group *x;
     uint32_t waiting;
@@ -5701,7 +5703,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
 }
 
 /* A group over links that stand already. `world` (NULL: all) becomes its own. Lock held where others may use the mux. */
-CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
+CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
     uint32_t p;
     if (!g) return NULL;
@@ -5733,7 +5735,7 @@ CDP__CALLED cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, 
 }
 
 /* The caller's rows, names looked up. */
-CDP__CALLED cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) {
+CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
     uint32_t i, a;
     m->choosing.rows = rows;
@@ -5799,7 +5801,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
 }
 
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the ranks, and how many there were. */
-CDP__CALLED uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
+CDP__COLD uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
     cdp__made *made;
     for (made = m->made; made && made->ranks != ranks; made = made->next) {}
     if (!made) {
@@ -5814,7 +5816,7 @@ CDP__CALLED uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
 }
 
 /* The group of these ranks (in the world). Lock held. NULL: out of memory. */
-CDP__CALLED cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
+CDP__COLD cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
     uint32_t *own = (uint32_t *)cdp__alloc(parent->os, count * sizeof *own);
     cdp_group *g;
@@ -5895,7 +5897,7 @@ CDP_API uint32_t cdp_size(const cdp_group *g) { return g ? g->desc.world_size : 
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) { return g ? &g->desc : NULL; }
 
 /* The group's failure becomes this thread's last error. Lock held. While SETTLING the cause is not final: not failed yet. */
-CDP__CALLED cdp_status cdp__group_report(cdp_group *g) {
+CDP__COLD cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
     *cdp__error_slot() = g->error;
     return g->error.status;
@@ -6265,7 +6267,7 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
 }
 
 /* Take a message out of its lane's queue when none of it has been sent or received. The messages behind it move up. Lock held. */
-CDP__CALLED cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
+CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
     const cdp__trunk *w = &lane->mux->trunks[peer->stream.peer];
     uint32_t i = 0;
@@ -6292,7 +6294,7 @@ CDP__CALLED cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
+CDP__COLD cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
     cdp__pend *s = g->pends + (seq & 0xffff);
     const cdp__pend *x = g->mux->pending;
     while (x && x != s) x = x->next;
@@ -6414,7 +6416,7 @@ CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, 
 CDP__UNHURRIED_BEGIN
 
 /* Messages with one tag from one rank to another are the broadcasts of a group of these two, a lane of g. */
-CDP__CALLED uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+CDP__COLD uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     uint8_t id[20];
     cdp__put_u64(id, g->channel);
     cdp__put_u32(id + 8, cdp__world_rank(g, from));
@@ -6424,7 +6426,7 @@ CDP__CALLED uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uin
 }
 
 /* Nothing is on its way, nor waits to be read. */
-CDP__CALLED bool cdp__lane_idle(const cdp_group *lane) {
+CDP__COLD bool cdp__lane_idle(const cdp_group *lane) {
     const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
     const cdp__stream *s = &peer->stream;
     const cdp__trunk *w = &lane->mux->trunks[s->peer];
@@ -6434,7 +6436,7 @@ CDP__CALLED bool cdp__lane_idle(const cdp_group *lane) {
 
 /* Put a lane away that is not in use: all that must be kept of it is how far its streams and its count of messages have come. The
    object becomes the lane of another tag; its own numbers go on, so works of the past stay what they were. */
-CDP__CALLED bool cdp__lane_put_away(cdp_group *lane) {
+CDP__COLD bool cdp__lane_put_away(cdp_group *lane) {
     cdp__mux *m = lane->mux;
     cdp__stream *s = &lane->peers[1 - lane->desc.rank].stream;
     cdp__trunk *w = &m->trunks[s->peer];
@@ -6455,7 +6457,7 @@ CDP__CALLED bool cdp__lane_put_away(cdp_group *lane) {
 }
 
 /* A lane that may be put away, the one that was not used for longest; NULL: there is none, or still room for more. */
-CDP__CALLED cdp_group *cdp__lane_spare(cdp_group *top) {
+CDP__COLD cdp_group *cdp__lane_spare(cdp_group *top) {
     cdp_group *x, *old = NULL;
     if (top->lanes < top->desc.max_lanes) return NULL;
     for (x = top->mux->groups; x; x = x->next)
@@ -6463,7 +6465,7 @@ CDP__CALLED cdp_group *cdp__lane_spare(cdp_group *top) {
     return old && cdp__lane_put_away(old) ? old : NULL;
 }
 
-CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+CDP__COLD cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
     const uint64_t channel = cdp__message_channel(g, from, to, tag);
     cdp_group *lane, *top = cdp__group_top(g);
@@ -6498,7 +6500,7 @@ CDP__CALLED cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t t
     return lane;
 }
 
-CDP__CALLED cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
+CDP__COLD cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
     cdp_transfer t;
     memset(&t, 0, sizeof t);
     t.receive = receive;
@@ -6511,7 +6513,7 @@ CDP__CALLED cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64
 }
 
 /* The caller's mistakes; fills in the defaults. */
-CDP__CALLED cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
+CDP__COLD cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
     if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
@@ -6529,7 +6531,7 @@ CDP__CALLED cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, 
 }
 
 /* Lock held. */
-CDP__CALLED cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+CDP__COLD cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL};
     cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
     cdp_group *lane = cdp__message_lane(g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
@@ -6548,7 +6550,7 @@ CDP__CALLED cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, 
 /* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
 
 /* The first bytes of what nobody has asked for yet, when they are a frame's header. */
-CDP__CALLED bool cdp__stream_peek(const cdp__stream *s, cdp__frame *f) {
+CDP__COLD bool cdp__stream_peek(const cdp__stream *s, cdp__frame *f) {
     uint8_t head[CDP__FRAME_BYTES];
     uint32_t i;
     if (s->early_used < CDP__FRAME_BYTES) return false;
@@ -6557,7 +6559,7 @@ CDP__CALLED bool cdp__stream_peek(const cdp__stream *s, cdp__frame *f) {
 }
 
 /* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock held. */
-CDP__CALLED void cdp__any_read(cdp_group *g) {
+CDP__COLD void cdp__any_read(cdp_group *g) {
     uint32_t p, left = 0;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__peer *peer = &g->peers[p];
@@ -6574,7 +6576,7 @@ CDP__CALLED void cdp__any_read(cdp_group *g) {
 
 /* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in turn that has announced one
    which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
-CDP__CALLED uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
+CDP__COLD uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
     const uint32_t n = g->desc.world_size, me = g->desc.rank;
     const cdp__orphan *o = g->mux->orphans[0];
     const cdp_group *lane = g->mux->groups;
@@ -6599,20 +6601,20 @@ CDP__CALLED uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t t
     return best;
 }
 
-CDP__CALLED void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+CDP__COLD void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     (void)start_ns, (void)end_ns;
     cdp__pend_close((cdp__pend *)user, false);
 }
 
 /* A message with this tag is being received: there may be more behind it, though its sender has left. */
-CDP__CALLED bool cdp__any_busy(cdp_group *g, uint32_t tag) {
+CDP__COLD bool cdp__any_busy(cdp_group *g, uint32_t tag) {
     const cdp_group *x;
     for (x = g->mux->groups; x; x = x->next)
         if (x->lane && x->parent == cdp__group_top(g) && x->tag == tag && x->desc.rank == 1 && x->queue_used) return true;
     return false;
 }
 
-CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
+CDP__COLD bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__frame f;
     uint32_t p;
@@ -6643,7 +6645,7 @@ CDP__CALLED bool cdp__any_look(cdp__pend *s, uint64_t now) {
     return g->health != CDP__HEALTHY;
 }
 
-CDP__CALLED cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
+CDP__COLD cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
     cdp_status st = cdp__transfer_check(g, &t, out);
     cdp__pend *s;
     if (out) out->group = NULL, out->seq = 0;
@@ -6669,13 +6671,13 @@ CDP__CALLED cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out)
     return st;
 }
 
-CDP__CALLED cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
+CDP__COLD cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
     const cdp_status st = cdp__message(g, t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__CALLED cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__COLD cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
@@ -6733,7 +6735,7 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
     return st;
 }
 
-CDP__CALLED void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+CDP__COLD void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__pend *s = (cdp__pend *)user;
     (void)start_ns, (void)end_ns;
     if (--s->left == 0) cdp__pend_close(s, false);
@@ -6868,19 +6870,19 @@ typedef struct cdp__objects {
     uint64_t *said, *lengths; /* of all ranks */
 } cdp__objects;
 
-CDP__CALLED const char *cdp__object_name(uint64_t kind) {
+CDP__COLD const char *cdp__object_name(uint64_t kind) {
     static const char *const names[] = {"?", "cdp_allgather_bytes", "cdp_gather_bytes", "cdp_broadcast_bytes", "cdp_scatter_bytes"};
     return names[kind <= CDP__OBJECT_SCATTER ? kind : 0];
 }
 
 /* What rank r is to get. */
-CDP__CALLED uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
+CDP__COLD uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
     if (o->kind == CDP__OBJECT_SCATTER) return o->lengths[r];
     return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER) ? total : 0;
 }
 
 /* All ranks look at the same numbers in the same order, and so come to the same verdict. */
-CDP__CALLED cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
+CDP__COLD cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
     const char *name = cdp__object_name(o->kind);
     const uint32_t n = o->g->desc.world_size;
     uint32_t r;
@@ -6898,7 +6900,7 @@ CDP__CALLED cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total
 }
 
 /* Say what this rank brings and can take, hear it from all. */
-CDP__CALLED cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
+CDP__COLD cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
     const cdp_blob *b = o->blob;
@@ -6926,7 +6928,7 @@ CDP__CALLED cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *le
 }
 
 /* Where somebody allocates, all hear whether it went well before anything is sent. */
-CDP__CALLED cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
+CDP__COLD cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
     uint8_t *fine = (uint8_t *)o->said; /* what was said is not needed any more */
@@ -6945,7 +6947,7 @@ CDP__CALLED cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool
     return st;
 }
 
-CDP__CALLED cdp_status cdp__objects_move(const cdp__objects *o) {
+CDP__COLD cdp_status cdp__objects_move(const cdp__objects *o) {
     static const cdp_coll_kind kinds[] = {CDP_COLL_NONE, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_BROADCAST, CDP_COLL_SCATTER};
     void *out = o->blob ? o->blob->data : NULL;
     cdp_request rq = cdp__request_of(kinds[o->kind], o->data, out, o->lengths[o->root], CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, o->root);
@@ -6956,7 +6958,7 @@ CDP__CALLED cdp_status cdp__objects_move(const cdp__objects *o) {
     return cdp__run(o->g, rq);
 }
 
-CDP__CALLED void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
+CDP__COLD void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
     if (b->data && b->free) b->free(b->user, b->data);
     else cdp__free(g->os, b->data);
     b->data = NULL;
@@ -6964,7 +6966,7 @@ CDP__CALLED void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
 }
 
 /* The caller's mistakes, where nothing has been said yet. */
-CDP__CALLED cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
+CDP__COLD cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
     const char *name = cdp__object_name(o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
@@ -6985,7 +6987,7 @@ CDP__CALLED cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t 
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const void *data, uint64_t bytes, const uint64_t *lengths, uint32_t root, cdp_blob *blob) {
+CDP__COLD cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const void *data, uint64_t bytes, const uint64_t *lengths, uint32_t root, cdp_blob *blob) {
     cdp__objects o;
     uint64_t total = 0, share, n;
     bool owned = false;
@@ -7043,7 +7045,7 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 /* ---- >>recorder: what a group remembers, and what it is set to, in words -------------------------------------------------------- */
 
 /* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
-CDP__CALLED bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
+CDP__COLD bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__past *past = cdp__past_at(g, seq);
     const bool begun = past->call.seq == seq;
     const cdp__move *late = cdp__exec_late(g);
@@ -7089,7 +7091,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
 
 #ifndef CDP_NO_STDIO
 /* JSON straight into a file; errors show at the end. */
-CDP__CALLED void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
+CDP__COLD void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
     fprintf(f, "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"count\": %llu", (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
             cdp_dtype_name(r->dtype), (unsigned long long)r->count);
@@ -7101,7 +7103,7 @@ CDP__CALLED void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
     fputc('}', f);
 }
 
-CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+CDP__COLD void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
     static const char *const health[] = {"healthy", "settling", "failed"};
     const char *comma = "";
     cdp_record r;
@@ -7126,7 +7128,7 @@ CDP__CALLED void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
 }
 
 /* Lock held. */
-CDP__CALLED cdp_status cdp__dump(const cdp__mux *m, const char *path) {
+CDP__COLD cdp_status cdp__dump(const cdp__mux *m, const char *path) {
     FILE *f = fopen(path, "w");
     const cdp_group *g;
     bool good;
@@ -7157,7 +7159,7 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
 }
 
 /* Its failure is final and has been passed on: leave what is known for whoever looks for the cause. Lock held. */
-CDP__CALLED void cdp__group_dump_failed(cdp_group *g) {
+CDP__COLD void cdp__group_dump_failed(cdp_group *g) {
 #ifndef CDP_NO_STDIO
     const cdp_error before = *cdp_last_error();
     char path[512];
@@ -7170,7 +7172,7 @@ CDP__CALLED void cdp__group_dump_failed(cdp_group *g) {
 #endif
 }
 
-CDP__CALLED void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
+CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->mux->choosing;
     uint32_t kind, i;
     cdp__text_add(t, "algorithms (the first row that fits):\n");
@@ -7339,7 +7341,7 @@ typedef struct cdp__sparse {
     uint64_t used, room, mean_used, mean_room;
 } cdp__sparse;
 
-CDP__CALLED void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
+CDP__COLD void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     if (!s) return;
     cdp__free(d->os, s->rows);
     cdp__free(d->os, s->values);
@@ -7349,14 +7351,14 @@ CDP__CALLED void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s);
 }
 
-CDP__CALLED void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
+CDP__COLD void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) cdp__free(d->os, buckets[i].memory);
     cdp__free(d->os, buckets);
 }
 
 /* The others wait for buckets that will never come: tell them why, wherever they wait. */
-CDP__CALLED void cdp__ddp_break(cdp_ddp *d) {
+CDP__COLD void cdp__ddp_break(cdp_ddp *d) {
     cdp__enter(d->group);
     if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
     cdp__leave(d->group);
@@ -7392,7 +7394,7 @@ CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) { return cdp__param_
 CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) { return b->count * cdp_dtype_size(b->dtype); }
 
 /* A copy of a name, or of "<what><i>" where there is none. */
-CDP__CALLED char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
+CDP__COLD char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
     char fallback[32], *copy;
     cdp__format(fallback, sizeof fallback, "%s%u", what, i);
     if (!name) name = fallback;
@@ -7401,7 +7403,7 @@ CDP__CALLED char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, 
     return copy;
 }
 
-CDP__CALLED cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
+CDP__COLD cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
     cdp__param *mine = &d->params[i];
     uint64_t bytes;
     mine->user = *p;
@@ -7427,7 +7429,7 @@ CDP__CALLED cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_par
     return mine->sparse && mine->sparse->place ? CDP_OK : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *mine->sparse->place);
 }
 
-CDP__CALLED cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
+CDP__COLD cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
     cdp_buffer *mine = &d->buffers[i];
     uint64_t bytes;
     *mine = *b;
@@ -7446,7 +7448,7 @@ CDP__PRIVATE uint32_t cdp__ddp_used_tail(const cdp_ddp *d, const cdp__bucket *b)
     return (d->desc.find_unused || d->desc.static_graph) && b == d->buckets + d->bucket_count - 1 ? d->param_count : 0;
 }
 
-CDP__CALLED void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
+CDP__COLD void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
     const float f = on ? 1 : 0;
     const double g = on ? 1 : 0;
     const uint16_t h = (uint16_t)(!on ? 0 : b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80);
@@ -7454,14 +7456,14 @@ CDP__CALLED void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
     memcpy(b->memory + (b->count + i) * size, size == 8 ? (const void *)&g : size == 4 ? (const void *)&f : (const void *)&h, (size_t)size);
 }
 
-CDP__CALLED bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
+CDP__COLD bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
     static const uint8_t zero[8] = {0};
     const uint64_t size = cdp_dtype_size(b->dtype);
     return memcmp(b->memory + (b->count + i) * size, zero, (size_t)size) != 0;
 }
 
 /* New buckets for parameters that become ready in this order, old gradients in them. */
-CDP__CALLED cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
+CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     const uint32_t n = d->param_count;
     uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i, old_count = d->bucket_count;
     cdp_param *plain = (cdp_param *)cdp__alloc(d->os, n * sizeof *plain);
@@ -7516,7 +7518,7 @@ CDP__CALLED cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     return CDP_OK;
 }
 
-CDP__CALLED uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
+CDP__COLD uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     const bool buffer = i >= d->param_count;
     const cdp_buffer *b = &d->buffers[buffer ? i - d->param_count : 0];
     const char *name = buffer ? b->name : d->params[i].name;
@@ -7527,7 +7529,7 @@ CDP__CALLED uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
 }
 
 /* Of a long name its end, where names of one model differ. */
-CDP__CALLED const char *cdp__param_short(const char *name, char out[48]) {
+CDP__COLD const char *cdp__param_short(const char *name, char out[48]) {
     const size_t n = strlen(name);
     cdp__format(out, 48, n < 48 ? "%s" : "...%s", n < 48 ? name : name + n - 44);
     return out;
@@ -7537,7 +7539,7 @@ CDP__CALLED const char *cdp__param_short(const char *name, char out[48]) {
 #define CDP__PARAM_TEXT 104u
 
 /* The first 8 bytes are a hash: the texts of long names may be equal as far as they go. */
-CDP__CALLED void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
+CDP__COLD void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
     const uint32_t n = d->param_count;
     const uint64_t hash = i < n + d->desc.buffer_count ? cdp__param_hash(d, i) : 0;
     memset(out, 0, CDP__PARAM_TEXT);
@@ -7555,7 +7557,7 @@ CDP__CALLED void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PAR
 
 /* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank what it is on rank 0 and
    on the first rank that differs. `heads` holds (hash, count, settings) of each rank. */
-CDP__CALLED cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
+CDP__COLD cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     const uint32_t world = cdp_size(d->group), count = d->param_count + d->desc.buffer_count;
     uint32_t most = 0, i, r, other = 0, first;
     int64_t differs;
@@ -7587,7 +7589,7 @@ CDP__CALLED cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
 }
 
 /* The settings that must agree, one bit each, so that a difference can be named; the numbers among them as a hash above. */
-CDP__CALLED uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
+CDP__COLD uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
     const double factors[2] = {s->divisor, s->predivide};
     const uint64_t hash = cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
@@ -7595,7 +7597,7 @@ CDP__CALLED uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
            (s->join ? 32u : 0u) | (s->join_throw ? 64u : 0u) | (s->join_effective ? 128u : 0u);
 }
 
-CDP__CALLED cdp_status cdp__ddp_explain_settings(const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
+CDP__COLD cdp_status cdp__ddp_explain_settings(const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
     static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused", "static_graph", "rebuild", "join", "join_throw", "join_effective", "bucket sizes, divisor or predivide"};
     uint32_t i = 0;
     while (i < 8 && !((zero ^ there) >> i & 1)) ++i;
@@ -7604,7 +7606,7 @@ CDP__CALLED cdp_status cdp__ddp_explain_settings(const cdp_ddp *d, uint64_t zero
 }
 
 /* One hash of the whole model per rank; only when they differ, more is exchanged. */
-CDP__CALLED cdp_status cdp__ddp_compare(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_compare(cdp_ddp *d) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group), count = d->param_count + d->desc.buffer_count;
     uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads), hash = CDP__HASH_START;
     bool equal = true;
@@ -7634,7 +7636,7 @@ CDP__CALLED cdp_status cdp__ddp_compare(cdp_ddp *d) {
 #define CDP__PACK_BYTES 1048576u
 
 /* The i-th of all parameters, then buffers. */
-CDP__CALLED uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
+CDP__COLD uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
     const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
     const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
     *bytes = i < d->param_count ? p->count * cdp_dtype_size(p->dtype) : b->count * cdp_dtype_size(b->dtype);
@@ -7642,7 +7644,7 @@ CDP__CALLED uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes
 }
 
 /* Small items from `from` up to (not including) `to` are sent as one. */
-CDP__CALLED cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
+CDP__COLD cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
     const bool mine = cdp_rank(d->group) == root;
     uint64_t bytes, used = 0;
     cdp_status st = CDP_OK;
@@ -7661,7 +7663,7 @@ CDP__CALLED cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t 
 }
 
 /* All parameters (or none) and buffers of a rank to everybody; large ones are all in flight at once. */
-CDP__CALLED cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
+CDP__COLD cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count, first = params ? 0 : d->param_count;
     cdp_status st = CDP_OK;
     uint64_t bytes, small = 0, used = 0;
@@ -7694,7 +7696,7 @@ CDP__CALLED cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params
     return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
 }
 
-CDP__CALLED cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
     cdp_status st = CDP_OK;
     uint32_t i;
@@ -7772,7 +7774,7 @@ CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) { return d->desc.stati
 
 /* The order of that pass, as rank 0 saw it, becomes the order in memory; but not under a hook whose
    state knows the layout. */
-CDP__CALLED cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     cdp_status st;
     if (!d->rebuild_due || d->stats.steps <= cdp__ddp_observed(d) || (d->hook.stage && d->hook.keeps_layout)) return CDP_OK;
     d->rebuild_due = false;
@@ -7784,7 +7786,7 @@ CDP__CALLED cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     return st;
 }
 
-CDP__CALLED cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
     return d->desc.buffer_hook ? d->desc.buffer_hook(d, d->desc.user) : cdp__ddp_broadcast(d, d->root, false);
@@ -7801,7 +7803,7 @@ CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
 }
 
 /* What cdp_ddp_backward_begin does, and a rank that stands in for itself, too. */
-CDP__CALLED cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
+CDP__COLD cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     cdp_status st = cdp_group_status(d->group);
     uint32_t i;
     if (st == CDP_OK) st = cdp__ddp_rebuild(d);
@@ -7840,7 +7842,7 @@ CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t
 }
 
 /* Start something for a bucket (or, without a place for its times, beside it). */
-CDP__CALLED cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
+CDP__COLD cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
     cdp_request tagged = *rq;
     cdp_status st;
     if (!cdp__kind_has_root(rq->kind)) tagged.root = CDP__TAG_BUCKET | (d->number & 0xffu) << 16 | (b ? (uint32_t)(b - d->buckets) & 0xffffu : 0xffffu);
@@ -7853,13 +7855,13 @@ CDP__CALLED cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_re
 }
 
 /* A tail as an operation of its own: hooks change what is in front of it. */
-CDP__CALLED cdp_status cdp__ddp_start_tail(cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
+CDP__COLD cdp_status cdp__ddp_start_tail(cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM, 0);
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
 /* One step of the hook for one bucket. */
-CDP__CALLED cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
+CDP__COLD cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
     cdp_status st, before;
     memset(&rq, 0, sizeof rq);
@@ -7876,7 +7878,7 @@ CDP__CALLED cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage
     return cdp__ddp_start(d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
 }
 
-CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
+CDP__COLD cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
     const uint32_t index = (uint32_t)(b - d->buckets);
     cdp_bucket *v = &b->view;
     cdp_status st;
@@ -7896,7 +7898,7 @@ CDP__CALLED cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t
 }
 
 /* What this rank did not use is contributed as it is, and kept in case that nobody used it. */
-CDP__CALLED cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
+CDP__COLD cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     uint32_t i;
     for (i = 0; i < b->params; ++i) {
         cdp__param *p = &d->params[b->slots[i]];
@@ -7913,7 +7915,7 @@ CDP__CALLED cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
+CDP__COLD cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
     uint32_t i;
     for (i = 0; i < used; ++i) cdp__tail_set(b, i, !d->shadow && (d->params[i].mark == CDP__MARK_READY || d->params[i].touched));
     for (i = 0; i < active; ++i) cdp__tail_set(b, used + i, !d->shadow && i == cdp_rank(d->group));
@@ -7921,7 +7923,7 @@ CDP__CALLED cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t activ
 }
 
 /* Sum or mean in one operation; what it leaves to be divided afterwards is in cdp__ddp_divide. */
-CDP__CALLED cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
+CDP__COLD cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
     const cdp_ddp_desc *s = &d->desc;
     const bool plain = s->divisor == 0 && s->predivide == 0 && !s->join_effective;
     cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, plain ? CDP_REDUCE_AVG : s->predivide != 0 ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_SUM, 0);
@@ -7930,7 +7932,7 @@ CDP__CALLED cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b,
 }
 
 /* Which ranks had data, and which parameters were used, as all ranks were told. */
-CDP__CALLED cdp_status cdp__ddp_who(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_who(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
     const uint32_t n = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
     const cdp_status st = n ? cdp_work_wait(d->hook.stage ? d->active : b->work) : CDP_OK;
@@ -7949,7 +7951,7 @@ CDP__CALLED cdp_status cdp__ddp_who(cdp_ddp *d) {
 
 /* Before a hook sees the first bucket: which ranks have data. CDP_PENDING: the hook is to divide by their number, and
    `wait` does not allow to wait for it. */
-CDP__CALLED cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
+CDP__COLD cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
     const uint32_t active = cdp__ddp_active_tail(d, d->buckets);
     cdp_status st = CDP_OK;
     if (!active || !d->hook.stage || d->launched) return CDP_OK;
@@ -7982,7 +7984,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
 }
 
 /* The later stages of a hook, as far as they can go without waiting: each takes the buckets in their order. */
-CDP__CALLED cdp_status cdp__ddp_advance(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_advance(cdp_ddp *d) {
     cdp_status st;
     uint32_t stage;
     for (stage = 1; stage <= d->hook.operations; ++stage)
@@ -8006,7 +8008,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     return st;
 }
 
-CDP__CALLED cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
+CDP__COLD cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (st != CDP_OK && d->failed == CDP_OK) {
         d->failed = st;
         d->failed_error = *cdp_last_error();
@@ -8015,7 +8017,7 @@ CDP__CALLED cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
 }
 
 /* Mistakes of ready() and unused(). */
-CDP__CALLED cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
+CDP__COLD cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
     const char *name;
     uint32_t rank;
     const cdp__param *p;
@@ -8080,7 +8082,7 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
 }
 
 /* Room for `more` rows behind those that are there. */
-CDP__CALLED bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values, uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
+CDP__COLD bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values, uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
     const uint64_t want = cdp__max(used + more, *room * 2);
     uint32_t *r;
     uint8_t *v;
@@ -8147,7 +8149,7 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
 }
 
 /* Parameters that never became ready, by name; the text is cut when there are many. */
-CDP__CALLED cdp_status cdp__ddp_missing(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
     uint32_t i, count = 0;
@@ -8164,7 +8166,7 @@ CDP__CALLED cdp_status cdp__ddp_missing(cdp_ddp *d) {
 }
 
 /* The end of a pass: what was not marked is unused where that is allowed, and a first pass of a static graph is sent now. */
-CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_close(cdp_ddp *d) {
     const bool first = d->desc.static_graph && !d->recorded;
     uint32_t i;
     for (i = 0; i < d->param_count; ++i) {
@@ -8181,7 +8183,7 @@ CDP__CALLED cdp_status cdp__ddp_close(cdp_ddp *d) {
 }
 
 /* Until the hook has finished with every bucket. */
-CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     cdp_status st = cdp__ddp_advance(d);
     uint32_t i = 0;
     while (st == CDP_OK && i < d->bucket_count) {
@@ -8195,12 +8197,12 @@ CDP__CALLED cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     return st;
 }
 
-CDP__CALLED void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
+CDP__COLD void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
     if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(t, data, n, (uint32_t)by);
     else cdp__scale(t, data, n, 1 / by);
 }
 
-CDP__CALLED void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
+CDP__COLD void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     const cdp_ddp_desc *s = &d->desc;
     double by = s->join_effective ? (double)d->stats.active_ranks : s->divisor != 0 ? s->divisor : (double)cdp_size(d->group);
     if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
@@ -8209,7 +8211,7 @@ CDP__CALLED void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
 }
 
 /* Results to where the caller looks for them. */
-CDP__CALLED void cdp__ddp_deliver(cdp_ddp *d) {
+CDP__COLD void cdp__ddp_deliver(cdp_ddp *d) {
     const cdp__bucket *last = &d->buckets[d->bucket_count - 1];
     const uint32_t tail = cdp__ddp_used_tail(d, last);
     uint64_t marks = CDP__HASH_START;
@@ -8232,7 +8234,7 @@ CDP__CALLED void cdp__ddp_deliver(cdp_ddp *d) {
     d->marks = marks;
 }
 
-CDP__CALLED void cdp__ddp_account(cdp_ddp *d) {
+CDP__COLD void cdp__ddp_account(cdp_ddp *d) {
     cdp_ddp_stats *s = &d->stats;
     uint32_t i;
     s->comm_ns = s->exposed_ns = 0;
@@ -8263,7 +8265,7 @@ CDP__CALLED void cdp__ddp_account(cdp_ddp *d) {
 }
 
 /* Rows of all ranks added up, in the order of ranks: each in one place of the mean. */
-CDP__CALLED cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, const uint32_t *rows, const uint8_t *values, uint64_t n) {
+CDP__COLD cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, const uint32_t *rows, const uint8_t *values, uint64_t n) {
     cdp__sparse *s = p->sparse;
     const uint64_t width = cdp__sparse_width(&p->user), bytes = width * cdp_dtype_size(p->user.dtype);
     const double by = d->desc.join_effective ? (double)d->stats.active_ranks : d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
@@ -8289,7 +8291,7 @@ CDP__CALLED cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, const uint32_t
 }
 
 /* One sparse parameter: all ranks' indices, then values, parts as long as `counts` says. */
-CDP__CALLED cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
+CDP__COLD cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
     const uint64_t width = cdp__sparse_width(&p->user), bytes = width * cdp_dtype_size(p->user.dtype);
     uint64_t all = 0, before = 0;
@@ -8320,7 +8322,7 @@ CDP__CALLED cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t 
 }
 
 /* After the buckets: how many rows each rank has of each sparse parameter, then those. */
-CDP__CALLED cdp_status cdp__ddp_sparse(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     const uint32_t n = cdp_size(d->group);
     uint64_t *counts = (uint64_t *)cdp__alloc(d->os, (d->sparse_count + 1ull) * n * sizeof *counts), *one = counts + (uint64_t)d->sparse_count * n;
     uint32_t i, k, r;
@@ -8341,7 +8343,7 @@ CDP__CALLED cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 }
 
 /* Wait for everything that a synchronized pass has started, and finish it. */
-CDP__CALLED cdp_status cdp__ddp_finish(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_drive_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
     if (st == CDP_OK) st = cdp__ddp_who(d);
@@ -8356,7 +8358,7 @@ CDP__CALLED cdp_status cdp__ddp_finish(cdp_ddp *d) {
 }
 
 /* With join_throw: somebody has no more data. */
-CDP__CALLED cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = cdp__ddp_used_tail(d, d->buckets), n = cdp_size(d->group);
     char ranks[128];
     cdp__text t = {ranks, sizeof ranks, 0};
@@ -8414,7 +8416,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
 }
 
 /* Eight bytes at a time; not for strangers. */
-CDP__CALLED uint64_t cdp__ddp_bits(const cdp__param *p) {
+CDP__COLD uint64_t cdp__ddp_bits(const cdp__param *p) {
     const uint8_t *at = (const uint8_t *)p->user.data;
     uint64_t n = p->user.count * cdp_dtype_size(p->user.dtype), h = 0x9e3779b97f4a7c15ull, w;
     for (; n >= 8; n -= 8, at += 8) {
@@ -8462,7 +8464,7 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 /* One step on behalf of a rank that has no data. Every step begins on every rank in the same way: perhaps the rebuild,
    perhaps buffers, then the first bucket, whose tail says which ranks have data. Only when some have, the others follow.
    So the last one, in which nobody has, ends after the first bucket on all ranks alike. */
-CDP__CALLED cdp_status cdp__ddp_shadow(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
     uint32_t i;
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
@@ -8514,7 +8516,7 @@ typedef struct cdp__long_text {
     uint64_t room, used;
 } cdp__long_text;
 
-CDP__CALLED CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
+CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
     char part[512];
     cdp__text p = {part, sizeof part, 0};
     uint64_t i;
@@ -8527,13 +8529,13 @@ CDP__CALLED CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *
 }
 
 /* A name as both JSON and XML can hold it. */
-CDP__CALLED void cdp__trace_name(const char *name, char out[64]) {
+CDP__COLD void cdp__trace_name(const char *name, char out[64]) {
     uint32_t i;
     for (i = 0; i < 63 && name[i]; ++i) out[i] = name[i] < 32 || strchr("\"\\<>&'", name[i]) ? '_' : name[i];
     out[i] = 0;
 }
 
-CDP__CALLED void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+CDP__COLD void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
@@ -8559,13 +8561,13 @@ CDP__CALLED void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
 #undef CDP__SLICE
 }
 
-CDP__CALLED void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole, uint32_t y, const char *colour, const char *what) {
+CDP__COLD void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole, uint32_t y, const char *colour, const char *what) {
     const uint64_t x = 80 + from * 900 / whole, w = cdp__max(1, (to - from) * 900 / whole);
     cdp__long_add(t, "<rect x=\"%llu\" y=\"%u\" width=\"%llu\" height=\"22\" fill=\"%s\"><title>%s: %llu us</title></rect>\n", (unsigned long long)x, y, (unsigned long long)w, colour, what,
                   (unsigned long long)((to - from) / 1000));
 }
 
-CDP__CALLED void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
+CDP__COLD void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
     const uint64_t whole = cdp__max(1, d->end_ns - d->begin_ns), called = d->called_ns - d->begin_ns;
     char name[64];
     uint32_t i;
@@ -8587,9 +8589,9 @@ CDP__CALLED void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
                   (unsigned long long)(whole / 1000), (unsigned long long)(d->stats.comm_ns / 1000), (unsigned long long)(d->stats.exposed_ns / 1000));
 }
 
-CDP__CALLED void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) { cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v); }
+CDP__COLD void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) { cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v); }
 
-CDP__CALLED void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
+CDP__COLD void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     uint64_t bytes = 0;
     uint32_t i, dtypes = 0;
     bool views = true;
@@ -8617,7 +8619,7 @@ CDP__CALLED void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "comm_hook", d->hook.stage != NULL);
 }
 
-CDP__CALLED void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
+CDP__COLD void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     const cdp_ddp_stats *s = &d->stats;
     uint32_t i, k;
     cdp__trace_settings(d, t);
@@ -8664,7 +8666,7 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) { return d && d->hook.sta
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? &d->params[i].user : NULL; }
 
 /* A group for each operation that a bucket may have. */
-CDP__CALLED cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
+CDP__COLD cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     const uint32_t n = cdp_size(d->group);
     uint32_t *all, i;
     cdp_status st = CDP_OK;
@@ -8701,7 +8703,7 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
 }
 
 /* A floating point number of any such dtype, for what is not hot. */
-CDP__CALLED double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
+CDP__COLD double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
     uint16_t half[CDP__BLOCK] = {0};
     float wide[CDP__BLOCK];
     if (t == CDP_DTYPE_F64) return ((const double *)p)[i];
@@ -8712,7 +8714,7 @@ CDP__CALLED double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
 }
 
 /* A square root of our own: a program that uses cdp need not link the mathematical library. */
-CDP__CALLED double cdp__sqrt(double x) {
+CDP__COLD double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
@@ -8725,7 +8727,7 @@ CDP__CALLED double cdp__sqrt(double x) {
 }
 
 /* Where the numbers of a gradient are, and how many. */
-CDP__CALLED uint64_t cdp__clip_part(const cdp__param *p, void **part) {
+CDP__COLD uint64_t cdp__clip_part(const cdp__param *p, void **part) {
     *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
     return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
 }
@@ -8777,7 +8779,7 @@ typedef struct cdp__hook {
     uint64_t step, random;
 } cdp__hook;
 
-CDP__CALLED void cdp__hook_drop(void *self) {
+CDP__COLD void cdp__hook_drop(void *self) {
     cdp__hook *h = (cdp__hook *)self;
     uint32_t i;
     if (h->inner.destroy) h->inner.destroy(h->inner.self);
@@ -8791,7 +8793,7 @@ CDP__CALLED void cdp__hook_drop(void *self) {
     cdp__free(h->os, h);
 }
 
-CDP__CALLED cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t index) {
+CDP__COLD cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t index) {
     cdp__slot *more;
     if (count > h->slot_count) {
         more = (cdp__slot *)cdp__alloc_zero(h->os, count * sizeof *more);
@@ -8805,7 +8807,7 @@ CDP__CALLED cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t ind
 }
 
 /* Memory of a slot, zero when it is new; `keep`: another size than before is a mistake. */
-CDP__CALLED bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
+CDP__COLD bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
     if (*p && *have >= bytes) return true;
     cdp__free(h->os, *p);
     *p = (uint8_t *)cdp__alloc_zero(h->os, bytes);
@@ -8842,7 +8844,7 @@ CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *o
 CDP__VECTORS_END
 
 /* A bucket begins: memory of one that has ended serves again, so that there is as much as buckets in flight. */
-CDP__CALLED void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
+CDP__COLD void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     uint32_t i;
     s->busy = true;
     for (i = 0; i < h->slot_count && !s->scratch; ++i) {
@@ -8857,7 +8859,7 @@ CDP__CALLED void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     }
 }
 
-CDP__CALLED cdp_status cdp__hook_allreduce(cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
+CDP__COLD cdp_status cdp__hook_allreduce(cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
     cdp__divide_by(b->dtype, b->data, b->count, group == b->group ? b->divisor : (double)cdp_size(group));
     b->group = group;
@@ -8865,7 +8867,7 @@ CDP__CALLED cdp_status cdp__hook_allreduce(cdp_bucket *b, uint32_t stage, cdp_re
     return CDP_PENDING;
 }
 
-CDP__CALLED cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__COLD cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_dtype t = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
     cdp_status st;
     if (!stage) {
@@ -8956,7 +8958,7 @@ CDP__CALLED uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t
 CDP__VECTORS_END
 
 /* Scratch: ranges of all ranks, then bytes of all ranks; rows of 512 (with padding), or one row. */
-CDP__CALLED cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__COLD cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
     const uint64_t row = channel ? 512 : b->count, rows = channel ? b->count / 512 + 1 : 1, n = rows * row, world = cdp_size(b->group), rank = cdp_rank(b->group);
     float *ranges, *x = (float *)b->data;
@@ -8983,7 +8985,7 @@ CDP__CALLED cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket
 }
 
 /* Scratch: (index, value) pairs of all ranks, then magnitudes. */
-CDP__CALLED cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__COLD cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1), world = cdp_size(b->group);
     float *x = (float *)b->data, *error;
     uint32_t *pairs, *own, *size, limit;
@@ -9028,7 +9030,7 @@ CDP__CALLED cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b,
 }
 
 /* Columns of an n x r matrix (by rows) become orthonormal, one after the other. */
-CDP__CALLED void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
+CDP__COLD void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {
         float norm = 0;
@@ -9051,7 +9053,7 @@ typedef struct cdp__matrix {
 } cdp__matrix;
 
 /* Of the smallest square with room for n numbers. */
-CDP__CALLED uint64_t cdp__square_side(uint64_t n) {
+CDP__COLD uint64_t cdp__square_side(uint64_t n) {
     uint64_t side = (uint64_t)cdp__sqrt((double)n);
     while (side && side * side > n) --side;
     while (side * side < n) ++side;
@@ -9059,7 +9061,7 @@ CDP__CALLED uint64_t cdp__square_side(uint64_t n) {
 }
 
 /* Step through the matrices of a bucket; `x` walks along. False at the end. */
-CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
+CDP__COLD bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
     const cdp_param *p;
     if (*i == 0) memset(x, 0, sizeof *x), x->at = (float *)b->data;
@@ -9082,7 +9084,7 @@ CDP__CALLED bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint3
 }
 
 /* Nearly normal: the sum of twelve even numbers (splitmix64) has variance 1. */
-CDP__CALLED float cdp__hook_normal(cdp__hook *h) {
+CDP__COLD float cdp__hook_normal(cdp__hook *h) {
     double sum = -6;
     uint32_t i;
     for (i = 0; i < 12; ++i) {
@@ -9128,7 +9130,7 @@ CDP__CALLED void cdp__matrix_compose(const cdp__matrix *x, const float *p, const
 CDP__VECTORS_END
 
 /* What happens before each of the three operations (plain values, left factors, right factors) and after the last. */
-CDP__CALLED void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {
+CDP__COLD void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {
     float *data = (float *)b->data, *error = (float *)(void *)s->error;
     cdp__matrix x;
     uint64_t k;
@@ -9156,7 +9158,7 @@ CDP__CALLED void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, 
 }
 
 /* `dtype`: that of the bucket, whose f32 copy `b` is; halves travel as such. */
-CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
+CDP__COLD cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
     const bool half = cdp__dtype_is_half(dtype);
     cdp__matrix x;
     uint32_t i = 0;
@@ -9191,7 +9193,7 @@ CDP__CALLED cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket
 
 /* The compressing hooks compute in f32: other dtypes through a copy. Batched PowerSGD has one with zeros up to a square,
    since errors are fed back there, too. */
-CDP__CALLED cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__COLD cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_hook_kind kind = h->desc.kind;
     const bool square = kind == CDP_HOOK_POWERSGD_BATCHED, copy = square || b->dtype != CDP_DTYPE_F32;
     const uint64_t side = square ? cdp__square_side(b->count) : 0, count = square ? side * side : b->count;
@@ -9214,7 +9216,7 @@ CDP__CALLED cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket
     return st;
 }
 
-CDP__CALLED cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__COLD cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     cdp__hook *h = (cdp__hook *)self;
     cdp__slot *s = cdp__hook_slot(h, b->bucket_count, b->index);
     const cdp_hook_kind kind = h->desc.kind;
@@ -9234,7 +9236,7 @@ CDP__CALLED cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage
     return st;
 }
 
-CDP__CALLED double cdp__hook_error_norm(void *self) {
+CDP__COLD double cdp__hook_error_norm(void *self) {
     const cdp__hook *h = (const cdp__hook *)self;
     double sum = 0;
     uint64_t k;
@@ -9249,7 +9251,7 @@ CDP__CALLED double cdp__hook_error_norm(void *self) {
 
 /* State as bytes: kind, step, random, how many slots; per slot the sizes and the contents of error and q, all as u32
    little-endian words; then the wrapped hook's. */
-CDP__CALLED void cdp__hook_put(uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
+CDP__COLD void cdp__hook_put(uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
     uint64_t k;
     for (k = 0; k < bytes; k += 4, *at += 4) {
         uint32_t w;
@@ -9258,12 +9260,12 @@ CDP__CALLED void cdp__hook_put(uint8_t *out, uint64_t room, uint64_t *at, const 
     }
 }
 
-CDP__CALLED void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, uint64_t v) {
+CDP__COLD void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, uint64_t v) {
     const uint32_t words[2] = {(uint32_t)v, (uint32_t)(v >> 32)};
     cdp__hook_put(out, room, at, (const uint8_t *)(const void *)words, 8);
 }
 
-CDP__CALLED uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
+CDP__COLD uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
     const cdp__hook *h = (const cdp__hook *)self;
     uint8_t *out = (uint8_t *)bytes;
     uint64_t at = 0, inner;
@@ -9284,7 +9286,7 @@ CDP__CALLED uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
     return at + inner;
 }
 
-CDP__CALLED bool cdp__hook_get(const uint8_t *in, uint64_t count, uint64_t *at, uint8_t *words, uint64_t bytes) {
+CDP__COLD bool cdp__hook_get(const uint8_t *in, uint64_t count, uint64_t *at, uint8_t *words, uint64_t bytes) {
     uint64_t k;
     if (bytes > count - *at) return false;
     for (k = 0; k < bytes; k += 4, *at += 4) {
@@ -9294,14 +9296,14 @@ CDP__CALLED bool cdp__hook_get(const uint8_t *in, uint64_t count, uint64_t *at, 
     return true;
 }
 
-CDP__CALLED bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t *at, uint64_t *v) {
+CDP__COLD bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t *at, uint64_t *v) {
     uint32_t words[2];
     if (!cdp__hook_get(in, count, at, (uint8_t *)(void *)words, 8)) return false;
     *v = words[0] | (uint64_t)words[1] << 32;
     return true;
 }
 
-CDP__CALLED cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
+CDP__COLD cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
     cdp__hook *h = (cdp__hook *)self;
     const uint8_t *in = (const uint8_t *)bytes;
     uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0, error, q;
@@ -9414,14 +9416,14 @@ typedef struct cdp__mt {
     uint32_t state[624], at;
 } cdp__mt;
 
-CDP__CALLED void cdp__mt_seed(cdp__mt *m, uint32_t seed) {
+CDP__COLD void cdp__mt_seed(cdp__mt *m, uint32_t seed) {
     uint32_t i;
     m->state[0] = seed;
     for (i = 1; i < 624; ++i) m->state[i] = 1812433253u * (m->state[i - 1] ^ m->state[i - 1] >> 30) + i;
     m->at = 624;
 }
 
-CDP__CALLED uint32_t cdp__mt_next(cdp__mt *m) {
+CDP__COLD uint32_t cdp__mt_next(cdp__mt *m) {
     uint32_t i, y;
     if (m->at == 624) {
         for (i = 0; i < 624; ++i) {

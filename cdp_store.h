@@ -338,7 +338,7 @@ CDP__UNHURRIED_BEGIN
 /* The parsers return the first character behind what they took, or NULL. */
 
 /* No leading zeros: "010" is 8 to some programs and 10 to others. */
-CDP__CALLED const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
+CDP__COLD const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
     const char *start = p;
     uint64_t v = 0;
     for (; *p >= '0' && *p <= '9'; ++p) {
@@ -350,7 +350,7 @@ CDP__CALLED const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t 
     return p;
 }
 
-CDP__CALLED const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
+CDP__COLD const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     uint32_t i, v;
     for (i = 0; i < 4; ++i) {
         if (i && *p++ != '.') return NULL;
@@ -361,7 +361,7 @@ CDP__CALLED const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     return p;
 }
 
-CDP__CALLED int32_t cdp__addr_hex(char c) {
+CDP__COLD int32_t cdp__addr_hex(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -369,7 +369,7 @@ CDP__CALLED int32_t cdp__addr_hex(char c) {
 }
 
 /* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many bytes in *bytes. */
-CDP__CALLED const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
+CDP__COLD const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
     uint32_t v = 0, digits = 0;
     if (room >= 4) {
         const char *q = cdp__addr_ip4(p, ip);
@@ -389,7 +389,7 @@ CDP__CALLED const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t
     return p;
 }
 
-CDP__CALLED const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
+CDP__COLD const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     uint8_t got[16];
     uint32_t n = 0, gap = 99, bytes; /* gap: where "::" stands, in bytes; 99: nowhere */
     if (p[0] == ':') {
@@ -420,7 +420,7 @@ CDP__CALLED const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
 
 /* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else, host names and interface
    names behind % included. Without a port in the text, out->port is 0. */
-CDP__CALLED bool cdp__addr_parse(const char *text, cdp_addr *out) {
+CDP__COLD bool cdp__addr_parse(const char *text, cdp_addr *out) {
     const bool bracket = *text == '[';
     uint32_t v = 0;
     const char *p;
@@ -444,10 +444,10 @@ CDP__CALLED bool cdp__addr_parse(const char *text, cdp_addr *out) {
     return p && !*p;
 }
 
-CDP__CALLED uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
+CDP__COLD uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
 
 /* The longest run of two or more zero groups, the first of equals (RFC 5952). */
-CDP__CALLED uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
+CDP__COLD uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     uint32_t i, run = 0, best = 8;
     *length = 1;
     for (i = 0; i < 8; ++i) {
@@ -461,7 +461,7 @@ CDP__CALLED uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
 }
 
 /* "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
-CDP__CALLED void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+CDP__COLD void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     uint32_t i, run, zeros;
     if (a->family == 4) {
@@ -488,7 +488,7 @@ CDP__CALLED void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
 
 /* Whether a connection from `from` to this machine's address `here` comes from this machine itself: over loopback, or from
    the very address that it goes to, which no other machine can have. */
-CDP__CALLED bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
+CDP__COLD bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
     static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
     const bool v4_in_v6 = from->family == 6 && memcmp(from->ip, mapped, 12) == 0;
     if ((from->family == 4 || v4_in_v6) && from->ip[v4_in_v6 ? 12 : 0] == 127) return true;
@@ -574,7 +574,7 @@ static const cdp__wire_row cdp__wire_old[] = {
 
 /* Does a conversation that starts with these bytes begin without a greeting? It does when they are no VALIDATE: in the old
    dialect that would be a SET of a key of a gigabyte. */
-CDP__CALLED bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
+CDP__COLD bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
     static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255, CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
     return n && p[0] != 'c' && memcmp(p, validate, (size_t)cdp__min(n, sizeof validate)) != 0;
 }
@@ -629,14 +629,14 @@ typedef struct cdp__wire_in {
     uint64_t n, at, need;
 } cdp__wire_in;
 
-CDP__CALLED const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
+CDP__COLD const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
     in->need = in->at + bytes; /* cannot overflow: bytes was checked against a limit */
     if (in->n < in->need) return NULL;
     in->at += bytes;
     return in->p + in->at - bytes;
 }
 
-CDP__CALLED cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
+CDP__COLD cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
     const uint8_t *p = cdp__wire_take(in, 8);
     if (!p) return CDP__WIRE_MORE;
     out->bytes = cdp__get_u64(p);
@@ -645,7 +645,7 @@ CDP__CALLED cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cd
     return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
 }
 
-CDP__CALLED cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__COLD cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
     uint32_t values = 0;
     for (; *fields; ++fields) {
         cdp__wire_result r = CDP__WIRE_ITEM;
@@ -663,14 +663,14 @@ CDP__CALLED cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fiel
     return CDP__WIRE_ITEM;
 }
 
-CDP__CALLED const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
+CDP__COLD const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
     for (; table->fields; ++table)
         if (table->op == op) return table;
     return NULL;
 }
 
 /* The start of a command: all of it, or of a list the count. */
-CDP__CALLED cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__COLD cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
     const uint8_t *p = cdp__wire_take(in, 1);
     const cdp__wire_row *row = p ? cdp__wire_find(w->table, *p) : NULL;
     if (!p) return CDP__WIRE_MORE;
@@ -690,7 +690,7 @@ CDP__CALLED cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, c
 
 /* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and *bytes are used up. MORE: it
    is not complete; *bytes are needed for the next piece of it. BAD: nothing sensible can follow. */
-CDP__CALLED cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
+CDP__COLD cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
     cdp__wire_in in;
     cdp__wire_result r;
     in.p = p;
@@ -710,12 +710,12 @@ CDP__CALLED cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits
 }
 
 /* Writers: to p, where there must be room; they return what follows. */
-CDP__CALLED uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
+CDP__COLD uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
     cdp__put_u64(p, v);
     return p + 8;
 }
 
-CDP__CALLED uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
+CDP__COLD uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
     const size_t prefix_bytes = strlen(prefix);
     p = cdp__wire_put_number(p, prefix_bytes + s.bytes);
     memcpy(p, prefix, prefix_bytes);
@@ -739,7 +739,7 @@ typedef struct cdp__record {
 } cdp__record;
 
 /* Whether a key in a file can begin with these n bytes, or be them. */
-CDP__CALLED bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
+CDP__COLD bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
     uint64_t i;
     if (!n) return !whole;
     if (*p == '/') return true;
@@ -751,7 +751,7 @@ CDP__CALLED bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) 
 
 /* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the record. MORE: look again
    with out->bytes. TORN: the file ends before the record does. BAD: there is no record here. */
-CDP__CALLED cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
+CDP__COLD cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
     uint64_t key_bytes;
     memset(out, 0, sizeof *out);
     out->bytes = 4;
@@ -775,15 +775,15 @@ CDP__CALLED cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, ui
     return CDP__RECORD_MORE;
 }
 
-CDP__CALLED uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) { return 8 + strlen(prefix) + key.bytes + value_bytes; }
+CDP__COLD uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) { return 8 + strlen(prefix) + key.bytes + value_bytes; }
 
-CDP__CALLED uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
+CDP__COLD uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
     if (s.bytes) memcpy(p, s.data, (size_t)s.bytes);
     return p + s.bytes;
 }
 
 /* To p, where there is room; returns what follows. The value may come in two parts. */
-CDP__CALLED uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
+CDP__COLD uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
     const uint32_t prefix_bytes = (uint32_t)strlen(prefix);
     cdp__put_u32(p, prefix_bytes + (uint32_t)key.bytes);
     memcpy(p + 4, prefix, prefix_bytes);
@@ -795,7 +795,7 @@ CDP__CALLED uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes k
 /* ---- >>number (pure): decimal text ------------------------------------------------------------------------------ */
 
 /* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
-CDP__CALLED bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
+CDP__COLD bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
     const uint64_t limit = (uint64_t)INT64_MAX;
     uint64_t v = 0, i = 0, start;
     bool negative = false;
@@ -812,7 +812,7 @@ CDP__CALLED bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
 }
 
 /* `dst` has room for 24 bytes; returns the length. */
-CDP__CALLED uint64_t cdp__number_text(int64_t v, char *dst) {
+CDP__COLD uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
     cdp__text_add(&t, "%lld", (long long)v);
     return t.used;
@@ -823,7 +823,7 @@ typedef struct cdp__key_text {
     char at[84];
 } cdp__key_text;
 
-CDP__CALLED const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
+CDP__COLD const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     const uint8_t *p = (const uint8_t *)key.data;
     uint64_t i, n = cdp__min(key.bytes, 80);
     for (i = 0; i < n; ++i) t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
@@ -834,7 +834,7 @@ CDP__CALLED const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
 /* ---- >>auth (pure): who knows the job's key ------------------------------------------------------------------------ */
 
 /* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is half the code. */
-CDP__CALLED void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
+CDP__COLD void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
     uint32_t i, w;
     for (i = 0; i < 2; ++i) {
         v[a] += v[b] + (i ? y : x);
@@ -849,7 +849,7 @@ CDP__CALLED void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t 
 static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
 
 /* `total`: bytes up to the end of this block of 64. */
-CDP__CALLED void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
+CDP__COLD void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
     static const uint64_t order[10] = { /* which word of the block comes when, a digit each */
         0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u, 0x905724afe1bc683du,
         0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au, 0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
@@ -868,7 +868,7 @@ CDP__CALLED void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t 
 }
 
 /* `out_bytes` 1 .. 32 of the hash; with a key of 1 .. 32 bytes, of the keyed one. */
-CDP__CALLED void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data, uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
+CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data, uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
     const uint8_t *p = (const uint8_t *)data;
     uint8_t block[64];
     uint32_t h[8], i;
@@ -910,7 +910,7 @@ CDP__CALLED void cdp__blake2s(const void *key, uint32_t key_bytes, const void *d
 typedef enum cdp__auth_refusal { CDP__AUTH_NO_ANSWER, CDP__AUTH_NEEDED, CDP__AUTH_NOT_NEEDED, CDP__AUTH_WRONG, CDP__AUTH_REMOTE, CDP__AUTH_REFUSALS } cdp__auth_refusal;
 
 /* One sentence that fits both sides. */
-CDP__CALLED const char *cdp__auth_text(uint32_t refusal) {
+CDP__COLD const char *cdp__auth_text(uint32_t refusal) {
     static const char *const texts[CDP__AUTH_REFUSALS] = {
         "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no key, or a store of cdp",
         "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; clients of PyTorch have none and cannot come in)",
@@ -932,9 +932,9 @@ typedef struct cdp__auth {
 } cdp__auth;
 
 /* What a key's text is kept as. */
-CDP__CALLED void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) { cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES); }
+CDP__COLD void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) { cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES); }
 
-CDP__CALLED void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
+CDP__COLD void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
     uint8_t data[8 + 32];
     memset(data, 0, 8);
     data[0] = (uint8_t)a->purpose;
@@ -944,14 +944,14 @@ CDP__CALLED void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t o
 }
 
 /* In a time that does not depend on where they differ. */
-CDP__CALLED bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
+CDP__COLD bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
     volatile uint8_t differ = 0;
     uint32_t i;
     for (i = 0; i < n; ++i) differ = (uint8_t)(differ | (a[i] ^ b[i]));
     return !differ;
 }
 
-CDP__CALLED void cdp__auth_say(cdp__auth *a, const char *tag) {
+CDP__COLD void cdp__auth_say(cdp__auth *a, const char *tag) {
     memset(a->out, 0, sizeof a->out);
     memcpy(a->out, tag, 8);
     a->left = CDP__AUTH_BYTES;
@@ -959,7 +959,7 @@ CDP__CALLED void cdp__auth_say(cdp__auth *a, const char *tag) {
 }
 
 /* With this end's nonce in place. A connector speaks first. */
-CDP__CALLED void cdp__auth_begin(cdp__auth *a) {
+CDP__COLD void cdp__auth_begin(cdp__auth *a) {
     if (a->listener) return;
     cdp__auth_say(a, "cdp-key1");
     a->out[8] = (uint8_t)a->purpose;
@@ -967,7 +967,7 @@ CDP__CALLED void cdp__auth_begin(cdp__auth *a) {
 }
 
 /* Only those are answered who may understand it: they begin as this protocol does, or as the store's. */
-CDP__CALLED cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
+CDP__COLD cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
     cdp__auth_say(a, "cdp-no: ");
     a->out[8] = a->refusal = (uint8_t)refusal;
@@ -977,7 +977,7 @@ CDP__CALLED cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal)
 
 /* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides have proved themselves;
    MISMATCH: a->refusal says why. */
-CDP__CALLED cdp_status cdp__auth_look(cdp__auth *a) {
+CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
     static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
     const uint64_t n = cdp__min(a->got, 8);
     uint8_t proof[24];
@@ -1030,16 +1030,16 @@ typedef struct cdp__kv {
     uint64_t bytes, max_bytes; /* of entries and values */
 } cdp__kv;
 
-CDP__CALLED void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
+CDP__COLD void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
     memset(kv, 0, sizeof *kv);
     kv->os = os;
     kv->seed = cdp__hash(CDP__HASH_START, &seed, sizeof seed);
     kv->max_bytes = max_bytes;
 }
 
-CDP__CALLED const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
+CDP__COLD const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
 
-CDP__CALLED void cdp__kv_close(cdp__kv *kv) {
+CDP__COLD void cdp__kv_close(cdp__kv *kv) {
     uint64_t i;
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
@@ -1054,7 +1054,7 @@ CDP__CALLED void cdp__kv_close(cdp__kv *kv) {
     kv->bucket_count = 0;
 }
 
-CDP__CALLED cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
+CDP__COLD cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
     const uint64_t h = cdp__hash(kv->seed, key.data, key.bytes);
     cdp__kv_entry *e = kv->bucket_count ? kv->buckets[h & (kv->bucket_count - 1)] : NULL;
     for (; e; e = e->next)
@@ -1063,12 +1063,12 @@ CDP__CALLED cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
 }
 
 /* The entry when it has a value, else NULL. */
-CDP__CALLED cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
+CDP__COLD cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
 }
 
-CDP__CALLED bool cdp__kv_grow(cdp__kv *kv) {
+CDP__COLD bool cdp__kv_grow(cdp__kv *kv) {
     const uint64_t n = kv->bucket_count ? 2 * kv->bucket_count : 16;
     cdp__kv_entry **buckets;
     uint64_t i;
@@ -1089,12 +1089,12 @@ CDP__CALLED bool cdp__kv_grow(cdp__kv *kv) {
     return true;
 }
 
-CDP__CALLED cdp_status cdp__kv_full(const cdp__kv *kv) {
+CDP__COLD cdp_status cdp__kv_full(const cdp__kv *kv) {
     return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)", (unsigned long long)kv->max_bytes);
 }
 
 /* The entry of a key, made without a value when there is none. NULL when there is no room, with the last error set. */
-CDP__CALLED cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
+CDP__COLD cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
     if (e) return e;
@@ -1119,7 +1119,7 @@ CDP__CALLED cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
 }
 
 /* Drop an entry that has neither a value nor anybody waiting. */
-CDP__CALLED void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
+CDP__COLD void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->waiters) return;
     for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;) at = &(*at)->next;
@@ -1131,7 +1131,7 @@ CDP__CALLED void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
 }
 
 /* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing has changed. */
-CDP__CALLED cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
+CDP__COLD cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
     const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes; /* appending little by little stays linear */
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
@@ -1147,7 +1147,7 @@ CDP__CALLED cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t b
 }
 
 /* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
-CDP__CALLED cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
+CDP__COLD cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
     const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
     if (status != CDP_OK) {
         cdp__kv_release(kv, e); /* it may have been made just for this */
@@ -1161,17 +1161,17 @@ CDP__CALLED cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at,
 }
 
 /* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was stored. */
-CDP__CALLED cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+CDP__COLD cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, 0, value) : CDP_ERR_NOMEM;
 }
 
-CDP__CALLED cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+CDP__COLD cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, (*out)->value_bytes, value) : CDP_ERR_NOMEM;
 }
 
-CDP__CALLED cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
+CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
     char text[24];
     cdp_bytes value;
     cdp__kv_entry *e = cdp__kv_get(kv, key);
@@ -1188,7 +1188,7 @@ CDP__CALLED cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, in
 }
 
 /* *answer points into the map, or is `expected`; valid until the next change. */
-CDP__CALLED cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
+CDP__COLD cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     cdp_status status = CDP_OK;
     bool equal;
@@ -1204,7 +1204,7 @@ CDP__CALLED cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes
     return CDP_OK;
 }
 
-CDP__CALLED bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
+CDP__COLD bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     if (!e) return false;
     cdp__free(kv->os, e->value);
@@ -1219,7 +1219,7 @@ CDP__CALLED bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
 
 /* ---- >>request: what all stores do with one ------------------------------------------------------------------------ */
 
-CDP__CALLED void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
+CDP__COLD void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
     uint64_t i;
     for (i = 0; rq->results && i < count; ++i) {
         void *p;
@@ -1230,12 +1230,12 @@ CDP__CALLED void cdp__store_request_drop_results(const cdp_os *os, cdp_store_req
     rq->results = NULL;
 }
 
-CDP__CALLED uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+CDP__COLD uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
     return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
 }
 
-CDP__CALLED bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
+CDP__COLD bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     rq->results = NULL;
     if (n) rq->results = (cdp_bytes *)cdp__alloc_zero(os, n * sizeof *rq->results);
@@ -1243,7 +1243,7 @@ CDP__CALLED bool cdp__store_request_make_results(const cdp_os *os, cdp_store_req
 }
 
 /* Room for a result of `bytes` and the zero behind it. */
-CDP__CALLED uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
+CDP__COLD uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
     uint8_t *p = (uint8_t *)cdp__alloc(os, bytes + 1);
     if (!p) return NULL;
     p[bytes] = 0;
@@ -1252,19 +1252,19 @@ CDP__CALLED uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_reque
     return p;
 }
 
-CDP__CALLED bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
+CDP__COLD bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
     uint8_t *p = cdp__store_request_result(os, rq, i, value.bytes);
     if (p && value.bytes) memcpy(p, value.data, (size_t)value.bytes);
     return p != NULL;
 }
 
-CDP__CALLED uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
+CDP__COLD uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
     if (op == CDP_STORE_NUM_KEYS) return 0;
     return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET || op == CDP_STORE_MULTI_SET ? UINT32_MAX : 1;
 }
 
 /* Values that a request brings. */
-CDP__CALLED uint32_t cdp__store_request_values(const cdp_store_request *rq) {
+CDP__COLD uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: case CDP_STORE_APPEND: return 1;
     case CDP_STORE_COMPARE_SET: return 2;
@@ -1274,26 +1274,26 @@ CDP__CALLED uint32_t cdp__store_request_values(const cdp_store_request *rq) {
 }
 
 /* The same words from every store. */
-CDP__CALLED cdp_status cdp__store_no_number(cdp_bytes key) {
+CDP__COLD cdp_status cdp__store_no_number(cdp_bytes key) {
     cdp__key_text t;
     return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-CDP__CALLED cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
+CDP__COLD cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
     cdp__key_text t;
     return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" has %llu bytes; at most %u are allowed", cdp__key_print(&t, key), (unsigned long long)bytes,
                      CDP_STORE_MAX_VALUE_BYTES);
 }
 
 /* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
-CDP__CALLED bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
+CDP__COLD bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
     const cdp_bytes *want = &rq->values[0];
     if (!now || !want->bytes) return !want->bytes && (!now || !now->bytes);
     return now->bytes == want->bytes && memcmp(now->data, want->data, (size_t)want->bytes) == 0;
 }
 
 /* The one result of a compare_set. */
-CDP__CALLED bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
+CDP__COLD bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
     if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value)) return true;
     cdp__store_request_drop_results(os, rq, 0);
     return false;
@@ -1301,7 +1301,7 @@ CDP__CALLED bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_
 
 #define CDP__STORE_TIMEOUT_MS 300000u
 
-CDP__CALLED cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
     const uint32_t values = cdp__store_request_values(rq);
     uint32_t i;
     if (rq->key_count > CDP_STORE_MAX_LIST) return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit", rq->key_count, CDP_STORE_MAX_LIST);
@@ -1320,7 +1320,7 @@ CDP__CALLED cdp_status cdp__store_request_validate_sizes(const cdp_store_request
 }
 
 /* Whether a request makes sense, before anybody works on it. */
-CDP__CALLED cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT ? cdp__store_request_keys_needed(rq->op) : 0;
     if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT) return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
     if (needed != UINT32_MAX && rq->key_count != needed)
@@ -1339,7 +1339,7 @@ typedef struct cdp__hash_store {
     void *cond; /* NULL without threads */
 } cdp__hash_store;
 
-CDP__CALLED cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
@@ -1357,7 +1357,7 @@ CDP__CALLED cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq)
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_bytes answer;
     cdp_status status;
@@ -1377,7 +1377,7 @@ CDP__CALLED cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_reque
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_status status = CDP_OK;
     uint32_t i;
@@ -1393,7 +1393,7 @@ CDP__CALLED cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq
 }
 
 /* With the lock held: do it now, or CDP_PENDING. */
-CDP__CALLED cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     cdp_status status;
     switch (rq->op) {
     case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
@@ -1409,7 +1409,7 @@ CDP__CALLED cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) 
     return status;
 }
 
-CDP__CALLED cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq);
@@ -1420,7 +1420,7 @@ CDP__CALLED cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-CDP__CALLED cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp_lock_acquire(&h->lock);
@@ -1433,12 +1433,12 @@ CDP__CALLED cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_
     return rq->status;
 }
 
-CDP__CALLED void cdp__hash_cancel(void *self, cdp_store_request *rq) {
+CDP__COLD void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
-CDP__CALLED void cdp__hash_destroy(void *self) {
+CDP__COLD void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
@@ -1489,7 +1489,7 @@ typedef struct cdp__tried {
 
 #define CDP__TRIED_PAUSE_MAX_NS (10 * CDP__MS)
 
-CDP__CALLED cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
     cdp__tried *t = (cdp__tried *)self;
     rq->results = NULL;
     rq->number = 0;
@@ -1502,12 +1502,12 @@ CDP__CALLED cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
 }
 
 /* Sleep until the next look. The first ones are close together: what was in the way may be over in microseconds. */
-CDP__CALLED void cdp__tried_pause(const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
+CDP__COLD void cdp__tried_pause(const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
     if (attempts < 4 && os->thread_yield) os->thread_yield(os->user);
     else os->poll(os->user, NULL, 0, cdp__min(deadline_ns, now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
 
-CDP__CALLED cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__tried *t = (cdp__tried *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
@@ -1521,13 +1521,13 @@ CDP__CALLED cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64
     return rq->status;
 }
 
-CDP__CALLED void cdp__tried_cancel(void *self, cdp_store_request *rq) {
+CDP__COLD void cdp__tried_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
-CDP__CALLED bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms, cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
+CDP__COLD bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms, cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
     t->store.self = t;
     t->store.os = os;
     t->store.timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
@@ -1543,7 +1543,7 @@ typedef struct cdp__custom_store {
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
-CDP__CALLED cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     cdp_status status = CDP_OK;
     uint64_t i;
@@ -1559,7 +1559,7 @@ CDP__CALLED cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request 
 
 /* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory is to be freed afterwards.
    *out is NULL for nothing at all; PENDING: it is to stay as it is. */
-CDP__CALLED cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
+CDP__COLD cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
     *out = rq->op == CDP_STORE_COMPARE_SET ? rq->values[1] : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out : rq->values[i];
     if (rq->op == CDP_STORE_DELETE) return now ? CDP_OK : CDP_PENDING;
@@ -1582,7 +1582,7 @@ CDP__CALLED cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request 
 }
 
 /* One key: get, swap. PENDING: another user was faster. */
-CDP__CALLED cdp_status cdp__custom_change(cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
+CDP__COLD cdp_status cdp__custom_change(cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
     uint8_t *memory = NULL;
     cdp_bytes now, wish;
@@ -1600,7 +1600,7 @@ CDP__CALLED cdp_status cdp__custom_change(cdp__custom_store *c, cdp_store_reques
     return status;
 }
 
-CDP__CALLED cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
     cdp__custom_store *c = (cdp__custom_store *)t;
     cdp_status status = CDP_OK;
     switch (rq->op) {
@@ -1622,7 +1622,7 @@ CDP__CALLED cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq)
     }
 }
 
-CDP__CALLED void cdp__custom_destroy(void *self) {
+CDP__COLD void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
     cdp__lock_close(&c->tried.lock);
@@ -1676,12 +1676,12 @@ typedef enum cdp__file_mode { CDP__FILE_READ, CDP__FILE_WRITE, CDP__FILE_LEAVE }
 #define CDP__FILE_PIECE 65536u
 #define CDP__FILE_LEAVE_NS (100 * CDP__MS)
 
-CDP__CALLED cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
+CDP__COLD cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "the file store %s: %s", f->path, what);
 }
 
 /* Another file, or none: forget what was read. */
-CDP__CALLED void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
+CDP__COLD void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
     const uint64_t seed = f->kv.seed;
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
@@ -1691,13 +1691,13 @@ CDP__CALLED void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *
     f->at = 0;
 }
 
-CDP__CALLED void cdp__file_close(int fd) {
+CDP__COLD void cdp__file_close(int fd) {
     if (fd < 0) return;
     flock(fd, LOCK_UN); /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
     close(fd);
 }
 
-CDP__CALLED cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
+CDP__COLD cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
     cdp__kv_entry *e;
     if (!r->removal) return cdp__kv_set(&f->kv, r->key, r->value, &e);
     (void)cdp__kv_delete(&f->kv, r->key);
@@ -1705,7 +1705,7 @@ CDP__CALLED cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r)
 }
 
 /* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes the next one takes. */
-CDP__CALLED cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
+CDP__COLD cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
     const uint64_t start = f->at;
     while (f->at < size) {
         cdp__record r;
@@ -1724,7 +1724,7 @@ CDP__CALLED cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p,
 }
 
 /* With the lock held: read what is new. */
-CDP__CALLED cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
+CDP__COLD cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
     uint64_t room = cdp__min(CDP__FILE_PIECE, size - f->at), need = 0;
     uint8_t *p = NULL;
     cdp_status status = CDP_OK;
@@ -1748,7 +1748,7 @@ CDP__CALLED cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size)
     return status;
 }
 
-CDP__CALLED cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
+CDP__COLD cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
     int r;
     do r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB); while (r < 0 && errno == EINTR);
     f->busy = r < 0 && errno == EWOULDBLOCK;
@@ -1758,7 +1758,7 @@ CDP__CALLED cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode
 
 /* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a record. *gone: it was
    removed, and perhaps made anew, just before it was locked. */
-CDP__CALLED cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
+CDP__COLD cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
     struct stat st;
     cdp_status status;
     *gone = false;
@@ -1785,7 +1785,7 @@ CDP__CALLED cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode
 }
 
 /* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING: not now. */
-CDP__CALLED cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
+CDP__COLD cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
     static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_RDWR};
     cdp_status status;
     bool gone;
@@ -1807,7 +1807,7 @@ CDP__CALLED cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, 
 }
 
 /* With the lock held: n bytes behind the last record, or none of them. */
-CDP__CALLED cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
+CDP__COLD cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
     uint64_t done = 0;
     int err;
     while (done < n) {
@@ -1822,7 +1822,7 @@ CDP__CALLED cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_
     return cdp__file_fail(f, err, "cannot write, nothing of it was kept; is the disk full?");
 }
 
-CDP__CALLED const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
+CDP__COLD const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
     cdp_bytes full;
     f->key[0] = '/';
     cdp__record_copy(f->key + 1, key);
@@ -1832,7 +1832,7 @@ CDP__CALLED const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes ke
 }
 
 /* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of the value. */
-CDP__CALLED cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq, const char *prefix, cdp_bytes old, const cdp_bytes *values) {
+CDP__COLD cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq, const char *prefix, cdp_bytes old, const cdp_bytes *values) {
     uint64_t bytes = 0, i;
     uint8_t *p, *end;
     cdp_status status;
@@ -1846,7 +1846,7 @@ CDP__CALLED cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_sto
     return status;
 }
 
-CDP__CALLED cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
     const cdp__kv_entry *e = rq->op == CDP_STORE_MULTI_SET ? NULL : cdp__file_find(f, rq->keys[0]);
     const char *prefix = "/";
     const cdp_bytes *values = rq->values;
@@ -1880,7 +1880,7 @@ CDP__CALLED cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_re
     return status;
 }
 
-CDP__CALLED cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
@@ -1899,7 +1899,7 @@ CDP__CALLED cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *r
 }
 
 /* Half a record that a reader met is cut off before a user comes who does not know how; where this one may not, it stays. */
-CDP__CALLED void cdp__file_mend(cdp__file_store *f) {
+CDP__COLD void cdp__file_mend(cdp__file_store *f) {
     const cdp_error before = *cdp_last_error();
     int fd;
     if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(fd);
@@ -1907,7 +1907,7 @@ CDP__CALLED void cdp__file_mend(cdp__file_store *f) {
     *cdp__error_slot() = before;
 }
 
-CDP__CALLED cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
     cdp__file_store *f = (cdp__file_store *)t;
     const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK || rq->op == CDP_STORE_NUM_KEYS;
     int fd;
@@ -1922,7 +1922,7 @@ CDP__CALLED cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
     return CDP_OK;
 }
 
-CDP__CALLED bool cdp__file_busy(cdp__file_store *f) {
+CDP__COLD bool cdp__file_busy(cdp__file_store *f) {
     bool busy;
     cdp_lock_acquire(&f->tried.lock);
     busy = f->busy;
@@ -1931,7 +1931,7 @@ CDP__CALLED bool cdp__file_busy(cdp__file_store *f) {
 }
 
 /* A counter of users in the file. */
-CDP__CALLED int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
+CDP__COLD int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     const cdp__kv_entry *e;
     cdp_bytes key;
     int64_t n = 0;
@@ -1941,7 +1941,7 @@ CDP__CALLED int64_t cdp__file_number(const cdp__file_store *f, const char *name)
     return e && cdp__number_parse(e->value, e->value_bytes, &n) ? n : 0;
 }
 
-CDP__CALLED uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
+CDP__COLD uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
     cdp_bytes key, text, none;
     char digits[24];
     memset(&none, 0, sizeof none);
@@ -1955,7 +1955,7 @@ CDP__CALLED uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t 
 /* Count this user in, or off; then the last one removes the file, under its lock: whoever opened it before that looks
    again. (Users of older versions of PyTorch are counted off only.) Who comes to a file that all have left, the last of
    whom was killed just before it was removed, starts it anew. */
-CDP__CALLED cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
+CDP__COLD cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
     int64_t here, left;
     bool over;
@@ -1977,7 +1977,7 @@ CDP__CALLED cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     return status;
 }
 
-CDP__CALLED cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, uint64_t deadline_ns) {
     uint32_t attempts;
     for (attempts = 0;; ++attempts) {
         const uint64_t now = f->os->now_ns(f->os->user);
@@ -1987,14 +1987,14 @@ CDP__CALLED cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, 
     }
 }
 
-CDP__CALLED void cdp__file_free(cdp__file_store *f) {
+CDP__COLD void cdp__file_free(cdp__file_store *f) {
     if (f->pin >= 0) close(f->pin);
     cdp__kv_close(&f->kv);
     cdp__lock_close(&f->tried.lock);
     cdp__free(f->os, f);
 }
 
-CDP__CALLED void cdp__file_destroy(void *self) {
+CDP__COLD void cdp__file_destroy(void *self) {
     cdp__file_store *f = (cdp__file_store *)self;
     const cdp_error before = *cdp_last_error();
     (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
@@ -2040,15 +2040,15 @@ typedef struct cdp__fifo {
     uint64_t at, used, room; /* data[at .. used) is what is left to do */
 } cdp__fifo;
 
-CDP__CALLED uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
+CDP__COLD uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
 
-CDP__CALLED void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
+CDP__COLD void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
     cdp__free(os, b->data);
     memset(b, 0, sizeof *b);
 }
 
 /* Make room for `more` bytes behind those that are there. Moves them. */
-CDP__CALLED bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
+CDP__COLD bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
     const uint64_t left = cdp__fifo_left(b), room = cdp__max(64, cdp__max(left + more, 2 * left));
     uint8_t *p;
     if (b->room - b->used >= more) return true;
@@ -2070,7 +2070,7 @@ CDP__CALLED bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more
 /* ---- >>door: proving on a socket ------------------------------------------------------------------------------------- */
 
 /* `key` NULL: everybody is refused for this reason. The memory that `a` is in stays the caller's. */
-CDP__CALLED cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key, bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
+CDP__COLD cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key, bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
     const cdp_status st = key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
     a->key = key;
     a->listener = listener;
@@ -2086,7 +2086,7 @@ CDP__CALLED cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint
 
 /* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST (*result: as of recv). Not one
    byte more is read than belongs here. */
-CDP__CALLED cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
+CDP__COLD cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
     for (;;) {
@@ -2112,7 +2112,7 @@ CDP__CALLED cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, i
 }
 
 /* What was refused may have said more. Unread, it would make the system drop the refusal at closing. */
-CDP__CALLED void cdp__door_drain(cdp__loop *l, cdp__io *io) {
+CDP__COLD void cdp__door_drain(cdp__loop *l, cdp__io *io) {
     uint8_t sink[256];
     cdp_iov v;
     uint32_t i;
@@ -2193,19 +2193,19 @@ struct cdp_store_server {
     void *link_user;
 };
 
-CDP__CALLED void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
+CDP__COLD void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
     c->next = head;
     c->prev = head->prev;
     c->prev->next = c->next->prev = c;
 }
 
-CDP__CALLED void cdp__guest_unlink(cdp__guest *c) {
+CDP__COLD void cdp__guest_unlink(cdp__guest *c) {
     c->next->prev = c->prev;
     c->prev->next = c->next;
     c->next = c->prev = NULL;
 }
 
-CDP__CALLED void cdp__guest_mark(cdp__guest *c) {
+CDP__COLD void cdp__guest_mark(cdp__guest *c) {
     if (c->dirty) return;
     c->dirty = true;
     c->next_dirty = c->server->dirty;
@@ -2213,7 +2213,7 @@ CDP__CALLED void cdp__guest_mark(cdp__guest *c) {
 }
 
 /* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody looks at it any more. */
-CDP__CALLED void cdp__guest_doom(cdp__guest *c, const char *why) {
+CDP__COLD void cdp__guest_doom(cdp__guest *c, const char *why) {
     if (c->doomed) return;
     c->doomed = true;
     cdp__guest_mark(c);
@@ -2221,7 +2221,7 @@ CDP__CALLED void cdp__guest_doom(cdp__guest *c, const char *why) {
 }
 
 /* Like cdp__fifo_reserve, within the server's budget. */
-CDP__CALLED bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
+CDP__COLD bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
     cdp_store_server *s = c->server;
     const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
     if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes) return false;
@@ -2231,14 +2231,14 @@ CDP__CALLED bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) 
     return true;
 }
 
-CDP__CALLED void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
+CDP__COLD void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
     cdp_store_server *s = c->server;
     s->buffer_bytes -= b->room;
     s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
     cdp__fifo_free(s->os, b);
 }
 
-CDP__CALLED void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
+CDP__COLD void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
     if (c->doomed) return;
     if (cdp__fifo_left(&c->out) + bytes > c->server->desc.max_reply_bytes) {
         cdp__guest_doom(c, "it does not read its answers (max_reply_bytes)");
@@ -2251,22 +2251,22 @@ CDP__CALLED void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t byte
     }
 }
 
-CDP__CALLED void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
+CDP__COLD void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
 
-CDP__CALLED void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
+CDP__COLD void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
     uint8_t b[8];
     cdp__put_u64(b, v);
     cdp__guest_reply(c, b, 8);
 }
 
-CDP__CALLED void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
+CDP__COLD void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
     cdp__guest_reply_number(c, bytes);
     cdp__guest_reply(c, data, bytes);
 }
 
 /* Waiting */
 
-CDP__CALLED void cdp__waiter_drop(cdp__waiter *w) {
+CDP__COLD void cdp__waiter_drop(cdp__waiter *w) {
     cdp__guest *c = w->conn;
     cdp_store_server *s = c->server;
     if (w->key_next) w->key_next->key_prev = w->key_prev;
@@ -2279,7 +2279,7 @@ CDP__CALLED void cdp__waiter_drop(cdp__waiter *w) {
     cdp__free(s->os, w);
 }
 
-CDP__CALLED void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
+CDP__COLD void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
     cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w) : NULL;
@@ -2300,7 +2300,7 @@ CDP__CALLED void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
     if (!watch) ++c->awaited;
 }
 
-CDP__CALLED void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
+CDP__COLD void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
     cdp__waiter *w = c->waiters, *next;
     for (; w; w = next) {
         cdp__kv_entry *e = w->entry;
@@ -2312,13 +2312,13 @@ CDP__CALLED void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
     c->awaited = 0;
 }
 
-CDP__CALLED void cdp__guest_arrived(cdp__guest *c) {
+CDP__COLD void cdp__guest_arrived(cdp__guest *c) {
     CDP_ASSERT(c->awaited);
     if (--c->awaited == 0) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
 /* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
-CDP__CALLED void cdp__server_wake(cdp__kv_entry *e) {
+CDP__COLD void cdp__server_wake(cdp__kv_entry *e) {
     cdp__waiter *w = e ? e->waiters : NULL, *next;
     for (; w; w = next) {
         cdp__guest *c = w->conn;
@@ -2331,7 +2331,7 @@ CDP__CALLED void cdp__server_wake(cdp__kv_entry *e) {
 
 /* Commands: one function each, called with an item of the wire; see cdp__wire_item. */
 
-CDP__CALLED void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
+CDP__COLD void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
         cdp__server_wake(e);
         return;
@@ -2340,7 +2340,7 @@ CDP__CALLED void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_ent
     cdp__guest_doom(c, cdp_last_error()->text);
 }
 
-CDP__CALLED void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
+CDP__COLD void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
     c->wire.table = table;
     c->greeted = true;
     cdp__guest_unlink(c);
@@ -2348,14 +2348,14 @@ CDP__CALLED void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
 }
 
 /* The first is a warning; then it is known, and strangers cannot fill the log with more. */
-CDP__CALLED void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
+CDP__COLD void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
     cdp_store_server *s = c->server;
     cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1, "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
     s->refusal_told = true;
     cdp__guest_doom(c, NULL);
 }
 
-CDP__CALLED void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
     if (it->number != CDP__WIRE_MAGIC) {
         cdp__guest_doom(c, "it did not greet like a store client");
         return;
@@ -2363,7 +2363,7 @@ CDP__CALLED void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it
     cdp__guest_greeted(c, cdp__wire_v2);
 }
 
-CDP__CALLED void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
     cdp__auth a;
     (void)it;
     memset(&a, 0, sizeof a);
@@ -2374,7 +2374,7 @@ CDP__CALLED void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_refused(c, CDP__AUTH_NOT_NEEDED);
 }
 
-CDP__CALLED void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     if (it->key.data) {
         const cdp_status status = cdp__kv_set(&c->server->kv, it->key, it->value[0], &e);
@@ -2382,7 +2382,7 @@ CDP__CALLED void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     }
 }
 
-CDP__CALLED void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
     cdp__kv_entry *e = NULL;
     if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes) {
@@ -2393,7 +2393,7 @@ CDP__CALLED void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) 
     }
 }
 
-CDP__CALLED void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     cdp_bytes answer;
     const cdp_status status = cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
@@ -2402,7 +2402,7 @@ CDP__CALLED void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item 
 }
 
 /* Also of a list. An absent key reads as empty, as PyTorch's server has it; that of 1.13 hangs up. */
-CDP__CALLED void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
     if (it->cmd == CDP__CMD_TRY_GET) cdp__guest_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
     if (it->cmd == CDP__CMD_TRY_GET && !e) return;
@@ -2410,7 +2410,7 @@ CDP__CALLED void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
     else if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
 }
 
-CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, (int64_t)it->number, &sum, &e);
@@ -2418,7 +2418,7 @@ CDP__CALLED void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_stored(c, status, e);
 }
 
-CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     const uint64_t n = sizeof CDP__WIRE_OURS - 1;
     const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
     if (it->first) c->truth = true;
@@ -2427,34 +2427,34 @@ CDP__CALLED void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
-CDP__CALLED void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
     if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
     if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key, false);
     if (it->last && !c->doomed) cdp__guest_arrived(c);
 }
 
-CDP__CALLED void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
     cdp__guest_forget_waits(c, true);
     cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
 }
 
-CDP__CALLED void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
     cdp__guest_reply_number(c, c->server->kv.present_count);
 }
 
-CDP__CALLED void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
 }
 
-CDP__CALLED void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
     uint8_t b[4];
     cdp__put_u32(b, (uint32_t)it->number);
     cdp__guest_reply(c, b, 4);
 }
 
-CDP__CALLED void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv *kv = &c->server->kv;
     uint64_t i;
     (void)it;
@@ -2467,7 +2467,7 @@ CDP__CALLED void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *i
 }
 
 /* A counter in the map; who makes it reach the size releases everybody who waits for it. */
-CDP__CALLED void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, 1, &sum, &e);
@@ -2480,7 +2480,7 @@ CDP__CALLED void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it)
 }
 
 /* An empty key withdraws it. */
-CDP__CALLED void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const uint64_t bytes = it->key.bytes + it->value[0].bytes;
     uint8_t *p;
@@ -2503,7 +2503,7 @@ CDP__CALLED void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     c->will->value.bytes = it->value[0].bytes;
 }
 
-CDP__CALLED void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_await(c, it->key, true);
     c->server->watched = true;
     cdp__guest_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
@@ -2518,7 +2518,7 @@ static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item 
 };
 
 /* Everybody who watches this key is told what it was and what it is. */
-CDP__CALLED void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+CDP__COLD void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
     const cdp__waiter *w;
     for (w = e->waiters; w; w = w->key_next) {
         if (!w->watch) continue;
@@ -2530,7 +2530,7 @@ CDP__CALLED void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_ther
 }
 
 /* Do what an item says. Where its key is watched, the old value is kept until the new one is known. */
-CDP__CALLED void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
+CDP__COLD void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const cdp__kv_entry *e = s->watched && it->key.data ? cdp__kv_find(&s->kv, it->key) : NULL;
     const bool was_there = e && e->present;
@@ -2558,7 +2558,7 @@ CDP__CALLED void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
 /* Bytes in, bytes out */
 
 /* Do what the n bytes say; returns how many were used up. */
-CDP__CALLED uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__COLD uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
@@ -2581,7 +2581,7 @@ CDP__CALLED uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_
     return used;
 }
 
-CDP__CALLED bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__COLD bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
     if (!n) return true;
     if (!cdp__guest_reserve(c, &c->in, n)) {
         cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
@@ -2593,7 +2593,7 @@ CDP__CALLED bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
 }
 
 /* Parse what lies in c->in. */
-CDP__CALLED void cdp__guest_parse(cdp__guest *c) {
+CDP__COLD void cdp__guest_parse(cdp__guest *c) {
     if (cdp__fifo_left(&c->in) < c->need) return;
     c->in.at += cdp__guest_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
     if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
@@ -2601,7 +2601,7 @@ CDP__CALLED void cdp__guest_parse(cdp__guest *c) {
 
 /* Does somebody with these first bytes want to link with this rank rather than with its store? Then the connection, and what
    was read from it, is given away. */
-CDP__CALLED bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__COLD bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     const int32_t fd = c->io.fd;
     if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0) return false;
@@ -2617,7 +2617,7 @@ CDP__CALLED bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n)
 }
 
 /* Less than there was room for was all there is, unless the end of the stream is known to follow: it would not be told of again. */
-CDP__CALLED int64_t cdp__guest_recv(cdp__guest *c, const cdp_iov *iov) {
+CDP__COLD int64_t cdp__guest_recv(cdp__guest *c, const cdp_iov *iov) {
     const int64_t r = cdp__io_recv(c->server->loop, &c->io, iov, 1);
     if (r > 0 && (uint64_t)r < iov->bytes && !(c->io.ready & CDP__IO_END) && !c->io.broken) c->io.ready &= (uint16_t)~CDP_IO_READ;
     return r;
@@ -2625,7 +2625,7 @@ CDP__CALLED int64_t cdp__guest_recv(cdp__guest *c, const cdp_iov *iov) {
 
 /* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
    share. Returns as cdp_os.recv. */
-CDP__CALLED int64_t cdp__guest_read_scratch(cdp__guest *c) {
+CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
     uint64_t used, n;
@@ -2647,7 +2647,7 @@ CDP__CALLED int64_t cdp__guest_read_scratch(cdp__guest *c) {
 }
 
 /* A large item: straight to its place. The place grows with what arrives, not with what was announced. */
-CDP__CALLED int64_t cdp__guest_read_large(cdp__guest *c) {
+CDP__COLD int64_t cdp__guest_read_large(cdp__guest *c) {
     const uint64_t left = cdp__fifo_left(&c->in);
     cdp_iov iov;
     int64_t r;
@@ -2664,7 +2664,7 @@ CDP__CALLED int64_t cdp__guest_read_large(cdp__guest *c) {
     return r;
 }
 
-CDP__CALLED void cdp__guest_read(cdp__guest *c) {
+CDP__COLD void cdp__guest_read(cdp__guest *c) {
     uint64_t budget = CDP__SERVER_READ_BUDGET;
     if (c->in.data) cdp__guest_parse(c); /* left there while answers were waiting */
     while (!c->doomed && (c->io.ready & CDP_IO_READ)) {
@@ -2683,14 +2683,14 @@ CDP__CALLED void cdp__guest_read(cdp__guest *c) {
 }
 
 /* What was answered before the reason to hang up goes out, as far as the socket takes it at once. */
-CDP__CALLED void cdp__guest_last_words(cdp__guest *c) {
+CDP__COLD void cdp__guest_last_words(cdp__guest *c) {
     cdp_iov iov;
     iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
     c->server->os->send(c->server->os->user, c->io.fd, &iov, 1);
 }
 
-CDP__CALLED void cdp__guest_flush(cdp__guest *c) {
+CDP__COLD void cdp__guest_flush(cdp__guest *c) {
     while (cdp__fifo_left(&c->out) && !c->doomed) {
         cdp_iov iov;
         int64_t r;
@@ -2706,7 +2706,7 @@ CDP__CALLED void cdp__guest_flush(cdp__guest *c) {
 
 /* Connections come and go */
 
-CDP__CALLED void cdp__guest_execute_will(cdp__guest *c) {
+CDP__COLD void cdp__guest_execute_will(cdp__guest *c) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = NULL;
     cdp_bytes nothing, answer;
@@ -2717,7 +2717,7 @@ CDP__CALLED void cdp__guest_execute_will(cdp__guest *c) {
     else cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s", cdp_last_error()->text);
 }
 
-CDP__CALLED void cdp__guest_free(cdp__guest *c) {
+CDP__COLD void cdp__guest_free(cdp__guest *c) {
     cdp_store_server *s = c->server;
     cdp__guest_forget_waits(c, true);
     cdp__free(s->os, c->auth);
@@ -2732,7 +2732,7 @@ CDP__CALLED void cdp__guest_free(cdp__guest *c) {
 }
 
 /* Everything that handlers put off. Every callback of the loop ends with it. */
-CDP__CALLED void cdp__server_settle(cdp_store_server *s) {
+CDP__COLD void cdp__server_settle(cdp_store_server *s) {
     bool closed = false;
     while (s->dirty) {
         cdp__guest *c = s->dirty;
@@ -2758,7 +2758,7 @@ CDP__CALLED void cdp__server_settle(cdp_store_server *s) {
 }
 
 /* Nothing else is read from a connection before this is over. */
-CDP__CALLED void cdp__guest_prove(cdp__guest *c) {
+CDP__COLD void cdp__guest_prove(cdp__guest *c) {
     cdp_store_server *s = c->server;
     int64_t result;
     const cdp_status st = cdp__door_pump(c->auth, s->loop, &c->io, &result);
@@ -2770,7 +2770,7 @@ CDP__CALLED void cdp__guest_prove(cdp__guest *c) {
     c->auth = NULL;
 }
 
-CDP__CALLED void cdp__guest_ready(cdp__io *io) {
+CDP__COLD void cdp__guest_ready(cdp__io *io) {
     cdp__guest *c = (cdp__guest *)io->user;
     cdp_store_server *s = c->server;
     if (c->auth && !c->doomed) cdp__guest_prove(c);
@@ -2779,7 +2779,7 @@ CDP__CALLED void cdp__guest_ready(cdp__io *io) {
     cdp__server_settle(s);
 }
 
-CDP__CALLED void cdp__server_greet_due(cdp__timer *t) {
+CDP__COLD void cdp__server_greet_due(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     const uint64_t limit = s->desc.handshake_timeout_ms * CDP__MS, now = s->os->now_ns(s->os->user);
     cdp__guest *c;
@@ -2789,7 +2789,7 @@ CDP__CALLED void cdp__server_greet_due(cdp__timer *t) {
 }
 
 /* With a key everybody has to prove that he knows it; without one, only this machine is served unless the desc says otherwise. */
-CDP__CALLED bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
+CDP__COLD bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
     cdp_store_server *s = c->server;
     cdp_addr here;
     memset(&here, 0, sizeof here);
@@ -2800,7 +2800,7 @@ CDP__CALLED bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *fro
     return true;
 }
 
-CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
+CDP__COLD void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
     bool full = s->client_count >= s->desc.max_clients;
     cdp__guest *c;
     for (c = s->fresh.next; full && c != &s->fresh; c = c->next) { /* who says nothing makes room */
@@ -2832,7 +2832,7 @@ CDP__CALLED void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_
         cdp__loop_timer_set(s->loop, &s->greet_timer, c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
 }
 
-CDP__CALLED void cdp__server_accept_again(cdp__timer *t) {
+CDP__COLD void cdp__server_accept_again(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     s->crowded = false;
     cdp__loop_again(s->loop, &s->listener);
@@ -2840,7 +2840,7 @@ CDP__CALLED void cdp__server_accept_again(cdp__timer *t) {
 
 /* Strangers who connect and say nothing must not keep out those who have business here, nor take the last descriptors of
    this process: the older half of them goes, and nobody is let in for a moment. */
-CDP__CALLED void cdp__server_clear_crowd(cdp_store_server *s) {
+CDP__COLD void cdp__server_clear_crowd(cdp_store_server *s) {
     uint32_t count = 0, i;
     cdp__guest *c;
     for (c = s->fresh.next; c != &s->fresh; c = c->next) ++count;
@@ -2848,7 +2848,7 @@ CDP__CALLED void cdp__server_clear_crowd(cdp_store_server *s) {
     s->crowded = true;
 }
 
-CDP__CALLED void cdp__server_accept_some(cdp__io *io) {
+CDP__COLD void cdp__server_accept_some(cdp__io *io) {
     cdp_store_server *s = (cdp_store_server *)io->user;
     uint32_t i;
     cdp_addr from;
@@ -2871,7 +2871,7 @@ CDP__CALLED void cdp__server_accept_some(cdp__io *io) {
     cdp__server_settle(s);
 }
 
-CDP__CALLED void cdp__server_thread(void *arg) {
+CDP__COLD void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
         if (cdp__loop_run(s->loop, NULL, CDP__NEVER) == CDP_OK) continue;
@@ -2882,7 +2882,7 @@ CDP__CALLED void cdp__server_thread(void *arg) {
 
 /* Say goodbye to who waits or will understand it, at most what the socket takes at once, and close. Unread input is read first, since closing
    a socket that has some makes the system throw away what was sent last. */
-CDP__CALLED void cdp__server_dismiss(cdp__guest *c) {
+CDP__COLD void cdp__server_dismiss(cdp__guest *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
     cdp_iov iov;
@@ -2914,7 +2914,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
 }
 
 /* For cdp_tcp.h: is there a value under a client's key? */
-CDP__CALLED bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+CDP__COLD bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
     cdp__format(text, sizeof text, "/%s", key);
@@ -2924,16 +2924,16 @@ CDP__CALLED bool cdp__store_server_has(const cdp_store_server *s, const char *ke
 }
 
 /* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func` (NULL: closed, like strangers). */
-CDP__CALLED void cdp__store_server_share(cdp_store_server *s, cdp__server_link_func func, void *user) {
+CDP__COLD void cdp__store_server_share(cdp_store_server *s, cdp__server_link_func func, void *user) {
     s->link_func = func;
     s->link_user = user;
 }
 
 /* For cdp_tcp.h: where it listens. */
-CDP__CALLED cdp_addr cdp__store_server_addr(const cdp_store_server *s) { return s->at; }
+CDP__COLD cdp_addr cdp__store_server_addr(const cdp_store_server *s) { return s->at; }
 
 /* For cdp_tcp.h: how many are connected. */
-CDP__CALLED uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
+CDP__COLD uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) { return s->at.port; }
 
@@ -2942,7 +2942,7 @@ CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_
     return cdp__loop_run(s->loop, NULL, deadline_ns);
 }
 
-CDP__CALLED void cdp__server_desc_defaults(cdp_store_server_desc *d) {
+CDP__COLD void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->os = d->os ? d->os : cdp_os_default();
     d->host = d->host ? d->host : "127.0.0.1";
     d->max_key_bytes = cdp__def(d->max_key_bytes, CDP_STORE_MAX_KEY_BYTES);
@@ -2955,7 +2955,7 @@ CDP__CALLED void cdp__server_desc_defaults(cdp_store_server_desc *d) {
 }
 
 /* Also for cdp_tcp.h. */
-CDP__CALLED cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
+CDP__COLD cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
     char text[64], owner[128];
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
@@ -2969,7 +2969,7 @@ CDP__CALLED cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, 
 
 /* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how many, 0 with the last
    error set. Blocks only for names. */
-CDP__CALLED uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
+CDP__COLD uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
     int32_t n = 1;
     uint32_t i;
     if (d->addr.family) out[0] = d->addr;
@@ -2984,7 +2984,7 @@ CDP__CALLED uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_a
     return (uint32_t)n;
 }
 
-CDP__CALLED cdp_status cdp__server_listen(cdp_store_server *s) {
+CDP__COLD cdp_status cdp__server_listen(cdp_store_server *s) {
     cdp_addr at[8];
     const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
     int32_t fd = -1;
@@ -3007,7 +3007,7 @@ CDP__CALLED cdp_status cdp__server_listen(cdp_store_server *s) {
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__server_open(cdp_store_server *s) {
+CDP__COLD cdp_status cdp__server_open(cdp_store_server *s) {
     const cdp_os *os = s->os;
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
@@ -3136,7 +3136,7 @@ typedef struct cdp__client {
 
 /* Completion */
 
-CDP__CALLED void cdp__client_done(cdp__client *c, cdp_status status) {
+CDP__COLD void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
     c->busy = false;
     c->rq = NULL;
@@ -3150,7 +3150,7 @@ CDP__CALLED void cdp__client_done(cdp__client *c, cdp_status status) {
 }
 
 /* The last error says why: it is the end of this client, and of every request it has. */
-CDP__CALLED void cdp__client_break(cdp__client *c) {
+CDP__COLD void cdp__client_break(cdp__client *c) {
     const cdp_status status = cdp_last_error()->status;
     if (c->state == CDP__CLIENT_BROKEN) return;
     c->error = *cdp_last_error();
@@ -3167,13 +3167,13 @@ CDP__CALLED void cdp__client_break(cdp__client *c) {
 }
 
 /* In an orderly way, by whoever made it. */
-CDP__CALLED void cdp__client_closed(cdp__client *c) {
+CDP__COLD void cdp__client_closed(cdp__client *c) {
     cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host, which has left", c->name);
     cdp__client_break(c);
 }
 
 /* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over there. */
-CDP__CALLED void cdp__client_gone(cdp__client *c, int64_t result) {
+CDP__COLD void cdp__client_gone(cdp__client *c, int64_t result) {
     const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
     if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) { /* it came where the answer should have */
         cdp__client_closed(c);
@@ -3187,20 +3187,20 @@ CDP__CALLED void cdp__client_gone(cdp__client *c, int64_t result) {
     cdp__client_break(c);
 }
 
-CDP__CALLED void cdp__client_confused(cdp__client *c, const char *what) {
+CDP__COLD void cdp__client_confused(cdp__client *c, const char *what) {
     cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
 
 /* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own never meet. */
 
-CDP__CALLED uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
+CDP__COLD uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
     uint64_t i, total = 0;
     for (i = 0; i < n; ++i) total += 8 + extra + s[i].bytes;
     return total;
 }
 
-CDP__CALLED uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
+CDP__COLD uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     if (!cdp__fifo_reserve(c->os, &c->out, bytes + CDP__CLIENT_SPARE)) {
         cdp__fail_nomem("a request to the store", bytes);
         return NULL;
@@ -3208,16 +3208,16 @@ CDP__CALLED uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     return c->out.data + c->out.used;
 }
 
-CDP__CALLED void cdp__client_end(cdp__client *c, const uint8_t *p) {
+CDP__COLD void cdp__client_end(cdp__client *c, const uint8_t *p) {
     c->out.used = (uint64_t)(p - c->out.data);
     CDP_ASSERT(c->out.used <= c->out.room);
 }
 
-CDP__CALLED uint8_t cdp__client_op(const cdp__client *c, uint8_t op) { return (uint8_t)(op - (c->old && op < CDP__OP_DELETE)); }
+CDP__COLD uint8_t cdp__client_op(const cdp__client *c, uint8_t op) { return (uint8_t)(op - (c->old && op < CDP__OP_DELETE)); }
 
 /* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. The old dialect
    has no MULTI: as many GET or SET say the same. */
-CDP__CALLED bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
+CDP__COLD bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
     const bool apart = c->old && op >= CDP__OP_MULTI_GET;
     const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
     uint8_t *p = cdp__client_begin(c, bytes);
@@ -3235,7 +3235,7 @@ CDP__CALLED bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_stor
 }
 
 /* An operation on one key, with `values` values. */
-CDP__CALLED bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
+CDP__COLD bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
     uint8_t *p = cdp__client_begin(c, 1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1) + cdp__client_strings(rq->values, values, 0));
     uint32_t i;
     if (!p) return false;
@@ -3250,13 +3250,13 @@ CDP__CALLED bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store
 /* What to send first for a request that waits. Servers of this library answer a GET at once when the key is there. In the old
    dialect nothing can end a wait but the end of the connection: so first a CHECK, whose answer also says that everything
    sent before has arrived. */
-CDP__CALLED bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
+CDP__COLD bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
     if (c->expect == CDP__EXPECT_TRIAL && !c->old) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
     return cdp__client_put_list(c, c->expect == CDP__EXPECT_TRIAL ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
 
 /* A request, or of one that waits the wait. */
-CDP__CALLED bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
+CDP__COLD bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: return cdp__client_put_key(c, CDP__OP_SET, rq, 1);
     case CDP_STORE_ADD: return cdp__client_put_key(c, CDP__OP_ADD, rq, 0);
@@ -3270,7 +3270,7 @@ CDP__CALLED bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     }
 }
 
-CDP__CALLED cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
+CDP__COLD cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
     switch (op) {
     case CDP_STORE_SET: case CDP_STORE_APPEND: case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
@@ -3283,7 +3283,7 @@ CDP__CALLED cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op o
 /* Bytes out */
 
 /* True when everything is sent. */
-CDP__CALLED bool cdp__client_flush(cdp__client *c) {
+CDP__COLD bool cdp__client_flush(cdp__client *c) {
     while (cdp__fifo_left(&c->out)) {
         cdp_iov iov;
         int64_t r;
@@ -3303,7 +3303,7 @@ CDP__CALLED bool cdp__client_flush(cdp__client *c) {
 
 /* Bytes in */
 
-CDP__CALLED int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
+CDP__COLD int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
     cdp_iov iov;
     int64_t r;
     iov.data = dst;
@@ -3318,7 +3318,7 @@ CDP__CALLED int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) 
 }
 
 /* Up to `bytes` of the answer to dst (NULL: nowhere). 0: later; < 0: the client is broken. */
-CDP__CALLED int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
+CDP__COLD int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
     uint64_t n;
     if (c->in_at == c->in_used) {
         int64_t r;
@@ -3335,7 +3335,7 @@ CDP__CALLED int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byte
 }
 
 /* The key is there: done, or on to reading it; its value may be on its way already. */
-CDP__CALLED void cdp__client_stopped(cdp__client *c, bool comes) {
+CDP__COLD void cdp__client_stopped(cdp__client *c, bool comes) {
     cdp_store_request *rq = c->rq;
     if (!comes && (!rq || rq->op == CDP_STORE_WAIT)) {
         cdp__client_done(c, CDP_OK);
@@ -3352,7 +3352,7 @@ CDP__CALLED void cdp__client_stopped(cdp__client *c, bool comes) {
 }
 
 /* Whether it was there at once. If not, wait for it, unless nobody wants it any more. */
-CDP__CALLED void cdp__client_tried(cdp__client *c, uint8_t v) {
+CDP__COLD void cdp__client_tried(cdp__client *c, uint8_t v) {
     if (v > CDP__WIRE_NOT_READY) {
         cdp__client_confused(c, "neither yes nor no to a check");
     } else if (v == CDP__WIRE_READY) {
@@ -3365,7 +3365,7 @@ CDP__CALLED void cdp__client_tried(cdp__client *c, uint8_t v) {
     }
 }
 
-CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
+CDP__COLD void cdp__client_byte(cdp__client *c, uint8_t v) {
     if (v == CDP__WIRE_CLOSING && (c->ours || c->expect != CDP__EXPECT_FLAG)) {
         cdp__client_closed(c);
     } else if (c->expect == CDP__EXPECT_FLAG) {
@@ -3386,13 +3386,13 @@ CDP__CALLED void cdp__client_byte(cdp__client *c, uint8_t v) {
     }
 }
 
-CDP__CALLED void cdp__client_next_value(cdp__client *c) {
+CDP__COLD void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
 }
 
 /* The length of a value has arrived. */
-CDP__CALLED void cdp__client_value(cdp__client *c, uint64_t bytes) {
+CDP__COLD void cdp__client_value(cdp__client *c, uint64_t bytes) {
     if (bytes > c->max_value_bytes) {
         cdp__client_confused(c, "a value is larger than max_value_bytes");
         return;
@@ -3410,7 +3410,7 @@ CDP__CALLED void cdp__client_value(cdp__client *c, uint64_t bytes) {
 }
 
 /* A few bytes of the answer. False when there are none now. */
-CDP__CALLED bool cdp__client_step(cdp__client *c) {
+CDP__COLD bool cdp__client_step(cdp__client *c) {
     const uint32_t want = c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
     int64_t r;
     if (c->in_value) {
@@ -3438,19 +3438,19 @@ CDP__CALLED bool cdp__client_step(cdp__client *c) {
 }
 
 /* Nobody expects an answer: see whether the server is still there. */
-CDP__CALLED void cdp__client_look(cdp__client *c) {
+CDP__COLD void cdp__client_look(cdp__client *c) {
     const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at) : cdp__client_recv(c, c->in, sizeof c->in);
     if (r <= 0) return;
     if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING) cdp__client_closed(c);
     else cdp__client_confused(c, "bytes that nobody asked for");
 }
 
-CDP__CALLED cdp_status cdp__client_no_memory(const cdp__client *c) {
+CDP__COLD cdp_status cdp__client_no_memory(const cdp__client *c) {
     return cdp__fail(CDP_ERR_NOMEM, "out of memory for a request to the store at %s, or for its answer", c->name);
 }
 
 /* Put the next request on the wire. */
-CDP__CALLED void cdp__client_issue(cdp__client *c) {
+CDP__COLD void cdp__client_issue(cdp__client *c) {
     cdp_store_request *rq = c->first;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
@@ -3472,7 +3472,7 @@ CDP__CALLED void cdp__client_issue(cdp__client *c) {
 }
 
 /* As far as it goes without waiting. */
-CDP__CALLED void cdp__client_pump(cdp__client *c) {
+CDP__COLD void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
         const bool sent = cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
@@ -3491,10 +3491,10 @@ CDP__CALLED void cdp__client_pump(cdp__client *c) {
 
 /* Connecting */
 
-CDP__CALLED void cdp__client_attempt(cdp__client *c);
-CDP__CALLED void cdp__client_again(cdp__client *c, int32_t sys_errno);
+CDP__COLD void cdp__client_attempt(cdp__client *c);
+CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno);
 
-CDP__CALLED void cdp__client_timer(cdp__timer *t) {
+CDP__COLD void cdp__client_timer(cdp__timer *t) {
     cdp__client *c = (cdp__client *)t->user;
     if (c->state == CDP__CLIENT_PAUSE) cdp__client_attempt(c);
     else cdp__client_again(c, ETIMEDOUT);
@@ -3502,7 +3502,7 @@ CDP__CALLED void cdp__client_timer(cdp__timer *t) {
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so that a thousand clients
    that started together do not knock together. */
-CDP__CALLED void cdp__client_again(cdp__client *c, int32_t sys_errno) {
+CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno) {
     cdp__client_way *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
@@ -3528,7 +3528,7 @@ CDP__CALLED void cdp__client_again(cdp__client *c, int32_t sys_errno) {
 }
 
 /* Whatever answers is no store. Waiting would not change that. */
-CDP__CALLED void cdp__client_no_store(cdp__client *c) {
+CDP__COLD void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
     uint32_t i;
@@ -3541,7 +3541,7 @@ CDP__CALLED void cdp__client_no_store(cdp__client *c) {
 }
 
 /* The connection ended before it was ready. Once may be a server on its way up or down; for long it is something else. */
-CDP__CALLED void cdp__client_refused(cdp__client *c, int64_t result) {
+CDP__COLD void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->way.refused_ns) c->way.refused_ns = now;
     if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
@@ -3551,7 +3551,7 @@ CDP__CALLED void cdp__client_refused(cdp__client *c, int64_t result) {
 
 /* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a store at all, CHECK
    whether it is one of ours. */
-CDP__CALLED void cdp__client_greet(cdp__client *c) {
+CDP__COLD void cdp__client_greet(cdp__client *c) {
     static const char ours[] = CDP__WIRE_OURS;
     cdp_bytes key;
     uint8_t *p;
@@ -3583,7 +3583,7 @@ CDP__CALLED void cdp__client_greet(cdp__client *c) {
     if (c->way.count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS, cdp__client_timer, c);
 }
 
-CDP__CALLED void cdp__client_put_will(cdp__client *c, bool withdraw) {
+CDP__COLD void cdp__client_put_will(cdp__client *c, bool withdraw) {
     cdp_bytes nothing;
     uint8_t *p = cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
     nothing.data = NULL;
@@ -3595,7 +3595,7 @@ CDP__CALLED void cdp__client_put_will(cdp__client *c, bool withdraw) {
     c->will_sent = !withdraw;
 }
 
-CDP__CALLED void cdp__client_greeted(cdp__client *c) {
+CDP__COLD void cdp__client_greeted(cdp__client *c) {
     c->ours = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
     if (c->old && c->ours) { /* one of ours that was just being started: it can do better than this */
@@ -3610,13 +3610,13 @@ CDP__CALLED void cdp__client_greeted(cdp__client *c) {
     cdp__client_pump(c);
 }
 
-CDP__CALLED void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
+CDP__COLD void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
     cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name, cdp__auth_text(refusal));
     cdp__client_break(c);
 }
 
 /* Each side proves that it knows the key. */
-CDP__CALLED void cdp__client_prove(cdp__client *c) {
+CDP__COLD void cdp__client_prove(cdp__client *c) {
     int64_t result;
     const cdp_status st = cdp__door_pump(&c->auth, c->loop, &c->io, &result);
     if (st == CDP_ERR_MISMATCH) cdp__client_not_admitted(c, c->auth.refusal);
@@ -3625,7 +3625,7 @@ CDP__CALLED void cdp__client_prove(cdp__client *c) {
 }
 
 /* Send the greeting, collect its answer. */
-CDP__CALLED void cdp__client_greeting(cdp__client *c) {
+CDP__COLD void cdp__client_greeting(cdp__client *c) {
     const uint32_t want = c->old ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
     uint8_t nonce[4] = {0};
     bool wrong;
@@ -3653,7 +3653,7 @@ CDP__CALLED void cdp__client_greeting(cdp__client *c) {
     else if (r < 0 || sent < 0 || c->io.broken) cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
 }
 
-CDP__CALLED void cdp__client_ready(cdp__io *io) {
+CDP__COLD void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t r = c->os->connect_result(c->os->user, io->fd);
@@ -3672,7 +3672,7 @@ CDP__CALLED void cdp__client_ready(cdp__io *io) {
     else if (c->state == CDP__CLIENT_READY) cdp__client_pump(c);
 }
 
-CDP__CALLED void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
+CDP__COLD void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
     char text[64];
     cdp_addr literal;
     const bool colon = strchr(c->host, ':') && c->host[0] != '[';
@@ -3683,7 +3683,7 @@ CDP__CALLED void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
 }
 
 /* Names are asked for again at every round: at start-up a name may not be known yet. */
-CDP__CALLED bool cdp__client_resolve(cdp__client *c) {
+CDP__COLD bool cdp__client_resolve(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t n = 1;
     if (w->fixed) return true;
@@ -3695,7 +3695,7 @@ CDP__CALLED bool cdp__client_resolve(cdp__client *c) {
 }
 
 /* Try the address that is next. */
-CDP__CALLED void cdp__client_attempt(cdp__client *c) {
+CDP__COLD void cdp__client_attempt(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
@@ -3714,7 +3714,7 @@ CDP__CALLED void cdp__client_attempt(cdp__client *c) {
     if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)), cdp__client_timer, c);
 }
 
-CDP__CALLED cdp_status cdp__client_unreachable(cdp__client *c) {
+CDP__COLD cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_way *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns, tenths = tried_ns / (100 * CDP__MS);
     const bool hangs = 4 * (now - w->attempt_ns) > tried_ns; /* or it has just begun, and the one before tells more */
@@ -3733,7 +3733,7 @@ CDP__CALLED cdp_status cdp__client_unreachable(cdp__client *c) {
                           (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-CDP__CALLED cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+CDP__COLD cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
     cdp__client_way *w = &c->way;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
@@ -3752,11 +3752,11 @@ CDP__CALLED cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) 
 
 /* The store interface */
 
-CDP__CALLED void cdp__client_wake_sleepers(cdp__client *c) {
+CDP__COLD void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->cond_broadcast(c->os->user, c->cond);
 }
 
-CDP__CALLED cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
     rq->status = cdp__store_request_validate(rq); /* what the server would only answer by hanging up is refused here */
@@ -3783,7 +3783,7 @@ CDP__CALLED cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
 
 /* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old dialect begins when everything
    before it was answered for. */
-CDP__CALLED void cdp__client_reconnect(cdp__client *c) {
+CDP__COLD void cdp__client_reconnect(cdp__client *c) {
     cdp__loop_remove(c->loop, &c->io);
     cdp__client_done(c, CDP_OK);
     c->out.at = c->out.used = 0;
@@ -3797,7 +3797,7 @@ CDP__CALLED void cdp__client_reconnect(cdp__client *c) {
 }
 
 /* With the lock held. */
-CDP__CALLED void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
+CDP__COLD void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
@@ -3821,7 +3821,7 @@ CDP__CALLED void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     if (c->last == rq) c->last = before;
 }
 
-CDP__CALLED void cdp__client_cancel(void *self, cdp_store_request *rq) {
+CDP__COLD void cdp__client_cancel(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_lock_acquire(&c->lock);
     cdp__client_forget(c, rq);
@@ -3831,7 +3831,7 @@ CDP__CALLED void cdp__client_cancel(void *self, cdp_store_request *rq) {
 }
 
 /* With the lock held: let the loop run once, or sleep while another thread does that. */
-CDP__CALLED cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     cdp_status status;
     if (c->driven) {
         if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
@@ -3847,7 +3847,7 @@ CDP__CALLED cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     return status;
 }
 
-CDP__CALLED cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status = CDP_OK;
     cdp_lock_acquire(&c->lock);
@@ -3867,19 +3867,19 @@ CDP__CALLED cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint6
 }
 
 /* For cdp_tcp.h: this end of the connection, an address under which the server's machine can reach this one. */
-CDP__CALLED bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
+CDP__COLD bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     cdp__client *c = (cdp__client *)s->self;
     return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
 /* For cdp_tcp.h: the other end. */
-CDP__CALLED cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
+CDP__COLD cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
     const cdp__client *c = (const cdp__client *)s->self;
     return c->way.at[c->way.index];
 }
 
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
-CDP__CALLED void cdp__tcp_store_withdraw_will(cdp_store *s) {
+CDP__COLD void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->will_sent) return;
     cdp__client_put_will(c, true);
@@ -3887,12 +3887,12 @@ CDP__CALLED void cdp__tcp_store_withdraw_will(cdp_store *s) {
 }
 
 /* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all the same. */
-CDP__CALLED void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
+CDP__COLD void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
 
-CDP__CALLED void cdp__client_deaf(cdp__io *io) { (void)io; }
+CDP__COLD void cdp__client_deaf(cdp__io *io) { (void)io; }
 
 /* Closing with unread input would make the system drop what was sent last. */
-CDP__CALLED void cdp__client_empty(cdp__client *c) {
+CDP__COLD void cdp__client_empty(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
     uint32_t i;
@@ -3904,7 +3904,7 @@ CDP__CALLED void cdp__client_empty(cdp__client *c) {
 /* So would input that is still on its way. A last will that comes back to life is worse than a lost value: its withdrawal
    is followed by a PING, and everything up to its answer is read. Not for long: the server may have died. The
    loop goes on meanwhile, since the server may be on it. */
-CDP__CALLED void cdp__client_goodbye(cdp__client *c) {
+CDP__COLD void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     const uint64_t deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     uint8_t seen[4] = {0}, next = 0, *p;
@@ -3936,7 +3936,7 @@ CDP__CALLED void cdp__client_goodbye(cdp__client *c) {
     }
 }
 
-CDP__CALLED void cdp__client_destroy(void *self) {
+CDP__COLD void cdp__client_destroy(void *self) {
     cdp__client *c = (cdp__client *)self;
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
@@ -3958,7 +3958,7 @@ CDP__CALLED void cdp__client_destroy(void *self) {
 }
 
 /* One block for key and value. */
-CDP__CALLED bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__COLD bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
     const uint64_t key_bytes = strlen(d->will_key);
     uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
     if (!p) return false;
@@ -3972,7 +3972,7 @@ CDP__CALLED bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc 
 }
 
 /* What needs memory or descriptors. */
-CDP__CALLED cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__COLD cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
     char first[64];
     const char *host = d->addr_count ? first : d->host;
@@ -3991,7 +3991,7 @@ CDP__CALLED cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc
     return cdp__loop_open(&c->own_loop, os);
 }
 
-CDP__CALLED void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__COLD void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->os = d->os ? d->os : cdp_os_default();
     c->logger = d->logger;
     c->loop = d->loop ? d->loop : &c->own_loop;
@@ -4050,7 +4050,7 @@ typedef struct cdp__prefix_request {
     cdp_store_request inner;
 } cdp__prefix_request;
 
-CDP__CALLED cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
+CDP__COLD cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
     uint64_t bytes = sizeof(cdp__prefix_request) + rq->key_count * sizeof(cdp_bytes);
     cdp__prefix_request *p;
     cdp_bytes *keys;
@@ -4080,7 +4080,7 @@ CDP__CALLED cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, co
 
 /* Hand on what the inner request has come to. `status` is what the inner store said: while it says PENDING, another
    thread may be writing to the inner request. */
-CDP__CALLED cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
+CDP__COLD cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     rq->status = status == CDP_OK ? p->inner.status : status;
     if (rq->status == CDP_PENDING) return rq->status;
@@ -4091,7 +4091,7 @@ CDP__CALLED cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_reques
     return rq->status;
 }
 
-CDP__CALLED cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
+CDP__COLD cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p;
     cdp_status status;
@@ -4105,14 +4105,14 @@ CDP__CALLED cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     return cdp__prefix_update(s, rq, status);
 }
 
-CDP__CALLED cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return rq->status;
     return cdp__prefix_update(s, rq, s->inner->wait(s->inner->self, &p->inner, deadline_ns));
 }
 
-CDP__CALLED void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
+CDP__COLD void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return;
@@ -4120,7 +4120,7 @@ CDP__CALLED void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status); /* perhaps just done */
 }
 
-CDP__CALLED void cdp__prefix_destroy(void *self) {
+CDP__COLD void cdp__prefix_destroy(void *self) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__free(s->store.os, s);
 }
@@ -4150,7 +4150,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 /* ---- >>public: the blocking calls ----------------------------------------------------------------------------------- */
 
 /* What prefix stores stand on. */
-CDP__CALLED cdp_store *cdp__store_base(cdp_store *s) {
+CDP__COLD cdp_store *cdp__store_base(cdp_store *s) {
     while (s->destroy == cdp__prefix_destroy) s = ((cdp__prefix_store *)s->self)->inner;
     return s;
 }
@@ -4165,7 +4165,7 @@ CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
 }
 
 /* Which store, for messages; `s` is no prefix store. */
-CDP__CALLED const char *cdp__store_name(const cdp_store *s) {
+CDP__COLD const char *cdp__store_name(const cdp_store *s) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy) return ((const cdp__file_store *)s->self)->path;
 #endif
@@ -4173,7 +4173,7 @@ CDP__CALLED const char *cdp__store_name(const cdp_store *s) {
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__CALLED const char *cdp__store_excuse(cdp_store *s, bool waits) {
+CDP__COLD const char *cdp__store_excuse(cdp_store *s, bool waits) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self)) return "its file is locked; does one of its users stand still?";
 #endif
@@ -4181,7 +4181,7 @@ CDP__CALLED const char *cdp__store_excuse(cdp_store *s, bool waits) {
     return waits ? "nobody has set it, or the store does not answer" : "the store does not answer";
 }
 
-CDP__CALLED cdp_status cdp__store_timed_out(cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
+CDP__COLD cdp_status cdp__store_timed_out(cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait", "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
     const bool waits = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
     cdp__key_text t;
@@ -4237,7 +4237,7 @@ typedef struct cdp__store_call {
     cdp_bytes key, value[2];
 } cdp__store_call;
 
-CDP__CALLED cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
+CDP__COLD cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
     if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
     if (!value && bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
@@ -4252,10 +4252,10 @@ CDP__CALLED cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op,
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
+CDP__COLD cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
 
 /* The first result becomes the caller's. */
-CDP__CALLED void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+CDP__COLD void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
     memcpy(value, &c->rq.results[0].data, sizeof *value);
     if (bytes) *bytes = c->rq.results[0].bytes;
     cdp__free(s->os, c->rq.results);
@@ -4327,7 +4327,7 @@ CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
 }
 
 /* A request with a list of keys; the array is the store's memory, to be freed with cdp_store_free. */
-CDP__CALLED cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
+CDP__COLD cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
@@ -4376,7 +4376,7 @@ CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, co
 }
 
 /* All results in one block, so that the caller frees one thing. */
-CDP__CALLED cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
+CDP__COLD cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
     uint64_t total = 0;
     uint32_t i;
     uint8_t *p;

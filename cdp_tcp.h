@@ -229,7 +229,7 @@ typedef struct cdp__hello {
     uint8_t job[CDP__JOB_BYTES];
 } cdp__hello;
 
-CDP__CALLED void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
+CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
     memset(out, 0, CDP__HELLO_BYTES);
     memcpy(out, "cdp-link", 8);
     cdp__put_u32(out + 8, h->version);
@@ -242,7 +242,7 @@ CDP__CALLED void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_B
 }
 
 /* False for bytes that are no hello of any version. */
-CDP__CALLED bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
+CDP__COLD bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
     h->version = cdp__get_u32(in + 8);
     h->type = cdp__get_u32(in + 12);
     h->world_size = cdp__get_u32(in + 16);
@@ -254,14 +254,14 @@ CDP__CALLED bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hell
 }
 
 /* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
-CDP__CALLED cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
+CDP__COLD cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
     if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0 || theirs->world_size != mine->world_size) return CDP__REFUSE_JOB;
     if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size) return CDP__REFUSE_RANK;
     return CDP__REFUSE_NOTHING;
 }
 
-CDP__CALLED const char *cdp__refusal_text(uint32_t r) {
+CDP__COLD const char *cdp__refusal_text(uint32_t r) {
     static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
@@ -272,21 +272,21 @@ CDP__CALLED const char *cdp__refusal_text(uint32_t r) {
 #define CDP__ADDRS 12u /* that a rank publishes at most */
 #define CDP__PATHS 16u /* that are tried at most        */
 
-CDP__CALLED bool cdp__addr_loopback(const cdp_addr *a) {
+CDP__COLD bool cdp__addr_loopback(const cdp_addr *a) {
     static const uint8_t one[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
     return a->family == 4 ? a->ip[0] == 127 : memcmp(a->ip, one, 16) == 0;
 }
 
-CDP__CALLED bool cdp__addr_link_local(const cdp_addr *a) { return a->family == 6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80; }
+CDP__COLD bool cdp__addr_link_local(const cdp_addr *a) { return a->family == 6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80; }
 
 /* "All interfaces." */
-CDP__CALLED bool cdp__addr_any(const cdp_addr *a) {
+CDP__COLD bool cdp__addr_any(const cdp_addr *a) {
     static const uint8_t none[16] = {0};
     return memcmp(a->ip, none, a->family == 4 ? 4 : 16) == 0;
 }
 
 /* How many bits two addresses begin with in common. */
-CDP__CALLED uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
+CDP__COLD uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
     const uint32_t bits = a->family == 4 ? 32 : 128;
     uint32_t i = 0;
     if (a->family != b->family) return 0;
@@ -295,7 +295,7 @@ CDP__CALLED uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
 }
 
 /* "10.0.0.1:4711,[fd00::1]:4711" to addresses. Returns how many; 0 for what is no such list. */
-CDP__CALLED uint32_t cdp__addrs_parse(const char *text, uint64_t bytes, cdp_addr *out, uint32_t max) {
+CDP__COLD uint32_t cdp__addrs_parse(const char *text, uint64_t bytes, cdp_addr *out, uint32_t max) {
     uint64_t at = 0;
     uint32_t n = 0;
     while (at < bytes && n < max) {
@@ -311,7 +311,7 @@ CDP__CALLED uint32_t cdp__addrs_parse(const char *text, uint64_t bytes, cdp_addr
     return n;
 }
 
-CDP__CALLED void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
+CDP__COLD void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     char one[80];
     uint32_t i;
@@ -324,7 +324,7 @@ CDP__CALLED void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint6
 
 /* The lower, the better: the same network, other networks (the nearer by its number the better), link-local ones; last what
    another machine can hardly mean: an address that this one has, too (each machine has its own docker0), and loopback. */
-CDP__CALLED uint32_t cdp__path_cost(const cdp_addr *mine, uint32_t n, const cdp_addr *a, bool same_machine) {
+CDP__COLD uint32_t cdp__path_cost(const cdp_addr *mine, uint32_t n, const cdp_addr *a, bool same_machine) {
     uint32_t i, common = 0;
     for (i = 0; i < n; ++i) common = (uint32_t)cdp__max(common, cdp__addr_common(&mine[i], a));
     if (same_machine) return 0;
@@ -336,7 +336,7 @@ CDP__CALLED uint32_t cdp__path_cost(const cdp_addr *mine, uint32_t n, const cdp_
 
 /* From a peer's addresses those to connect to, the best first. The zone of a link-local address is a matter of each machine:
    it is tried in every zone that this one has. */
-CDP__CALLED uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs, uint32_t k, cdp_addr out[CDP__PATHS]) {
+CDP__COLD uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs, uint32_t k, cdp_addr out[CDP__PATHS]) {
     uint32_t cost[CDP__PATHS], i, j, count = 0;
     bool same = n > 0;
     for (i = 0; i < k && same; ++i) {
@@ -501,7 +501,7 @@ typedef struct cdp__mesh {
 
 CDP__UNHURRIED_BEGIN
 
-CDP__CALLED void cdp__race_end(cdp__link *l) {
+CDP__COLD void cdp__race_end(cdp__link *l) {
     uint32_t i;
     if (!l->race) return;
     for (i = 0; i < l->race->begun; ++i) cdp__loop_remove(&l->mesh->loop, &l->race->paths[i].io);
@@ -510,7 +510,7 @@ CDP__CALLED void cdp__race_end(cdp__link *l) {
     l->race = NULL;
 }
 
-CDP__CALLED void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
+CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     if (l->state == CDP__LINK_LOST) return;
     l->was_up = l->state == CDP__LINK_UP;
     cdp__race_end(l);
@@ -523,7 +523,7 @@ CDP__CALLED void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
 }
 
 /* Why the link is lost, as this thread's last error. */
-CDP__CALLED cdp_status cdp__link_explain(const cdp__link *l) {
+CDP__COLD cdp_status cdp__link_explain(const cdp__link *l) {
     char at[80];
     cdp__addr_text(&l->addr, at, sizeof at);
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
@@ -537,7 +537,7 @@ CDP__CALLED cdp_status cdp__link_explain(const cdp__link *l) {
 }
 
 /* What is left of the 64 bytes of a greeting: 1 when all is sent, 0 when some is left, else a negative errno. */
-CDP__CALLED int32_t cdp__hello_send(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
+CDP__COLD int32_t cdp__hello_send(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
     while (*sent < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -551,7 +551,7 @@ CDP__CALLED int32_t cdp__hello_send(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP
 }
 
 /* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.recv. */
-CDP__CALLED int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
+CDP__COLD int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
     while (*got < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -564,7 +564,7 @@ CDP__CALLED int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP
     return 1;
 }
 
-CDP__CALLED void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, uint32_t to) {
+CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, uint32_t to) {
     cdp__hello h;
     memset(&h, 0, sizeof h);
     h.type = type;
@@ -577,7 +577,7 @@ CDP__CALLED void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTE
 }
 
 /* Nothing was said over this link yet, so an ABORT frame of the whole job's group can go out as it is. */
-CDP__CALLED void cdp__link_tell(cdp__link *l) {
+CDP__COLD void cdp__link_tell(cdp__link *l) {
     uint8_t bytes[CDP__CHUNK_BYTES + CDP__FRAME_BYTES + CDP__ABORT_MAX], *frame = bytes + CDP__CHUNK_BYTES;
     cdp__frame f;
     cdp_iov v;
@@ -622,14 +622,14 @@ CDP__CALLED void cdp__link_event(cdp__io *io) {
 
 CDP__UNHURRIED_BEGIN
 
-CDP__CALLED bool cdp__link_room(cdp__link *l) {
+CDP__COLD bool cdp__link_room(cdp__link *l) {
     if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
     if (!l->rx) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
     return l->rx != NULL;
 }
 
 /* The connection is the link now, and nobody else's to close. */
-CDP__CALLED void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
+CDP__COLD void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
     const int32_t fd = io->fd;
     io->fd = -1;
     cdp__loop_timer_clear(&l->probe_timer);
@@ -639,11 +639,11 @@ CDP__CALLED void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state
     l->state = state;
 }
 
-CDP__CALLED void cdp__race_next(cdp__timer *t);
+CDP__COLD void cdp__race_next(cdp__timer *t);
 
 /* This address leads nowhere: on with the next one, at once. When none is left, the explanation that is worth most is kept:
    what the peer itself says, or that nobody listens there any more, tells more than an address that was never its. */
-CDP__CALLED void cdp__path_over(cdp__path *p, cdp_status status, int32_t err, uint32_t refusal, uint32_t worth) {
+CDP__COLD void cdp__path_over(cdp__path *p, cdp_status status, int32_t err, uint32_t refusal, uint32_t worth) {
     cdp__link *l = p->link;
     cdp__race *race = l->race;
     cdp__loop_remove(&l->mesh->loop, &p->io);
@@ -658,12 +658,12 @@ CDP__CALLED void cdp__path_over(cdp__path *p, cdp_status status, int32_t err, ui
     else if (race->begun < race->count) cdp__race_next(&race->timer);
 }
 
-CDP__CALLED void cdp__path_failed(cdp__path *p, int32_t err) {
+CDP__COLD void cdp__path_failed(cdp__path *p, int32_t err) {
     cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, err == ECONNREFUSED ? 4 : err ? 2 : 3);
 }
 
 /* The answer to our HELLO. The buffer that held the HELLO takes it. */
-CDP__CALLED void cdp__path_answered(cdp__path *p) {
+CDP__COLD void cdp__path_answered(cdp__path *p) {
     cdp__link *l = p->link;
     cdp__hello h;
     const bool ours = cdp__hello_decode(p->hello, &h);
@@ -681,7 +681,7 @@ CDP__CALLED void cdp__path_answered(cdp__path *p) {
     }
 }
 
-CDP__CALLED void cdp__path_event(cdp__io *io) {
+CDP__COLD void cdp__path_event(cdp__io *io) {
     cdp__path *p = (cdp__path *)io->user;
     cdp__mesh *m = p->link->mesh;
     int32_t r = 1;
@@ -712,7 +712,7 @@ CDP__CALLED void cdp__path_event(cdp__io *io) {
 }
 
 /* Begin with the next address; the one after it follows when this one fails, or in a moment. */
-CDP__CALLED void cdp__race_next(cdp__timer *t) {
+CDP__COLD void cdp__race_next(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     cdp__path *p = &l->race->paths[l->race->begun++];
@@ -728,7 +728,7 @@ CDP__CALLED void cdp__race_next(cdp__timer *t) {
 }
 
 /* Where the peer can be reached, the most promising address first. */
-CDP__CALLED uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
+CDP__COLD uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
     const cdp__mesh *m = l->mesh;
     const cdp_bytes *text = &m->addrs.results[l->peer];
     cdp_addr theirs[CDP__ADDRS];
@@ -738,7 +738,7 @@ CDP__CALLED uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS
     return cdp__paths(m->mine, m->mine_count, theirs, n, out);
 }
 
-CDP__CALLED void cdp__link_connect(cdp__link *l) {
+CDP__COLD void cdp__link_connect(cdp__link *l) {
     cdp_addr at[CDP__PATHS];
     uint32_t i, n = cdp__link_paths(l, at);
     if (!cdp__link_room(l)) return;
@@ -759,7 +759,7 @@ CDP__CALLED void cdp__link_connect(cdp__link *l) {
 
 /* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
    gone. The probe says nothing and is closed as soon as it stands. */
-CDP__CALLED void cdp__link_probe_event(cdp__io *io) {
+CDP__COLD void cdp__link_probe_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     const int32_t err = io->ready & CDP_IO_WRITE ? l->mesh->os->connect_result(l->mesh->os->user, io->fd) : -EINPROGRESS;
     if (err == -EINPROGRESS || err == -ENOTCONN) return;
@@ -767,7 +767,7 @@ CDP__CALLED void cdp__link_probe_event(cdp__io *io) {
     if (err) cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
 }
 
-CDP__CALLED void cdp__link_probe(cdp__timer *t) {
+CDP__COLD void cdp__link_probe(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_AWAITED) return;
@@ -786,7 +786,7 @@ CDP__CALLED void cdp__link_probe(cdp__timer *t) {
 }
 
 /* First use: the higher rank connects, the lower awaits it; so two ranks never make two connections at once. */
-CDP__CALLED void cdp__link_need(cdp__link *l) {
+CDP__COLD void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     cdp_addr at[CDP__PATHS];
     if (l->state != CDP__LINK_NONE) return;
@@ -800,7 +800,7 @@ CDP__CALLED void cdp__link_need(cdp__link *l) {
     cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-CDP__CALLED void cdp__visitor_close(cdp__visitor *g) {
+CDP__COLD void cdp__visitor_close(cdp__visitor *g) {
     cdp__visitor **at = &g->mesh->visitors;
     while (*at != g) at = &(*at)->next;
     *at = g->next;
@@ -810,10 +810,10 @@ CDP__CALLED void cdp__visitor_close(cdp__visitor *g) {
     cdp__free(g->mesh->os, g);
 }
 
-CDP__CALLED void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
+CDP__COLD void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
 
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
-CDP__CALLED void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
+CDP__COLD void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l)) return;
     if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results && cdp__link_paths(l, at)) l->addr.port = at[0].port;
@@ -825,7 +825,7 @@ CDP__CALLED void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
 }
 
 /* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
-CDP__CALLED bool cdp__visitor_judge(cdp__visitor *g) {
+CDP__COLD bool cdp__visitor_judge(cdp__visitor *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
     const bool ours = cdp__hello_decode(g->hello, &theirs);
@@ -856,7 +856,7 @@ CDP__CALLED bool cdp__visitor_judge(cdp__visitor *g) {
 }
 
 /* The first is a warning: a rank of this job may be the one that was refused. */
-CDP__CALLED void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
+CDP__COLD void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank, "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
@@ -865,7 +865,7 @@ CDP__CALLED void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
 }
 
 /* True when it may go on to its HELLO; false when that is to come, or it was closed. */
-CDP__CALLED bool cdp__visitor_prove(cdp__visitor *g) {
+CDP__COLD bool cdp__visitor_prove(cdp__visitor *g) {
     int64_t result;
     const cdp_status st = g->guarded ? cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
     if (st == CDP_ERR_MISMATCH) cdp__visitor_refused(g, g->auth.refusal);
@@ -875,7 +875,7 @@ CDP__CALLED bool cdp__visitor_prove(cdp__visitor *g) {
 }
 
 /* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at all. */
-CDP__CALLED void cdp__visitor_strange(cdp__visitor *g) {
+CDP__COLD void cdp__visitor_strange(cdp__visitor *g) {
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
         (void)cdp__door_open(&g->auth, g->mesh->os, NULL, true, CDP__AUTH_LINK, CDP__AUTH_NOT_NEEDED);
@@ -888,7 +888,7 @@ CDP__CALLED void cdp__visitor_strange(cdp__visitor *g) {
     }
 }
 
-CDP__CALLED void cdp__visitor_event(cdp__io *io) {
+CDP__COLD void cdp__visitor_event(cdp__io *io) {
     cdp__visitor *g = (cdp__visitor *)io->user;
     int32_t r = 1;
     if (!cdp__visitor_prove(g)) return;
@@ -911,7 +911,7 @@ CDP__CALLED void cdp__visitor_event(cdp__io *io) {
 
 /* Strangers may come in any number and stay: whoever has been silent longest makes room for the next, since a rank says
    its HELLO at once. True when somebody had to go. */
-CDP__CALLED bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
+CDP__COLD bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__visitor *oldest = NULL, *g;
     for (g = m->visitors; g && m->visitor_count >= most; g = g->next)
         if (!g->welcome) oldest = g;
@@ -919,18 +919,18 @@ CDP__CALLED bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     return oldest != NULL;
 }
 
-CDP__CALLED void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
+CDP__COLD void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
 
 /* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it stays `ready`, so nobody polls
    for it). True: try again now. */
-CDP__CALLED bool cdp__mesh_accept_later(cdp__mesh *m) {
+CDP__COLD bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
     cdp__loop_timer_set(&m->loop, &m->accept_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;
 }
 
 /* Who has to prove itself, and who is not let in: without a key, other machines. False: out of chance. */
-CDP__CALLED bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
+CDP__COLD bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
     cdp__mesh *m = g->mesh;
     cdp_addr here;
     memset(&here, 0, sizeof here);
@@ -940,7 +940,7 @@ CDP__CALLED bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr 
 }
 
 /* Somebody is at the door. The store server has asked for the key already, and has heard how the HELLO begins. */
-CDP__CALLED void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
+CDP__COLD void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__visitor *g;
     cdp__mesh_make_room(m, m->desc.world_size + 64);
@@ -963,7 +963,7 @@ CDP__CALLED void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, c
     cdp__visitor_event(&g->io);
 }
 
-CDP__CALLED void cdp__mesh_accept(cdp__io *io) {
+CDP__COLD void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     for (;;) {
         cdp_addr from;
@@ -1057,13 +1057,13 @@ CDP__CALLED void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self
 
 CDP__UNHURRIED_BEGIN
 
-CDP__CALLED void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
+CDP__COLD void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
     else cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
 }
 
 /* A request in the background; true when it was taken. */
-CDP__CALLED bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
+CDP__COLD bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
     rq->op = op;
     rq->keys = keys;
@@ -1074,7 +1074,7 @@ CDP__CALLED bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_
 }
 
 /* The first cause of a job is the first that reaches the key "fail". */
-CDP__CALLED void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
+CDP__COLD void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
     m->ask_key.data = m->fail_key;
     m->ask_key.bytes = strlen(m->fail_key);
     m->ask_values[0].data = NULL;
@@ -1084,7 +1084,7 @@ CDP__CALLED void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
     m->asking = cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values) ? CDP__ASK_CAUSE : CDP__ASK_DONE;
 }
 
-CDP__CALLED void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
+CDP__COLD void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
     m->asked_rank = rank;
     cdp__mesh_key(m, m->ask_text, "wait", rank);
     m->ask_key.data = m->ask_text;
@@ -1094,11 +1094,11 @@ CDP__CALLED void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking wha
 
 /* A note is an encoded error without a status of its own: whom its writer waits for (-1: nobody any more), in which
    operation and round, and that call as text. */
-CDP__CALLED bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
+CDP__COLD bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
     return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0 && (uint32_t)note->peer < m->desc.world_size;
 }
 
-CDP__CALLED void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
+CDP__COLD void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     if (e->peer == (int32_t)rank) return;
     if (e->origin == (int32_t)rank) cdp__text_add(&t, "; that rank has ended this operation: rank %u seems to call something else than the others", rank);
@@ -1110,7 +1110,7 @@ CDP__CALLED void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
    at the same place or further on has sent what the other still waits for: then the one that waits has stopped, or the link
    between the two is cut; or, when it is this rank that waits and the other has long ended that operation, this rank calls
    something else. Returns the rank to go on to, or -1 when *culprit is known. */
-CDP__CALLED int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
+CDP__COLD int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
     char call[128];
     *culprit = (int32_t)m->asked_rank;
     if (!note) return -1;
@@ -1121,7 +1121,7 @@ CDP__CALLED int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *no
 }
 
 /* An answer has come: the next question. */
-CDP__CALLED void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
+CDP__COLD void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
     const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
     cdp_error note;
     const bool read = m->asking == CDP__ASK_NOTE && cdp__mesh_read_note(m, &m->ask_rq.results[0], &note);
@@ -1146,7 +1146,7 @@ CDP__CALLED void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
 }
 
 /* Compare_set has answered: ours, or an earlier one. */
-CDP__CALLED int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
+CDP__COLD int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
     const cdp_bytes *v = m->ask_rq.results;
     cdp_error cause;
     if (v->bytes == m->ask_values[1].bytes && memcmp(v->data, m->ask_value, (size_t)v->bytes) == 0) return -1;
@@ -1158,7 +1158,7 @@ CDP__CALLED int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
 /* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die, and the store with it, knows
    enough; others had better wait whether somebody tells them more. If nobody does, a rank 0 that went without a word
    explains why a third one left, and a silent one why everybody waits. A rank 0 that took its leave explains nothing. */
-CDP__CALLED int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
+CDP__COLD int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
     const bool stranger = e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up; /* it could not have told us */
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
@@ -1178,7 +1178,7 @@ CDP__CALLED int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool 
     return -1;
 }
 
-CDP__CALLED int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
+CDP__COLD int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
     if (m->asking == CDP__ASK_NOTHING) {
@@ -1201,7 +1201,7 @@ CDP__CALLED int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     return cdp__mesh_no_answer(m, e, last, true);
 }
 
-CDP__CALLED void cdp__mesh_failed(void *self, const cdp_error *e) {
+CDP__COLD void cdp__mesh_failed(void *self, const cdp_error *e) {
     cdp__mesh *m = (cdp__mesh *)self;
     m->failing = true;
     m->cause = *e;
@@ -1209,7 +1209,7 @@ CDP__CALLED void cdp__mesh_failed(void *self, const cdp_error *e) {
 }
 
 /* Leave a note in the store for those who wait for this rank. */
-CDP__CALLED void cdp__mesh_blocked(void *self, const cdp_error *where) {
+CDP__COLD void cdp__mesh_blocked(void *self, const cdp_error *where) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return; /* a store that slow cannot help anyway */
     m->note_error = *where;
@@ -1222,10 +1222,10 @@ CDP__CALLED void cdp__mesh_blocked(void *self, const cdp_error *where) {
     m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
 
-CDP__CALLED bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
+CDP__COLD bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
 
 /* The pair of addresses that a link runs over, or how far it is. */
-CDP__CALLED void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
+CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
     static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
     const cdp_os *os = l->mesh->os;
@@ -1242,7 +1242,7 @@ CDP__CALLED void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves the store waits until the
    others have read it there and gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a
    store, whoever connects late is told. */
-CDP__CALLED void cdp__mesh_linger(cdp__mesh *m) {
+CDP__COLD void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
     const uint64_t until = m->os->now_ns(m->os->user) + (!m->server ? CDP__TELL_MS : m->started ? CDP__SETTLE_MS : 2 * CDP__SETTLE_MS) * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
@@ -1257,7 +1257,7 @@ CDP__CALLED void cdp__mesh_linger(cdp__mesh *m) {
 }
 
 /* Accepts a mesh that was only half made. */
-CDP__CALLED void cdp__mesh_close(void *self) {
+CDP__COLD void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
@@ -1295,7 +1295,7 @@ CDP__CALLED void cdp__mesh_close(void *self) {
 
 /* Ranks that have finished starting may be connected to this one already. What they have said is read, lest a reset
    overtakes what they are told. */
-CDP__CALLED void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
+CDP__COLD void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
     uint32_t r;
     m->cause = *e;
     for (r = 0; r < m->desc.world_size; ++r) {
@@ -1306,7 +1306,7 @@ CDP__CALLED void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
 }
 
 /* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are not the job's. */
-CDP__CALLED bool cdp__mesh_belongs(cdp__mesh *m) {
+CDP__COLD bool cdp__mesh_belongs(cdp__mesh *m) {
     cdp_store_request rq;
     char key[96];
     if (m->claimed) return true;
@@ -1321,7 +1321,7 @@ CDP__CALLED bool cdp__mesh_belongs(cdp__mesh *m) {
 }
 
 /* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
-CDP__CALLED cdp_status cdp__mesh_fail(cdp__mesh *m) {
+CDP__COLD cdp_status cdp__mesh_fail(cdp__mesh *m) {
     cdp_error e = *cdp_last_error();
     const bool store = e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
     bool told = false;
@@ -1355,7 +1355,7 @@ CDP__CALLED cdp_status cdp__mesh_fail(cdp__mesh *m) {
 }
 
 /* What lies under "fail" becomes this rank's error. */
-CDP__CALLED cdp_status cdp__mesh_adopt(cdp__mesh *m) {
+CDP__COLD cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     cdp_error cause;
     void *value = NULL;
     uint64_t bytes = 0;
@@ -1372,7 +1372,7 @@ CDP__CALLED cdp_status cdp__mesh_adopt(cdp__mesh *m) {
 }
 
 /* Wait for keys (MULTI_GET also reads them), with an eye on "fail". */
-CDP__CALLED cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
     if (!cdp__mesh_start(m->store, rq, op, keys, count, NULL)) return cdp_last_error()->status;
     while (rq->status == CDP_PENDING) {
         const uint64_t now = m->os->now_ns(m->os->user);
@@ -1388,7 +1388,7 @@ CDP__CALLED cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_
 
 /* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The store gets little time to
    answer: if it does not, it is rank 0, which serves it, that is missing. */
-CDP__CALLED cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
+CDP__COLD cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
     const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
     char names[128];
     cdp__text t = {names, sizeof names, 0};
@@ -1415,7 +1415,7 @@ CDP__CALLED cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
 
 /* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. Now
    and then the wait is broken off to say who is missing: in the log, and to those who wait for this rank. */
-CDP__CALLED cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
     uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     cdp_store_request waiting;
     for (;; pause_ns = 10000 * CDP__MS) {
@@ -1432,7 +1432,7 @@ CDP__CALLED cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys,
     }
 }
 
-CDP__CALLED cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
     const uint32_t n = m->desc.world_size;
     char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
@@ -1450,13 +1450,13 @@ CDP__CALLED cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_s
 }
 
 /* A job that says itself that it stays on one machine. (The name of this machine is often 127.0.1.1 to itself, and says nothing.) */
-CDP__CALLED bool cdp__mesh_local_only(const cdp__mesh *m) {
+CDP__COLD bool cdp__mesh_local_only(const cdp__mesh *m) {
     cdp_addr a;
     return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a) : strcmp(m->desc.master_addr, "localhost") == 0;
 }
 
 /* At one of the ports that this rank may use. Returns the descriptor, or a negative errno with `at` as it was tried last. */
-CDP__CALLED int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
+CDP__COLD int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     const uint32_t first = m->desc.first_port, last = m->desc.last_port > first ? m->desc.last_port : first;
     uint32_t port;
     int32_t fd = -EADDRINUSE;
@@ -1469,7 +1469,7 @@ CDP__CALLED int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
 
 /* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached from, when the job stays on one
    machine or nothing else is known; otherwise everywhere, since it is the peers who find out what leads here. */
-CDP__CALLED cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_addr at;
     int32_t fd;
     (void)deadline_ns;
@@ -1493,7 +1493,7 @@ CDP__CALLED cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES)
 
 /* Rank 0 says what the job is; the others compare. */
-CDP__CALLED cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     uint8_t mine[CDP__CONFIG_BYTES];
     char key[96];
     void *value = NULL;
@@ -1527,7 +1527,7 @@ CDP__CALLED cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* Make sure that nobody else has this rank. */
-CDP__CALLED cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96], at[80], mine[112];
     uint64_t random = 0, bytes = 0;
     void *value = NULL;
@@ -1549,7 +1549,7 @@ CDP__CALLED cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* Under which addresses the others may try this rank: first the one through which it talks to the store. */
-CDP__CALLED uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
+CDP__COLD uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
     const bool all = cdp__addr_any(&m->at);
     uint32_t i, n = 0;
     out[0] = m->at;
@@ -1564,7 +1564,7 @@ CDP__CALLED uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS])
 }
 
 /* Better here and once than from every link. */
-CDP__CALLED cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const cdp_addr *theirs, uint32_t n, const cdp_addr *own, uint32_t count) {
+CDP__COLD cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const cdp_addr *theirs, uint32_t n, const cdp_addr *own, uint32_t count) {
     uint32_t i, k;
     char at[80];
     for (i = 0; i < n && !m->keyed && !m->desc.trust_network; ++i) {
@@ -1580,7 +1580,7 @@ CDP__CALLED cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, cons
 }
 
 /* Everybody's addresses: publish, wait, read. The answers are kept. */
-CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96], text[CDP__ADDRS * 64];
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
@@ -1600,7 +1600,7 @@ CDP__CALLED cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* Rank 0 serves the store: it must not leave before everybody has read it. */
-CDP__CALLED cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
     cdp__mesh_key(m, key, "done", m->desc.rank);
@@ -1608,7 +1608,7 @@ CDP__CALLED cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
 
-CDP__CALLED cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
+CDP__COLD cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     cdp_tcp_store_desc d;
     memset(&d, 0, sizeof d);
     d.host = m->desc.master_addr;
@@ -1622,12 +1622,12 @@ CDP__CALLED cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
 }
 
 /* Do the ranks find rank 0 by other means than its address? */
-CDP__CALLED bool cdp__mesh_meets(const cdp__mesh *m) { return m->desc.file || m->desc.store || m->desc.exchange; }
+CDP__COLD bool cdp__mesh_meets(const cdp__mesh *m) { return m->desc.file || m->desc.store || m->desc.exchange; }
 
 #define CDP__WORD_BYTES 1024u
 
 /* What rank 0 leaves for the others: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
-CDP__CALLED void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
+CDP__COLD void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
     cdp__text t = {out, CDP__WORD_BYTES, 0};
     cdp_addr at[CDP__ADDRS];
     uint32_t i;
@@ -1638,7 +1638,7 @@ CDP__CALLED void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
 }
 
 /* False: nobody has left this. */
-CDP__CALLED bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
+CDP__COLD bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
     const uint64_t head = 2 * CDP__JOB_BYTES;
     cdp_addr at[CDP__ADDRS];
     uint32_t i, n;
@@ -1654,7 +1654,7 @@ CDP__CALLED bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t by
 }
 
 /* The store through which the ranks meet, if it is one. */
-CDP__CALLED cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
+CDP__COLD cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
     cdp_file_store_desc d;
     m->meeting = m->desc.store;
     if (!m->desc.file) return CDP_OK;
@@ -1666,7 +1666,7 @@ CDP__CALLED cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
 }
 
 /* Rank 0 leaves word. What another run has left there is not seen any more from then on. */
-CDP__CALLED cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
+CDP__COLD cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
     char word[CDP__WORD_BYTES], key[96];
     cdp__mesh_key(m, key, "meet", UINT32_MAX);
     cdp__mesh_word(m, word);
@@ -1676,7 +1676,7 @@ CDP__CALLED cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
 
 /* The others read it and go there. In a store it may be the word of a former run: then nobody listens there any more, or soon
    will not; so it is read again and again. */
-CDP__CALLED cdp_status cdp__mesh_follow_word(cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_follow_word(cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
     char key[96], word[CDP__WORD_BYTES];
     cdp_addr at[CDP__PATHS];
     uint64_t patience_ms = 250;
@@ -1702,7 +1702,7 @@ CDP__CALLED cdp_status cdp__mesh_follow_word(cdp__mesh *m, cdp_tcp_store_desc *d
 }
 
 /* Everybody has come, or never will: nobody needs the word any more. */
-CDP__CALLED void cdp__mesh_forget_word(cdp__mesh *m) {
+CDP__COLD void cdp__mesh_forget_word(cdp__mesh *m) {
     const cdp_error before = *cdp_last_error();
     char key[96];
     cdp_bytes k;
@@ -1723,7 +1723,7 @@ CDP__CALLED void cdp__mesh_forget_word(cdp__mesh *m) {
 
 /* Rank 0 serves the store unless somebody else does; everybody connects. A name may mean another address on each machine, so
    there rank 0 listens everywhere; it finds itself without any name. */
-CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
     cdp_status st = cdp__mesh_meeting_store(m);
@@ -1764,7 +1764,7 @@ CDP__CALLED cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) 
 
 /* From here on a failure of any rank is noticed while this one waits, and its own death by the others. Not before it has its
    rank: a stray process that tries to join a running job must not end it. */
-CDP__CALLED cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
     uint8_t will[CDP__ABORT_MAX];
@@ -1790,12 +1790,12 @@ CDP__CALLED cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns)
 }
 
 /* All the steps of starting share one deadline: what is left of it is what the next call to the store gets. */
-CDP__CALLED void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__COLD void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
     const uint64_t now = m->os->now_ns(m->os->user);
     m->store->timeout_ms = deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
-CDP__CALLED cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+CDP__COLD cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
     cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_all_done};
     cdp_status st;
@@ -1813,7 +1813,7 @@ CDP__CALLED cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
 
-CDP__CALLED cdp_status cdp__mesh_open(cdp__mesh *m) {
+CDP__COLD cdp_status cdp__mesh_open(cdp__mesh *m) {
     const uint32_t n = m->desc.world_size;
     cdp_status st = cdp__loop_open(&m->loop, m->os);
     uint32_t i;
@@ -1837,13 +1837,13 @@ typedef struct cdp__vars {
 } cdp__vars;
 
 /* An empty variable counts as none. */
-CDP__CALLED const char *cdp__var(const cdp__vars *v, const char *name) {
+CDP__COLD const char *cdp__var(const cdp__vars *v, const char *name) {
     const char *text = v->get(v->user, name);
     return text && *text ? text : NULL;
 }
 
 /* A whole decimal number in lo .. hi. */
-CDP__CALLED cdp_status cdp__var_number(const cdp__vars *v, const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
+CDP__COLD cdp_status cdp__var_number(const cdp__vars *v, const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
     const char *text = cdp__var(v, name), *p = text;
     uint64_t n = 0;
     if (!text) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is not set, though others of its launcher are; start the program with `cdprun -n 4 PROGRAM`, torchrun, mpirun or srun", name);
@@ -1854,7 +1854,7 @@ CDP__CALLED cdp_status cdp__var_number(const cdp__vars *v, const char *name, uin
 }
 
 /* The four that every launcher has under names of its own; the last two (NULL: none) may be missing. */
-CDP__CALLED cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, const char *rank, const char *size, const char *local_rank, const char *local_size) {
+CDP__COLD cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, const char *rank, const char *size, const char *local_rank, const char *local_size) {
     cdp_status st = cdp__var_number(v, size, 1, 65535, &l->world_size);
     if (st == CDP_OK) st = cdp__var_number(v, rank, 0, 65534, &l->rank);
     if (st == CDP_OK && l->rank >= l->world_size)
@@ -1865,7 +1865,7 @@ CDP__CALLED cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, co
 }
 
 /* Text as part of a name of a key or file: what has a meaning elsewhere becomes a dash. */
-CDP__CALLED void cdp__name_add(cdp__text *t, const char *text) {
+CDP__COLD void cdp__name_add(cdp__text *t, const char *text) {
     char c;
     for (; *text && t->used < 40; ++text) {
         c = *text;
@@ -1875,7 +1875,7 @@ CDP__CALLED void cdp__name_add(cdp__text *t, const char *text) {
 }
 
 /* The first host of a list as Slurm writes it: "node[003-010,012],login" is node003 and so on. False when it makes no sense. */
-CDP__CALLED bool cdp__first_host(const char *list, char *out, uint64_t size) {
+CDP__COLD bool cdp__first_host(const char *list, char *out, uint64_t size) {
     uint64_t n = 0;
     bool inside = false, skipping = false;
     for (; *list && (inside || *list != ','); ++list) {
@@ -1896,7 +1896,7 @@ CDP__CALLED bool cdp__first_host(const char *list, char *out, uint64_t size) {
 }
 
 /* How many tasks node `node` has in a list as "2(x3),1": two on each of the first three, one on the fourth. 0: not said. */
-CDP__CALLED uint32_t cdp__tasks_of(const char *list, uint32_t node) {
+CDP__COLD uint32_t cdp__tasks_of(const char *list, uint32_t node) {
     uint64_t tasks = 0, times;
     const char *p = list;
     for (;; ++p) {
@@ -1914,7 +1914,7 @@ CDP__CALLED uint32_t cdp__tasks_of(const char *list, uint32_t node) {
 
 /* srun says who we are; where rank 0 is, is for us to find out: on the first node of the step. A script under sbatch sees most of
    these variables, too, though it is no task: only a step has a number. */
-CDP__CALLED cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
+CDP__COLD cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     const char *list = cdp__var(v, "SLURM_STEP_NODELIST"), *job = cdp__var(v, "SLURM_JOB_ID"), *step = cdp__var(v, "SLURM_STEP_ID");
     const char *ports = cdp__var(v, "SLURM_STEP_RESV_PORTS"), *tasks = cdp__var(v, "SLURM_STEP_TASKS_PER_NODE"), *again = cdp__var(v, "SLURM_RESTART_COUNT");
     cdp__text t = {l->job, sizeof l->job, 0};
@@ -1940,7 +1940,7 @@ CDP__CALLED cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     return CDP_OK;
 }
 
-CDP__CALLED cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
+CDP__COLD cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
     const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE"), *restart = cdp__var(v, "TORCHELASTIC_RESTART_COUNT");
     cdp__text t = {l->job, sizeof l->job, 0};
     cdp_status st = cdp__launch_numbers(v, l, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
@@ -1950,7 +1950,7 @@ CDP__CALLED cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
     return st;
 }
 
-CDP__CALLED cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
+CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
     const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"), *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
     const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
     cdp__text t = {l->job, sizeof l->job, 0};
@@ -1998,7 +1998,7 @@ typedef struct cdp__url {
 } cdp__url;
 
 /* "rank=R&world_size=N", in any order. */
-CDP__CALLED bool cdp__url_query(const char *p, cdp__url *u) {
+CDP__COLD bool cdp__url_query(const char *p, cdp__url *u) {
     while (*p) {
         const bool rank = strncmp(p, "rank=", 5) == 0;
         if (!rank && strncmp(p, "world_size=", 11) != 0) return false;
@@ -2011,7 +2011,7 @@ CDP__CALLED bool cdp__url_query(const char *p, cdp__url *u) {
     return true;
 }
 
-CDP__CALLED bool cdp__url_tcp(cdp__url *u) {
+CDP__COLD bool cdp__url_tcp(cdp__url *u) {
     const bool bracket = u->host[0] == '[';
     char *end = bracket ? strchr(u->host, ']') : strrchr(u->host, ':');
     const char *p = !end ? NULL : bracket ? end + 1 : end;
@@ -2023,7 +2023,7 @@ CDP__CALLED bool cdp__url_tcp(cdp__url *u) {
     return u->host[0] && strlen(u->host) < 256 && (bracket || !strchr(u->host, ':')) && !strpbrk(u->host, "/ []");
 }
 
-CDP__CALLED cdp_status cdp__url_parse(const char *url, cdp__url *u) {
+CDP__COLD cdp_status cdp__url_parse(const char *url, cdp__url *u) {
     static const char *const schemes[] = {"env://", "tcp://", "file://"};
     uint32_t k = 0;
     const char *rest, *query;
@@ -2045,7 +2045,7 @@ CDP__CALLED cdp_status cdp__url_parse(const char *url, cdp__url *u) {
 
 /* ---- >>public ----------------------------------------------------------------------------------------------------------------- */
 
-CDP__CALLED cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
+CDP__COLD cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     cdp_tcp_desc d = *desc;
     d.master_addr = cdp__def(d.master_addr, "127.0.0.1");
     d.job = cdp__def(d.job, "cdp");
@@ -2054,7 +2054,7 @@ CDP__CALLED cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     return d;
 }
 
-CDP__CALLED cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
+CDP__COLD cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     cdp_group_desc g;
     memset(&g, 0, sizeof g);
     g.rank = d->rank;
@@ -2130,7 +2130,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     return cdp_group_create(&gd, out);
 }
 
-CDP__CALLED const char *cdp__getenv(void *user, const char *name) {
+CDP__COLD const char *cdp__getenv(void *user, const char *name) {
     (void)user;
     return getenv(name);
 }
@@ -2144,7 +2144,7 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 }
 
 /* Where the ranks of one machine meet when their launcher says no port. */
-CDP__CALLED void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
+CDP__COLD void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
     const char *tmp = getenv("TMPDIR"), *dir = l->dir[0] ? l->dir : tmp && *tmp ? tmp : "/tmp";
     if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
     else cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid()); /* Hydra: one for all of a machine */
