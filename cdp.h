@@ -1210,7 +1210,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__PRINTF(f, a)
 #endif
 
-/* Where speed does not matter (starting, stores, what a DDP does once in a step), gcc is asked for -Og instead of the program's -O2:
+/* Where speed does not matter (all but kernels, executor and shared links), gcc is asked for -Og instead of the program's -O2:
    all headers compile a quarter faster. Kernels, executor and links keep the program's level, and so does a build without optimisation. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og,crossjumping\")")
@@ -2182,8 +2182,6 @@ CDP_API void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->mutex_unlock(l->os->user, l->mutex);
 }
 
-CDP__UNHURRIED_END
-
 /* ---- >>loop: sockets and timers in one place ---------------------------------------------------------------------- */
 
 /* A socket in a loop. `ready` says what may be worth trying: poll sets a bit, a call that moves nothing clears it, and
@@ -2436,6 +2434,8 @@ CDP__CALLED int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, 
     return r;
 }
 
+CDP__UNHURRIED_END
+
 /* ---- >>bytes (pure): fixed layouts, little-endian on every machine -------------------------------------------------- */
 
 CDP__CALLED void cdp__put_u32(uint8_t *p, uint32_t v) {
@@ -2472,6 +2472,8 @@ CDP__CALLED uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     return h;
 }
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>dtype (pure) ------------------------------------------------------------------------------------------------ */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
@@ -2505,6 +2507,8 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce op) {
     if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
     return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
 }
+
+CDP__UNHURRIED_END
 
 /* ---- >>reduce-kernels (pure) ----------------------------------------------------------------------------------------- */
 
@@ -4907,6 +4911,8 @@ CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     return g->running ? cdp__min(g->soonest_ns, cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
 }
 
+CDP__UNHURRIED_BEGIN
+
 /* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
 
 /* One direction of one pair: a ring that one rank fills and the other empties; head and tail only grow. */
@@ -5166,8 +5172,6 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     return CDP_OK;
 }
 
-CDP__UNHURRIED_BEGIN
-
 /* ---- >>pending: works that are no operations ------------------------------------------------------------------------------------- */
 
 /* Such a work is a place in a pool of its group, and the number of times that this place had been used before; so it stays a plain
@@ -5317,8 +5321,6 @@ CDP__COLD void cdp__pends_drop(cdp_group *g) {
             after->group = NULL;
         }
 }
-
-CDP__UNHURRIED_END
 
 /* ---- >>drive: who lets communication advance ---------------------------------------------------------------------------------- */
 
@@ -5482,8 +5484,6 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     }
     cdp_lock_release(&m->lock);
 }
-
-CDP__UNHURRIED_BEGIN
 
 /* ---- >>group -------------------------------------------------------------------------------------------------------------------- */
 
@@ -5950,8 +5950,6 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     return st;
 }
 
-CDP__UNHURRIED_END
-
 /* ---- >>work, collectives ------------------------------------------------------------------------------------------------------------ */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
@@ -6222,8 +6220,6 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     return st;
 }
 
-CDP__UNHURRIED_BEGIN
-
 CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
     cdp__pend *s;
@@ -6336,8 +6332,6 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     return st;
 }
 
-CDP__UNHURRIED_END
-
 CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
     cdp_request rq;
     memset(&rq, 0, sizeof rq);
@@ -6412,8 +6406,6 @@ CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER, (cdp_group *g, cons
 CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype),
                 (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work), CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
-
-CDP__UNHURRIED_BEGIN
 
 /* Messages with one tag from one rank to another are the broadcasts of a group of these two, a lane of g. */
 CDP__COLD uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
@@ -6786,8 +6778,6 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
-CDP__UNHURRIED_END
-
 #define CDP__TAG_BARRIER 0xffffffffu
 
 CDP__CALLED cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
@@ -6851,8 +6841,6 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
     const cdp_request rq = cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
     return cdp_start(g, &rq, work);
 }
-
-CDP__UNHURRIED_BEGIN
 
 /* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------------------------- */
 
@@ -9475,7 +9463,6 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 #endif /* CDP_NO_HOOKS */
 
 CDP__UNHURRIED_END
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -2033,6 +2033,8 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
 }
 #endif
 
+CDP__UNHURRIED_END
+
 /* ---- >>buffer: bytes on their way ---------------------------------------------------------------------------------- */
 
 typedef struct cdp__fifo {
@@ -2066,6 +2068,8 @@ CDP__COLD bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) 
     b->used = left;
     return true;
 }
+
+CDP__UNHURRIED_BEGIN
 
 /* ---- >>door: proving on a socket ------------------------------------------------------------------------------------- */
 
@@ -4412,7 +4416,6 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
 }
 
 CDP__UNHURRIED_END
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

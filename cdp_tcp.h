@@ -362,8 +362,6 @@ CDP__COLD uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *
     return count;
 }
 
-CDP__UNHURRIED_END
-
 /* ---- >>link: one connection and its states ---------------------------------------------------------------------------- */
 
 typedef enum cdp__link_state {
@@ -499,8 +497,6 @@ typedef struct cdp__mesh {
     uint64_t answered_ns;
 } cdp__mesh;
 
-CDP__UNHURRIED_BEGIN
-
 CDP__COLD void cdp__race_end(cdp__link *l) {
     uint32_t i;
     if (!l->race) return;
@@ -591,8 +587,6 @@ CDP__COLD void cdp__link_tell(cdp__link *l) {
     (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1); /* a fresh socket takes it whole, or is lost anyway */
 }
 
-CDP__UNHURRIED_END
-
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
 CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
     while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
@@ -619,8 +613,6 @@ CDP__CALLED void cdp__link_event(cdp__io *io) {
     }
     if (!l->wanted) cdp__link_read_ahead(l);
 }
-
-CDP__UNHURRIED_BEGIN
 
 CDP__COLD bool cdp__link_room(cdp__link *l) {
     if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
@@ -978,8 +970,6 @@ CDP__COLD void cdp__mesh_accept(cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
 }
 
-CDP__UNHURRIED_END
-
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------------------------------------- */
 
 /* Small pieces are copied into one: that is cheaper than what the kernel does for several. False: they are not small. */
@@ -1054,8 +1044,6 @@ CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadl
 }
 
 CDP__CALLED void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
-
-CDP__UNHURRIED_BEGIN
 
 CDP__COLD void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
@@ -2215,7 +2203,6 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
 }
 
 CDP__UNHURRIED_END
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
