@@ -7002,7 +7002,7 @@ CDP__COLD cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const
     if (st == CDP_OK && o.blob) {
         o.blob->bytes = share;
         o.blob->allocated = owned;
-        if (o.blob->lengths) memcpy(o.blob->lengths, o.lengths, n * sizeof *o.lengths);
+        if (o.blob->lengths) memcpy(o.blob->lengths, o.lengths, (size_t)(n * sizeof *o.lengths));
     }
     cdp__free(g->os, o.said);
     return st;
@@ -7496,7 +7496,7 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
         cdp__param *p = &d->params[order[i]];
         uint8_t *const from = p->grad;
         b = &d->buckets[p->bucket];
-        d->slots[b->slots - d->slots + b->params++] = order[i];
+        d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = order[i];
         p->grad = b->memory + cdp__bucket_bytes(b);
         b->count += cdp__param_count(p);
         if (from) memcpy(p->grad, from, (size_t)cdp__param_bytes(p));

@@ -2354,6 +2354,7 @@ CDP__COLD void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
 /* The first is a warning; then it is known, and strangers cannot fill the log with more. */
 CDP__COLD void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
     cdp_store_server *s = c->server;
+    (void)refusal; /* unused without log texts */
     cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1, "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
     s->refusal_told = true;
     cdp__guest_doom(c, NULL);
@@ -3649,7 +3650,7 @@ CDP__COLD void cdp__client_greeting(cdp__client *c) {
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!c->old) cdp__put_u32(nonce, c->way.nonce);
-    wrong = memcmp(c->in, nonce, cdp__min(c->in_used, c->old ? 1 : 4)) != 0 || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
+    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0 || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
     if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0) cdp__client_not_admitted(c, c->in[8]);
     else if (wrong && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken)) cdp__client_no_store(c);
     else if (wrong) return; /* the rest of a refusal is still to come */

@@ -850,6 +850,7 @@ CDP__COLD bool cdp__visitor_judge(cdp__visitor *g) {
 /* The first is a warning: a rank of this job may be the one that was refused. */
 CDP__COLD void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
+    (void)refusal; /* unused without log texts */
     cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank, "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
     cdp__door_drain(&m->loop, &g->io);
@@ -1526,7 +1527,7 @@ CDP__COLD cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
     if (st == CDP_OK) st = cdp_store_compare_set(m->store, key, NULL, 0, mine, strlen(mine), &value, &bytes);
     if (st != CDP_OK) return st;
-    if (bytes != strlen(mine) || memcmp(value, mine, bytes) != 0) {
+    if (bytes != strlen(mine) || memcmp(value, mine, (size_t)bytes) != 0) {
         const char *other = strchr((const char *)value, ' ');
         st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.rank, 0, "two processes claim rank %u: one listens at %s, the other at %s; give every process its own RANK", m->desc.rank,
                             other ? other + 1 : "?", at);
@@ -1643,6 +1644,10 @@ CDP__COLD bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t byte
 
 /* The store through which the ranks meet, if it is one. */
 CDP__COLD cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
+#ifdef CDP_NO_FILE_STORE
+    m->meeting = m->desc.store;
+    return m->desc.file ? cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_init: file %s: CDP_NO_FILE_STORE is defined; meet in another store", m->desc.file) : CDP_OK;
+#else
     cdp_file_store_desc d;
     m->meeting = m->desc.store;
     if (!m->desc.file) return CDP_OK;
@@ -1651,6 +1656,7 @@ CDP__COLD cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
     d.world_size = m->desc.world_size;
     d.os = m->os;
     return cdp_file_store_create(&d, &m->meeting);
+#endif
 }
 
 /* Rank 0 leaves word. What another run has left there is not seen any more from then on. */
