@@ -3911,9 +3911,9 @@ CDP__COLD void cdp__client_empty(cdp__client *c) {
    loop goes on meanwhile, since the server may be on it. */
 CDP__COLD void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
-    const uint64_t deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     uint8_t seen[4] = {0}, next = 0, *p;
-    bool sent = false;
+    uint64_t deadline;
+    bool sent;
     if (!c->will_sent) {
         cdp__client_empty(c);
         return;
@@ -3925,6 +3925,8 @@ CDP__COLD void cdp__client_goodbye(cdp__client *c) {
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
+    sent = cdp__client_flush(c); /* the time counts from here on: a process that was stopped before must not leave without a word */
+    deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
         cdp_iov iov;
         int64_t r;
