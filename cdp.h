@@ -420,8 +420,9 @@ typedef struct cdp_os {
     void (*cond_broadcast)(void *user, void *cond);
     void (*thread_yield)(void *user);
 
-    /* Optional. The addresses that this machine has; returns how many, at most max. */
-    uint32_t (*addresses)(void *user, cdp_addr *out, uint32_t max);
+    /* Optional. The addresses that this machine has on interfaces whose names begin as `interfaces` says ("eth0,ib", or
+       "^docker,veth" for all but those; NULL: on all); returns how many, at most max. */
+    uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max);
     /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false when that is not known. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
 } cdp_os;
@@ -1597,7 +1598,18 @@ CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t 
     return n ? (int32_t)n : -ENOENT;
 }
 
-CDP__PRIVATE uint32_t cdp__os_addresses(void *user, cdp_addr *out, uint32_t max) {
+/* Does `name` begin with one of the comma-separated words of `list`, or with none of them where a ^ stands before the list? */
+CDP__COLD bool cdp__interface_chosen(const char *list, const char *name) {
+    const bool others = list && *list == '^';
+    const char *word = list && others ? list + 1 : list, *end;
+    for (; word && *word; word = *end ? end + 1 : end) {
+        for (end = word; *end && *end != ','; ++end) {}
+        if (end > word && strncmp(name, word, (size_t)(end - word)) == 0) return !others;
+    }
+    return !list || others;
+}
+
+CDP__PRIVATE uint32_t cdp__os_addresses(void *user, const char *interfaces, cdp_addr *out, uint32_t max) {
     struct ifaddrs *list = NULL, *it;
     uint32_t n = 0;
     (void)user;
@@ -1605,7 +1617,7 @@ CDP__PRIVATE uint32_t cdp__os_addresses(void *user, cdp_addr *out, uint32_t max)
     for (it = list; it && n < max; it = it->ifa_next) {
         const int family = it->ifa_addr ? it->ifa_addr->sa_family : AF_UNSPEC;
         cdp__sockaddr s;
-        if (family != AF_INET && family != AF_INET6) continue;
+        if ((family != AF_INET && family != AF_INET6) || !cdp__interface_chosen(interfaces, it->ifa_name)) continue;
         memcpy(&s, it->ifa_addr, family == AF_INET ? sizeof s.v4 : sizeof s.v6);
         cdp__os_from_native(&s, &out[n]);
         out[n++].port = 0;

@@ -114,6 +114,8 @@ typedef struct cdp_tcp_desc {
     int (*exchange)(void *user, void *bytes, uint64_t count); /* give rank 0's bytes to all, as MPI_Bcast does; 0: done */
     void *exchange_user;
     const char *listen_addr;   /* this rank listens at this literal address only (default: see SECURITY)              */
+    const char *interfaces;    /* in a job over several machines: the others reach this rank over these interfaces,   */
+                               /* names or how they begin: "eth0,ib"; "^docker,veth": all but these (default: all)    */
     uint16_t first_port;       /* ranks other than 0 listen at a port from here on (default: any free one)            */
     uint16_t last_port;        /* up to here (default: first_port)                                                    */
     bool has_listen_fd;        /* rank 0: listen_fd is a socket that listens at master_port already, inherited from   */
@@ -151,7 +153,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    MPI: in its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can start at once;
    under MPI on several machines an error that says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store,
    and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless there is one,
-   and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network. The texts are valid until the environment changes or this thread
+   and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is `interfaces`, and CDP_LOG_LEVEL (error, warn,
+   info, debug, silent) logger.level, unless the desc has them. The texts are valid until the environment changes or this thread
    calls this again. Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -1542,6 +1545,12 @@ CDP__COLD uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
     const bool all = cdp__addr_any(&m->at);
     uint32_t i, n = 0;
     out[0] = m->at;
+    if (all && m->desc.interfaces && m->os->addresses) {
+        const uint32_t chosen = m->os->addresses(m->os->user, m->desc.interfaces, out, CDP__ADDRS);
+        for (i = 0; i < chosen; ++i)
+            if (m->at.family == 6 || out[i].family == 4) out[n] = out[i], out[n++].port = m->at.port;
+        return n;
+    }
     if (!all || cdp__tcp_store_local_addr(m->store, &out[0])) n = !all || !cdp__addr_loopback(&out[0]);
     for (i = 0; all && i < m->mine_count && n < CDP__ADDRS; ++i) {
         if ((n && memcmp(m->mine[i].ip, out[0].ip, 16) == 0) || cdp__addr_loopback(&m->mine[i])) continue;
@@ -1575,6 +1584,7 @@ CDP__COLD cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
     uint32_t r, n;
+    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_init: interfaces '%s': this machine has no address on any of these; name others, or none for all", m->desc.interfaces);
     cdp__mesh_key(m, key, "addr", m->desc.rank);
     cdp__addrs_text(own, count, text, sizeof text);
     st = cdp_store_set(m->store, key, text, strlen(text));
@@ -1818,7 +1828,7 @@ CDP__COLD cdp_status cdp__mesh_open(cdp__mesh *m) {
         m->links[i].mesh = m;
         m->links[i].peer = i;
     }
-    if (m->os->addresses) m->mine_count = m->os->addresses(m->os->user, m->mine, CDP__ADDRS);
+    if (m->os->addresses) m->mine_count = m->os->addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
     return cdp__mesh_rendezvous(m);
 }
@@ -2144,6 +2154,17 @@ CDP__COLD void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) 
     else cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid()); /* Hydra: one for all of a machine */
 }
 
+CDP__COLD cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {
+    static const char *const names[] = {"", "error", "warn", "info", "debug", "silent"};
+    uint32_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; ++i)
+        if (!text || strcmp(text, names[i]) == 0) {
+            *level = text ? (cdp_log_level)i : CDP_LOG_DEFAULT;
+            return CDP_OK;
+        }
+    return cdp__fail(CDP_ERR_INVALID, "the environment variable CDP_LOG_LEVEL is '%s'; set it to error, warn, info, debug or silent", text);
+}
+
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
@@ -2161,6 +2182,9 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
+    if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
+    if (d->logger.level == CDP_LOG_DEFAULT) st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
+    if (st != CDP_OK) return st;
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
     if (d->world_size == 1 || l.master_port || d->master_port || d->file || d->store || d->exchange) return CDP_OK;

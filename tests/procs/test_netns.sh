@@ -79,7 +79,7 @@ job() { # NAME MASTER-A MASTER-B
     if [ -n "${4:-}" ]; then # the first machine would wait for the second one as long as it may
         wait "${pids[2]}" "${pids[3]}"
         rc=$?
-        kill "${pids[0]}" "${pids[1]}"
+        kill "${pids[0]}" "${pids[1]}" 2> /dev/null
         wait "${pids[0]}" "${pids[1]}"
     else
         for rank in 0 1 2 3; do wait "${pids[$rank]}" || rc=$?; done
@@ -141,6 +141,13 @@ done
 machines no; dead_cable eth1; cable eth0
 a addr add 10.88.0.1/24 dev eth1; b addr add 10.88.0.2/24 dev eth1; v4
 job 'a second interface is dead' 10.77.0.1 10.77.0.1
+
+machines no; dead_cable eth1; cable eth0
+a addr add 10.88.0.1/24 dev eth1; b addr add 10.88.0.2/24 dev eth1; v4
+CDP_INTERFACES='^eth1,lo' job 'interfaces are chosen' 10.77.0.1 10.77.0.1
+
+machines no; cable eth0; v4
+CDP_INTERFACES=ib job 'there is none of the chosen interfaces' 10.77.0.1 10.77.0.1 'has no address on any of these'
 
 machines no; dead_cable eth1; cable eth0
 a addr add 10.88.0.1/24 dev eth1; b addr add 10.88.0.2/24 dev eth1; v4

@@ -117,6 +117,37 @@ static void environment(const char *rank, const char *size, const char *addr, co
     unsetenv("CDP_TRUST_NETWORK");
 }
 
+TEST(interfaces_are_chosen_by_name) {
+    static const struct { const char *list, *name; bool chosen; } t[] = {
+        {NULL, "eth0", true}, {"eth0", "eth0", true}, {"eth0", "eth1", false}, {"eth", "eth1", true}, {"ib,eth", "eth1", true}, {"ib,eth", "ib0", true}, {"ib,eth", "lo", false}, {"", "eth0", false},
+        {"^docker,veth", "docker0", false}, {"^docker,veth", "veth12", false}, {"^docker,veth", "eth0", true}, {"^", "eth0", true}, {",eth0,", "eth0", true}, {",", "eth0", false}, {"eth0", "eth", false}};
+    for (uint32_t i = 0; i < sizeof t / sizeof t[0]; ++i)
+        if (!T(cdp__interface_chosen(t[i].list, t[i].name) == t[i].chosen)) printf("  '%s' and %s\n", t[i].list ? t[i].list : "(none)", t[i].name);
+}
+
+static uint32_t two_addresses(void *user, const char *interfaces, cdp_addr *out, uint32_t max) {
+    (void)user, (void)max;
+    if (!interfaces || strcmp(interfaces, "none") == 0) return 0;
+    return cdp__addr_parse("10.1.2.3:0", &out[0]) && cdp__addr_parse("[fd00::1]:0", &out[1]) ? 2 : 0;
+}
+
+TEST(others_hear_of_chosen_interfaces_alone) {
+    cdp_os os = *cdp_os_default();
+    cdp_addr own[CDP__ADDRS];
+    cdp__mesh m;
+    memset(&m, 0, sizeof m);
+    os.addresses = two_addresses;
+    m.os = &os;
+    m.desc.interfaces = "eth0";
+    T(cdp__addr_parse("[::]:4711", &m.at));
+    T_EQ(2, cdp__mesh_own_addrs(&m, own));
+    T(own[0].family == 4 && own[0].port == 4711 && own[1].family == 6 && own[1].port == 4711);
+    T(cdp__addr_parse("0.0.0.0:4711", &m.at));
+    T_EQ(1, cdp__mesh_own_addrs(&m, own)); /* IPv6 does not lead there */
+    m.desc.interfaces = "none";
+    T_EQ(0, cdp__mesh_own_addrs(&m, own));
+}
+
 #define REFUSED(words, expr)                           \
     do {                                               \
         T_EQ(CDP_ERR_INVALID, expr);                   \
@@ -146,6 +177,19 @@ TEST(environment_is_read) {
     d.job_key = "of the program";
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T(strcmp(d.job_key, "of the program") == 0);
+    T(!d.interfaces && d.logger.level == CDP_LOG_DEFAULT);
+    setenv("CDP_INTERFACES", "eth0,ib", 1);
+    setenv("CDP_LOG_LEVEL", "debug", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(strcmp(d.interfaces, "eth0,ib") == 0 && d.logger.level == CDP_LOG_DEBUG);
+    setenv("CDP_LOG_LEVEL", "silent", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(d.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
+    d.logger.level = CDP_LOG_DEFAULT;
+    setenv("CDP_LOG_LEVEL", "loud", 1);
+    REFUSED("CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent", cdp_tcp_desc_from_env(&d));
+    unsetenv("CDP_INTERFACES");
+    unsetenv("CDP_LOG_LEVEL");
     memset(&d, 0, sizeof d);
     environment("0", "1", NULL, NULL); /* alone: no network, no port */
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
@@ -602,6 +646,8 @@ int main(int argc, char **argv) {
         {"hello_survives_the_wire", hello_survives_the_wire, 10},
         {"hello_is_judged", hello_is_judged, 10},
         {"addresses_are_tried_in_a_good_order", addresses_are_tried_in_a_good_order, 10},
+        {"interfaces_are_chosen_by_name", interfaces_are_chosen_by_name, 10},
+        {"others_hear_of_chosen_interfaces_alone", others_hear_of_chosen_interfaces_alone, 10},
         {"environment_is_read", environment_is_read, 10},
         {"environment_mistakes_name_the_variable", environment_mistakes_name_the_variable, 10},
         {"launchers_are_understood", launchers_are_understood, 10},
