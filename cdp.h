@@ -137,8 +137,8 @@
         cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the group any more.
 
     MEMORY
-        All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 2 KB and
-        0.5 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
+        All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 7 KB and
+        0.2 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
         ranks in a hub two rings of 256 KiB when they first talk; a DDP the size of its gradients once (the buckets are
         the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
         Messages: 5 KB for each of max_lanes pairs of rank and tag, 0.1 KB for each further one; 10 KB with the first
