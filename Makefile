@@ -128,7 +128,11 @@ THREADED := $(UNIT) $(PROCS)
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
-	@$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(filter-out $(ROUNDS),$(PROGRAMS)))) $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL)))
+	@mkdir -p $(BUILD)/logs/sanitize
+	@$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & \
+	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(filter-out $(ROUNDS),$(PROGRAMS)))) > $(BUILD)/logs/asan.txt 2>&1; wait; \
+	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
+	tail -qn 1 $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk '{ p += $$1; f += $$3 } END { print p " passed, " f " failed"; exit f || NR != 2 }'
 
 bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
