@@ -46,7 +46,7 @@ static json *read_value(int depth) {
     for (skip_space(); cursor && *cursor != close; skip_space()) {
         char *name = close == '}' ? read_text() : NULL;
         skip_space();
-        if (name && (!cursor || *cursor++ != ':')) return cursor = NULL, v;
+        if (name && (!cursor || *cursor++ != ':')) return free(name), cursor = NULL, v;
         *last = read_value(depth + 1);
         (*last)->name = name;
         last = &(*last)->next;
