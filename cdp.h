@@ -4856,8 +4856,8 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
 /* A work that is no operation. One that was not done when its group failed has failed, too. */
 CDP__COLD cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    const cdp__pend *s = g->pends + index;
-    if (!g->pends || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    const cdp__pend *s = g->pends ? g->pends + index : NULL;
+    if (!s || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
     return s->use - use <= 64 && s->cancelled >> (s->use - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
 }
 
@@ -4939,7 +4939,7 @@ typedef struct cdp__ring {
 typedef struct cdp__bell {
     cdp_lock lock;
     void *cond;
-    uint64_t rung, seen; /* `seen` is the owner's */
+    uint32_t rung, seen; /* `seen` is the owner's; 32 bits, since the alignment of 64-bit words is not everywhere that of an atomic one */
     bool sleeping, left;
     cdp_error note;     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
 } cdp__bell;
