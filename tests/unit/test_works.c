@@ -626,7 +626,7 @@ static bool is_object(const uint8_t *p, uint64_t bytes, uint32_t rank, uint32_t 
 static void are_objects(const cdp_blob *b, uint32_t n, uint32_t round) {
     uint64_t at = 0;
     for (uint32_t r = 0; r < n; at += b->lengths[r++])
-        if (!is_object((const uint8_t *)b->data + at, b->lengths[r], r, round)) return;
+        if (!is_object(b->data ? (const uint8_t *)b->data + at : NULL, b->lengths[r], r, round)) return;
     T_EQ(at, b->bytes);
 }
 
