@@ -3378,7 +3378,7 @@ enum {
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
-    static const cdp__algo table[CDP__ALGO_COUNT] = {
+    static const cdp__algo table[CDP__ALGO_COUNT + 1] = {
         {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
         {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round, cdp__doubling_tmp},
         {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
@@ -3400,8 +3400,9 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round, cdp__halving_tmp},
         {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
         {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round, cdp__no_tmp},
+        {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another version may name */
     };
-    return i < CDP__ALGO_COUNT ? &table[i] : NULL;
+    return &table[cdp__min(i, CDP__ALGO_COUNT)];
 }
 
 #define CDP__SMALL UINT64_MAX /* in a row: the group's small_bytes */
@@ -3524,7 +3525,7 @@ CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) 
     if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
     if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
     if (cdp__root_is_bucket(f->root)) cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
-    if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo) ? cdp__algo_at(f->algo)->name : "?");
+    if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo)->name);
 }
 
 /* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the first cause. */
