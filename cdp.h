@@ -1630,13 +1630,15 @@ CDP__PRIVATE uint32_t cdp__os_addresses(void *user, const char *interfaces, cdp_
    keepalive and user timeout notice a machine that went away without a word (nobody sends an end of stream for it). */
 CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
     const int on = 1;
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    int set = 0;
+    socklen_t len = sizeof set;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
+    if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return; /* it has the rest from the one that listens */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
     {
         const int idle_s = 10, every_s = 5, probes = 4, user_timeout_ms = 30000;
@@ -1646,6 +1648,7 @@ CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
         setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
     }
 #endif
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* last: says that the others are set */
 }
 
 CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
@@ -2226,6 +2229,7 @@ typedef struct cdp__loop {
     uint32_t room, polled_count;
     int32_t wake_fd[2];
     int32_t many;      /* the system's list of the descriptors, -1: poll walks through ours */
+    uint32_t moved;      /* how many had something at the last look */
     bool awake;        /* wake was set and not yet cleared */
 } cdp__loop;
 
@@ -2377,10 +2381,12 @@ CDP__PRIVATE uint32_t cdp__loop_fill(cdp__loop *l) {
 
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
     uint32_t i;
+    l->moved = 0;
     for (i = 0; i < l->polled_count; ++i) {
         cdp__io *io = l->polled[i];
         const uint16_t got = l->fds[i].got;
         if (!got || !io) continue;
+        ++l->moved;
         io->broken = (got & CDP_IO_ERROR) != 0;
         io->ready = (uint16_t)(io->ready | (io->broken ? CDP_IO_READ | CDP_IO_WRITE : got));
         io->func(io);

@@ -2798,7 +2798,7 @@ CDP__COLD bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from)
     cdp_store_server *s = c->server;
     cdp_addr here;
     memset(&here, 0, sizeof here);
-    if (!s->keyed && (s->desc.trust_network || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here)))) return true;
+    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here) || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here)))) return true;
     c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
     if (!c->auth || cdp__door_open(c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE) != CDP_OK) return false;
     c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
@@ -2876,10 +2876,26 @@ CDP__COLD void cdp__server_accept_some(cdp__io *io) {
     cdp__server_settle(s);
 }
 
+#define CDP__SERVER_LOOK_NS 30000u
+
+/* After an answer often comes the next request of the same client: the server looks for it before it sleeps, as long as that
+   pays off, since to be woken takes longer than to answer. */
 CDP__COLD void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
+    uint64_t look_until = 0, again = 0;
+    int luck = 0;
     while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
-        if (cdp__loop_run(s->loop, NULL, CDP__NEVER) == CDP_OK) continue;
+        const cdp_status st = cdp__loop_run(s->loop, NULL, look_until ? 0 : CDP__NEVER);
+        const uint64_t now = s->os->now_ns(s->os->user);
+        if (s->loop->moved) {
+            if (look_until && luck < 8) luck += 2;
+            look_until = s->loop->moved == 1 && (luck > -8 || now >= again) ? now + CDP__SERVER_LOOK_NS : 0; /* of many, some wait already */
+        } else if (look_until && now >= look_until) {
+            look_until = 0;
+            if (luck > -8) --luck;
+            else again = now + 10 * CDP__MS;
+        }
+        if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
         s->os->poll(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS); /* out of memory: not in a busy loop */
     }
