@@ -1,26 +1,12 @@
 /*  Whatever may lie in the file of a file store, fed to its reader and to users of it.
 
-        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_file_store.c -o fuzz && ./fuzz corpus/
-        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_file_store.c -o fuzz -pthread
-        ./fuzz              inputs made from a seed: records, cut, repeated and damaged
-        ./fuzz --seed 7     that one alone     ./fuzz --count 1000000     ./fuzz FILE...     replay
+    Inputs made from a seed: records, cut, repeated and damaged. How to run it: fuzz.h.
 
     The bytes are read in pieces by the record parser and the map in every case, and every 16th input also lies in a real file
     (on a file system in memory where there is one) that a store opens, reads, writes to and opens again. Nothing may crash,
     leak or read beyond the input; how it was cut into pieces must not matter; what was whole before half a record stays;
     a file that is refused is not touched; and what a store wrote can be read. */
-#define CDP_IMPLEMENTATION
-#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-#include <stdio.h>
-#include <stdlib.h>
-static unsigned long long fuzz_seed;
-static void fuzz_broken(const char *what, int line) {
-    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
-    fflush(stdout);
-    abort();
-}
-#include "cdp_store.h"
-#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include "fuzz.h"
 
 static uint64_t live, calls, fail_at;
 
@@ -91,6 +77,8 @@ static outcome replay_records(const cdp_os *os, const uint8_t *data, uint64_t si
 
 static char path[64];
 
+static void remove_file(void) { unlink(path); }
+
 static void write_file(const uint8_t *data, size_t size) {
     const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     T(fd >= 0 && write(fd, data, size) == (ssize_t)size);
@@ -113,7 +101,10 @@ static void use_file(const uint8_t *data, size_t size, outcome o) {
     void *value = NULL;
     uint64_t bytes;
     cdp_status st;
-    if (!*path) cdp__format(path, sizeof path, "%s/cdp_fuzz_file_%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
+    if (!*path) {
+        cdp__format(path, sizeof path, "%s/cdp_fuzz_file_%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
+        atexit(remove_file);
+    }
     write_file(data, size);
     st = cdp_file_store_create(&d, &s);
     T(st == o.status || fail_at);
@@ -146,7 +137,6 @@ static void use_file(const uint8_t *data, size_t size, outcome o) {
     T(live == 0);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const cdp_os os = fuzz_os();
     static uint64_t count;
@@ -176,12 +166,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 /* ---- inputs of its own ---- */
 
 #ifndef FUZZ_LIB
-static uint64_t random_state;
-static uint32_t pick(uint32_t n) {
-    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(random_state >> 33) % n;
-}
-
 static uint8_t *put_field(uint8_t *p, const char *text, uint32_t bytes) {
     cdp__put_u32(p, pick(150) ? bytes : pick(3) ? pick(2000) : (uint32_t)(random_state >> 7));
     memcpy(p + 4, text, bytes);
@@ -192,7 +176,7 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     static const char *const keys[] = {"/a", "/b", "/c", "/", "-/a", "-/b", "-/", "cleanup/", "refcount/", "/outer/in/key", "-", "kk", "", "more_words/", "/\1\2"};
     static const char *const values[] = {"", "x", "12", "-3", "text", "a value that is somewhat longer than the others", " 7z"};
     uint8_t *p = out + 2;
-    random_state = seed * 0x9e3779b97f4a7c15ull;
+    (void)seed;
     out[0] = (uint8_t)pick(256);
     out[1] = (uint8_t)pick(256);
     for (uint32_t n = pick(25); n; --n) {
@@ -204,29 +188,5 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     for (uint32_t n = pick(4) ? 0 : pick(5); n && p > out + 2; --n) out[2 + pick((uint32_t)(p - out - 2))] = (uint8_t)pick(256);
     if (pick(20) == 0) for (uint32_t n = pick(100); n; --n) *p++ = (uint8_t)pick(256);
     return (size_t)(p - out);
-}
-
-static void replay(const char *file) {
-    static uint8_t data[1 << 20];
-    FILE *f = fopen(file, "rb");
-    size_t n;
-    if (!f) fuzz_broken(file, 0);
-    n = fread(data, 1, sizeof data, f);
-    fclose(f);
-    LLVMFuzzerTestOneInput(data, n);
-}
-
-int main(int argc, char **argv) {
-    static uint8_t data[1 << 16];
-    uint64_t first = 1, last = 20000, seed;
-    int i;
-    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
-    else
-        for (i = 1; i < argc; ++i) replay(argv[i]);
-    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
-    if (*path) unlink(path);
-    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
-    return 0;
 }
 #endif

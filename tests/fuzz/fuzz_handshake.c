@@ -1,9 +1,6 @@
 /*  The first words between ranks: proofs of a key and hellos, said by whoever connects, and by whatever answers. No sockets.
 
-        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_handshake.c -o fuzz && ./fuzz corpus/
-        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_handshake.c -o fuzz -pthread
-        ./fuzz              inputs made from a seed: mostly right words, cut, repeated and damaged
-        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay          ./fuzz --write 7 FILE
+    Inputs made from a seed: mostly right words, cut, repeated and damaged. How to run it: fuzz.h.
 
     Whatever comes, nothing may crash, leak or stay behind; and where chance is what it should be, nobody becomes a link of a rank
     that has a key. */
@@ -150,7 +147,7 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     uint8_t body[4096], *p = out, *q = body;
     uint64_t at = 0, total;
     uint32_t i, n;
-    random_state = seed;
+    (void)seed;
     memset(body, 0, sizeof body);
     n = 1 + pick(8);
     *p++ = (uint8_t)pick(256);

@@ -1,24 +1,10 @@
 /*  What a peer may send over a link, fed to a rank with groups and messages in flight. No sockets: a transport hands out the
     bytes of the input.
 
-        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_link.c -o fuzz && ./fuzz corpus/
-        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_link.c -o fuzz -pthread
-        ./fuzz              inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged
-        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay
+    Inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged. How to run it: fuzz.h.
 
     Whatever comes, nothing may crash, leak, hang or write beside a buffer; and a rank that is told nonsense says so. */
-#define CDP_IMPLEMENTATION
-#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-#include <stdio.h>
-#include <stdlib.h>
-static unsigned long long fuzz_seed;
-static void fuzz_broken(const char *what, int line) {
-    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
-    fflush(stdout);
-    abort();
-}
-#include "cdp.h"
-#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include "fuzz.h"
 
 /* ---- the false os and transport: this is rank 0 of 3; the input says what comes from ranks 1 and 2 ---- */
 
@@ -31,15 +17,27 @@ typedef struct world {
     bool over;            /* the peers have gone */
 } world;
 
+/* The stage is the same block in every life: fresh pages for it would take most of the time. */
+static void *stage;
+static bool stage_taken;
+
 static void *world_alloc(void *user, uint64_t bytes) {
-    void *p = bytes > (64u << 20) ? NULL : malloc((size_t)bytes);
+    void *p;
+    if (bytes == CDP__STAGE_BYTES && !stage_taken) {
+        if (!stage) stage = malloc(CDP__STAGE_BYTES);
+        stage_taken = true;
+        p = stage;
+    } else {
+        p = bytes > (1u << 20) ? NULL : malloc((size_t)bytes);
+    }
     ((world *)user)->live += p != NULL;
     return p;
 }
 
 static void world_free(void *user, void *p) {
     ((world *)user)->live -= p != NULL;
-    free(p);
+    if (p && p == stage) stage_taken = false;
+    else free(p);
 }
 
 static uint64_t world_now(void *user) { return ((world *)user)->now; }
@@ -92,7 +90,6 @@ static void world_nothing(void *self) { (void)self; }
 #define COUNT 3000
 #define GUARD 0x7e7e7e7eu
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const uint32_t pair[2] = {1, 0}, all[3] = {2, 1, 0};
     static float a[COUNT + 1], b[3 * COUNT + 1];
@@ -147,12 +144,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 /* ---- inputs of its own ---- */
 
 #ifndef FUZZ_LIB
-static uint64_t random_state;
-static uint32_t pick(uint32_t n) {
-    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(random_state >> 33) % n;
-}
-
 static uint32_t what; /* the first byte: what this rank does */
 
 static uint64_t lane_channel(uint32_t from) { /* of messages to this rank, as cdp__message_lane() has it */
@@ -226,7 +217,7 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
 
 static size_t make_input(uint64_t seed, uint8_t *out) {
     uint64_t first;
-    random_state = seed * 0x9e3779b97f4a7c15ull;
+    (void)seed;
     memset(out, 0, 1 << 17);
     out[0] = (uint8_t)pick(256);
     what = out[0];
@@ -236,28 +227,5 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     out[3] = (uint8_t)first;
     out[4] = (uint8_t)(first >> 8);
     return (size_t)(5 + first + put_stream(out + 5 + first, 40000, 2));
-}
-
-static void replay(const char *path) {
-    static uint8_t data[1 << 20];
-    FILE *f = fopen(path, "rb");
-    size_t n;
-    if (!f) fuzz_broken(path, 0);
-    n = fread(data, 1, sizeof data, f);
-    fclose(f);
-    LLVMFuzzerTestOneInput(data, n);
-}
-
-int main(int argc, char **argv) {
-    static uint8_t data[1 << 18];
-    uint64_t first = 1, last = 20000, seed;
-    int i;
-    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
-    else
-        for (i = 1; i < argc; ++i) replay(argv[i]);
-    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
-    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
-    return 0;
 }
 #endif

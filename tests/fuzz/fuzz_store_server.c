@@ -1,9 +1,6 @@
 /*  The store's server and client, fed with whatever. No sockets: a false os hands out the bytes of the input.
 
-        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_store_server.c -o fuzz && ./fuzz corpus/
-        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_store_server.c -o fuzz -pthread
-        ./fuzz              inputs made from a seed: mostly well-formed conversations, cut, repeated and damaged
-        ./fuzz --seed 7     that one alone           ./fuzz FILE...     replay          ./fuzz --write 7 FILE
+    Inputs made from a seed: mostly well-formed conversations, cut, repeated and damaged. How to run it: fuzz.h.
 
     Whatever comes, nothing may crash, leak or be accounted wrongly; and what one connection is answered must not depend on
     how its bytes were cut into pieces. */
@@ -306,7 +303,7 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     uint64_t at = 0, total;
     uint32_t n = 1 + pick(40), mode, i;
     bool old;
-    random_state = seed;
+    (void)seed;
     mode = pick(16);
     memset(body, 0, sizeof body);
     *p++ = (uint8_t)((mode < 7 ? 0 : mode < 11 ? 0x40 : mode < 15 ? 0x80 : 0xc0) | (pick(64) & (pick(3) ? 0x33 : 0x3f)));

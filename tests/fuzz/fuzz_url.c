@@ -1,24 +1,10 @@
 /*  Texts that come from outside: urls, lists of hosts, variables of launchers, lists of addresses, greetings.
 
-        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/fuzz_url.c -o fuzz && ./fuzz corpus/
-        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/fuzz_url.c -o fuzz -pthread
-        ./fuzz              inputs made from a seed: pieces of good texts, joined, cut and damaged
-        ./fuzz --seed 7     that one alone           ./fuzz --count N           ./fuzz FILE...     replay
+    Inputs made from a seed: pieces of good texts, joined, cut and damaged. How to run it: fuzz.h.
 
     Whatever comes, nothing may be read or written beyond its place, and what is accepted must keep its promises: ranks below the
     size, texts that end, hosts without what cannot be in one, addresses that survive being written and read again. */
-#define CDP_IMPLEMENTATION
-#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-#include <stdio.h>
-#include <stdlib.h>
-static unsigned long long fuzz_seed;
-static void fuzz_broken(const char *what, int line) {
-    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
-    fflush(stdout);
-    abort();
-}
-#include "cdp_tcp.h"
-#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include "fuzz.h"
 
 /* A copy in a block of its own size, so that reading on is noticed. */
 static char *copy_of(const uint8_t *data, size_t bytes) {
@@ -102,7 +88,6 @@ static void try_greeting(const uint8_t *data, size_t bytes) {
     T(memcmp(wire, again, 32) == 0 || h.version != 0);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     char *text;
     if (!bytes) return 0;
@@ -119,12 +104,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
 }
 
 #ifndef FUZZ_LIB
-static uint64_t random_state;
-static uint32_t pick(uint32_t n) {
-    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(random_state >> 33) % n;
-}
-
 static const char *const pieces[5][24] = {
     {"tcp://", "file://", "env://", "[", "]", "::1", "fe80::1%eth0", "node-0", "10.0.0.1", ":", ":29500", "/tmp/x", "?", "rank=", "world_size=", "&", "1", "65535", "65536", "0", "?rank=1&world_size=2", " ", "%", "//"},
     {"node", "[", "]", "-", ",", "001", "9", "a", "(x", ")", "2", "1000000", "65536", "[001-004,7]", "2(x3),1", " ", "x", ".", "_", "[1]", "", "0", "-ib", "q"},
@@ -134,50 +113,24 @@ static const char *const pieces[5][24] = {
     {"cdp-link", "\1", "\2", "\3", "\4", "aaaa", "bbbbbbbb", "", "\377", "cdp", "-link", "x", "y", "z", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
 };
 
-static void run_seed(uint64_t seed) {
-    uint8_t input[2048];
+static size_t make_input(uint64_t seed, uint8_t *out) {
+    const size_t room = 2048;
     size_t bytes = 1;
     const uint32_t kind = (uint32_t)(seed % 5);
     uint32_t n;
-    fuzz_seed = seed;
-    random_state = seed * 2654435761u + 1;
-    input[0] = (uint8_t)kind;
+    memset(out, 0, room);
+    out[0] = (uint8_t)kind;
     for (n = 1 + pick(kind == 3 ? 40 : 12); n; --n) {
         const char *p = pieces[kind][pick(24)];
         const size_t k = strlen(p);
-        if (bytes + k + 4 > sizeof input) break;
-        memcpy(input + bytes, p, k);
+        if (bytes + k + 4 > room) break;
+        memcpy(out + bytes, p, k);
         bytes += k;
-        if (kind == 3 && p[0] && p[k - 1] == '=') bytes += (size_t)snprintf((char *)input + bytes, 12, "%u\n", pick(pick(30) ? 9 : 100000));
-        if (kind == 4 && !pick(3)) input[bytes++] = 0;
+        if (kind == 3 && p[0] && p[k - 1] == '=') bytes += (size_t)snprintf((char *)out + bytes, 12, "%u\n", pick(pick(30) ? 9 : 100000));
+        if (kind == 4 && !pick(3)) out[bytes++] = 0;
     }
-    if (!pick(3)) input[1 + pick((uint32_t)bytes)] = (uint8_t)pick(256); /* may lie behind the end: no harm */
+    if (!pick(3)) out[1 + pick((uint32_t)bytes)] = (uint8_t)pick(256); /* may lie behind the end: no harm */
     if (!pick(9)) bytes = 1 + pick((uint32_t)bytes);
-    LLVMFuzzerTestOneInput(input, bytes);
-}
-
-static int replay(const char *path) {
-    static uint8_t data[1 << 16];
-    FILE *f = fopen(path, "rb");
-    if (!f) return 1;
-    LLVMFuzzerTestOneInput(data, fread(data, 1, sizeof data, f));
-    fclose(f);
-    return 0;
-}
-
-int main(int argc, char **argv) {
-    uint64_t seed, runs = 200000;
-    if (argc == 3 && strcmp(argv[1], "--count") == 0) runs = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
-        run_seed(strtoull(argv[2], NULL, 10));
-        return 0;
-    } else if (argc > 1) {
-        for (int i = 1; i < argc; ++i)
-            if (replay(argv[i])) return 1;
-        return 0;
-    }
-    for (seed = 0; seed < runs; ++seed) run_seed(seed);
-    printf("%llu passed, 0 failed\n", (unsigned long long)runs);
-    return 0;
+    return bytes;
 }
 #endif

@@ -1,19 +1,7 @@
-/*  world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an input, and a main() that makes
-    inputs from seeds. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it otherwise. */
+/*  world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an input. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it otherwise. */
 #ifndef FUZZ_WORLD_INCLUDED
 #define FUZZ_WORLD_INCLUDED
-#define CDP_IMPLEMENTATION
-#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
-#include <stdio.h>
-#include <stdlib.h>
-static unsigned long long fuzz_seed;
-static void fuzz_broken(const char *what, int line) {
-    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
-    fflush(stdout);
-    abort();
-}
-#include "cdp_tcp.h"
-#define T(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#include "fuzz.h"
 
 #define CONNS 4
 #define LISTENER 100
@@ -188,17 +176,6 @@ static void quiet(cdp_log_level level, const char *text, int32_t rank, void *use
     *(uint64_t *)user += strlen(text); /* every message is made, so that its making is tested */
 }
 
-typedef struct input {
-    const uint8_t *p;
-    uint64_t n;
-} input;
-
-static uint8_t next_byte(input *in) {
-    if (!in->n) return 0;
-    --in->n;
-    return *in->p++;
-}
-
 static const uint8_t zero_nonces[32];
 
 /* What proves to know the key "k" where chance is zeros. Returns its length. */
@@ -217,50 +194,4 @@ static uint32_t proof_of(bool of_listener, uint32_t purpose, uint8_t out[2 * CDP
     cdp__auth_proof(&a, of_listener, out + CDP__AUTH_BYTES + 8);
     return 2 * CDP__AUTH_BYTES;
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#ifndef FUZZ_LIB
-static uint64_t random_state;
-static uint32_t pick(uint32_t n) {
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (uint32_t)((z ^ z >> 31) % n);
-}
-
-/* `out` has room for 256 KiB. */
-static size_t make_input(uint64_t seed, uint8_t *out);
-
-static void replay(const char *path) {
-    static uint8_t data[1 << 20];
-    FILE *f = fopen(path, "rb");
-    size_t n;
-    if (!f) fuzz_broken(path, 0);
-    n = fread(data, 1, sizeof data, f);
-    fclose(f);
-    LLVMFuzzerTestOneInput(data, n);
-}
-
-static int write_input(uint64_t seed, const char *path) {
-    static uint8_t data[1 << 18];
-    const size_t n = make_input(seed, data);
-    FILE *f = fopen(path, "wb");
-    return !f || fwrite(data, 1, n, f) != n || fclose(f) != 0;
-}
-
-int main(int argc, char **argv) {
-    static uint8_t data[1 << 18];
-    uint64_t first = 1, last = 20000, seed;
-    int i;
-    if (argc == 4 && strcmp(argv[1], "--write") == 0) return write_input(strtoull(argv[2], NULL, 10), argv[3]);
-    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
-    else
-        for (i = 1; i < argc; ++i) replay(argv[i]);
-    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) fuzz_seed = seed, LLVMFuzzerTestOneInput(data, make_input(seed, data));
-    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
-    return 0;
-}
-#endif
 #endif

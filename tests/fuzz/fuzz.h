@@ -1,0 +1,87 @@
+/*  fuzz.h - what every fuzz target shares: how it breaks, how it takes an input apart, and a main() that makes inputs from
+    seeds, so that no fuzzer is needed.
+
+        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/TARGET.c -o fuzz && ./fuzz corpus/
+        gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/TARGET.c -o fuzz -pthread
+        ./fuzz              the inputs of seeds 1 to 20000        ./fuzz --count 10000000    those of more
+        ./fuzz --seed 7     that one alone                        ./fuzz FILE...             replay
+        ./fuzz --write 7 FILE    the input of a seed, for a corpus */
+#ifndef FUZZ_INCLUDED
+#define FUZZ_INCLUDED
+#define CDP_IMPLEMENTATION
+#define CDP_ASSERT(x) ((x) ? (void)0 : fuzz_broken(#x, __LINE__))
+#define T(x) CDP_ASSERT(x)
+#include <stdio.h>
+#include <stdlib.h>
+static unsigned long long fuzz_seed;
+static void fuzz_broken(const char *what, int line) {
+    printf("broken, seed %llu, line %d: %s\n", fuzz_seed, line, what);
+    fflush(stdout);
+    abort();
+}
+#include "cdp_tcp.h"
+
+typedef struct input {
+    const uint8_t *p;
+    uint64_t n;
+} input;
+
+CDP__PRIVATE uint8_t next_byte(input *in) {
+    if (!in->n) return 0;
+    --in->n;
+    return *in->p++;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#ifndef FUZZ_LIB
+#define FUZZ_INPUT_BYTES (256u * 1024u)
+
+static uint64_t random_state;
+static uint32_t pick(uint32_t n) {
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ z >> 31) % n);
+}
+
+/* The target's own: the input of a seed. `out` has room for FUZZ_INPUT_BYTES; random_state is set. */
+static size_t make_input(uint64_t seed, uint8_t *out);
+
+static size_t input_of(uint64_t seed, uint8_t *out) {
+    fuzz_seed = random_state = seed;
+    return make_input(seed, out);
+}
+
+static void replay(const char *path) {
+    static uint8_t data[1 << 20];
+    FILE *f = fopen(path, "rb");
+    size_t n;
+    if (!f) fuzz_broken(path, 0);
+    n = fread(data, 1, sizeof data, f);
+    fclose(f);
+    LLVMFuzzerTestOneInput(data, n);
+}
+
+static int write_input(uint64_t seed, const char *path) {
+    static uint8_t data[FUZZ_INPUT_BYTES];
+    const size_t n = input_of(seed, data);
+    FILE *f = fopen(path, "wb");
+    return !f || fwrite(data, 1, n, f) != n || fclose(f) != 0;
+}
+
+int main(int argc, char **argv) {
+    static uint8_t data[FUZZ_INPUT_BYTES];
+    uint64_t first = 1, last = 20000, seed;
+    int i;
+    if (argc == 4 && strcmp(argv[1], "--write") == 0) return write_input(strtoull(argv[2], NULL, 10), argv[3]);
+    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
+    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
+    else
+        for (i = 1; i < argc; ++i) replay(argv[i]);
+    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) LLVMFuzzerTestOneInput(data, input_of(seed, data));
+    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
+    return 0;
+}
+#endif
+#endif
