@@ -58,9 +58,9 @@ ddp = DistributedDataParallel(Model(), bucket_cap_mb=o.bucket / 1048576, gradien
 took = []
 for step in range(o.steps + 3):
     loss = ddp(torch.ones(1, requires_grad=True)).sum()
-    dist.barrier()
     start = time.monotonic()
     loss.backward()
+    dist.barrier()
     took.append(time.monotonic() - start)
 took = sorted(took[3:])
 if dist.get_rank() == 0:
