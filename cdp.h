@@ -573,7 +573,7 @@ typedef struct cdp_group_desc {
     uint32_t choice_count;
     uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
     const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
-                               /* (default: nothing is written)                                                  */
+                               /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
     uint32_t max_lanes;        /* what is kept ready for messages: one for each peer, tag and direction; of those that
                                   are not in use beyond so many, only some 150 bytes are kept (default: 64)      */
     uint32_t max_pending;      /* works that are not operations, such as those of cdp_work_then(), at once, at most
@@ -5797,6 +5797,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     else if (desc->rank >= desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u", desc->rank, desc->world_size);
     else if (!desc->transport && !desc->hub && desc->world_size > 1)
         st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: %u ranks need a hub or a transport (or cdp_init_from_env of cdp_tcp.h)", desc->world_size);
+    else if (desc->dump_path && strlen(desc->dump_path) > 1000) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: dump_path has %u bytes; at most 1000 are kept", (unsigned)strlen(desc->dump_path));
     else if (!desc->transport && desc->hub) st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
     else if (!desc->transport) t.send = t.recv = cdp__alone_move, t.wait = cdp__alone_wait, t.wake = t.destroy = cdp__alone_nothing;
     if (st == CDP_OK) m = cdp__mux_create(d.os, &t, d.rank, d.world_size);
@@ -7139,6 +7140,7 @@ CDP__COLD cdp_status cdp__dump(const cdp__mux *m, const char *path) {
     FILE *f = fopen(path, "w");
     const cdp_group *g;
     bool good;
+    int why;
     if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
     fprintf(f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->world_size);
     for (g = m->groups; g; g = g->next) {
@@ -7147,8 +7149,9 @@ CDP__COLD cdp_status cdp__dump(const cdp__mux *m, const char *path) {
     }
     fprintf(f, "\n]}\n");
     good = !ferror(f);
-    if (fclose(f) != 0) good = false;
-    return good ? CDP_OK : cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
+    why = good ? 0 : errno; /* before fclose() says something of its own */
+    if (fclose(f) != 0 && good) why = errno ? errno : EIO;
+    return why == 0 && good ? CDP_OK : cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
 #endif
 
@@ -7169,7 +7172,7 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
 CDP__COLD void cdp__group_dump_failed(cdp_group *g) {
 #ifndef CDP_NO_STDIO
     const cdp_error before = *cdp_last_error();
-    char path[512];
+    char path[1024];
     if (!g->desc.dump_path || g->parent) return;
     cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->mux->rank);
     if (cdp__dump(g->mux, path) != CDP_OK) cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);

@@ -135,7 +135,7 @@ typedef struct cdp_tcp_desc {
     uint32_t max_lanes;            /* see cdp_group_desc */
     uint32_t max_pending;          /* likewise */
     uint32_t records;
-    const char *dump_path;
+    const char *dump_path;         /* kept, not copied */
     const cdp_os *os;
     cdp_logger logger;
 } cdp_tcp_desc;
