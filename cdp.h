@@ -307,7 +307,8 @@ typedef struct cdp_error {
     uint32_t round;     /* round of that operation                                                   */
     uint64_t op_seq;    /* sequence number of that operation in its group, from 1; 0 outside one     */
     int32_t sys_errno;  /* errno, 0 when the operating system had no part in it                      */
-    const char *where;  /* "file:line" of the place in the library; static memory                    */
+    const char *file;   /* the place in the library where it was noticed: static memory, never NULL  */
+    uint32_t line;      /* (0: not in the library)                                                   */
     char text[512];
 } cdp_error;
 
@@ -1200,7 +1201,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((unused)) static
 #define CDP__CALLED __attribute__((unused, noinline)) static /* not inlined: off the hot path, and a tenth less time to compile */
-#define CDP__COLD __attribute__((unused, noinline, cold)) static /* rarely called: made for size */
+#define CDP__COLD __attribute__((unused, cold)) static /* rarely called: made for size */
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
@@ -1214,7 +1215,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Where speed does not matter (all but kernels, executor and shared links), gcc is asked for -Og instead of the program's -O2:
    all headers compile a quarter faster. Kernels, executor and links keep the program's level, and so does a build without optimisation. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og,crossjumping\")")
+#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og,crossjumping,inline-functions-called-once\")")
 #define CDP__UNHURRIED_END _Pragma("GCC pop_options")
 #define CDP__VECTORS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"O3\", \"no-trapping-math\")") /* loops over a bucket in the middle of such code */
 #define CDP__VECTORS_END _Pragma("GCC pop_options")
@@ -1231,9 +1232,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__THREAD_LOCAL __thread
 #endif
 
-#define CDP__STR2(x) #x
-#define CDP__STR(x) CDP__STR2(x)
-#define CDP__WHERE __FILE__ ":" CDP__STR(__LINE__)
 #define CDP__MS 1000000ull /* nanoseconds */
 #define CDP__NEVER UINT64_MAX
 
@@ -1339,17 +1337,23 @@ CDP__COLD cdp_error *cdp__error_slot(void) {
 
 CDP_API const cdp_error *cdp_last_error(void) { return cdp__error_slot(); }
 
-CDP__COLD void cdp__error_clear(cdp_error *e, cdp_status status, const char *where) {
+CDP__COLD void cdp__error_clear(cdp_error *e, cdp_status status) {
     memset(e, 0, sizeof *e);
     e->status = status;
     e->rank = e->peer = e->origin = -1;
-    e->where = where;
+    e->file = "";
 }
 
-CDP__PRIVATE cdp_status cdp__error_set_v(cdp_status status, int32_t peer, int32_t sys_errno, const char *where, const char *f, va_list ap) {
+/* A status and the line in which it came up, in one number: there are hundreds of such places, each is to be small. */
+#define CDP__AT(status) ((uint64_t)__LINE__ << 32 | (uint32_t)(status))
+
+CDP__PRIVATE cdp_status cdp__error_set_v(uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *f, va_list ap) {
+    const cdp_status status = (cdp_status)(int32_t)(uint32_t)at;
     cdp_error e; /* built apart: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
-    cdp__error_clear(&e, status, where);
+    cdp__error_clear(&e, status);
+    e.file = file;
+    e.line = (uint32_t)(at >> 32);
     e.peer = peer;
     e.sys_errno = sys_errno;
     cdp__text_add_v(&t, f, ap);
@@ -1361,22 +1365,32 @@ CDP__PRIVATE cdp_status cdp__error_set_v(cdp_status status, int32_t peer, int32_
 CDP_API cdp_status cdp_error_set(cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
-    cdp__error_set_v(status, peer, sys_errno, "", format, ap);
+    cdp__error_set_v((uint32_t)status, peer, sys_errno, "", format, ap);
     va_end(ap);
     return status;
 }
 
-CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_at(cdp_status status, int32_t peer, int32_t sys_errno, const char *where, const char *format, ...) {
+CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
     va_list ap;
+    cdp_status st;
     va_start(ap, format);
-    cdp__error_set_v(status, peer, sys_errno, where, format, ap);
+    st = cdp__error_set_v(at, peer, sys_errno, file, format, ap);
     va_end(ap);
-    return status;
+    return st;
+}
+
+CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status cdp__error_at(uint64_t at, const char *file, const char *format, ...) {
+    va_list ap;
+    cdp_status st;
+    va_start(ap, format);
+    st = cdp__error_set_v(at, -1, 0, file, format, ap);
+    va_end(ap);
+    return st;
 }
 
 /* The caller's mistake, and everything else without a peer and an errno. */
-#define cdp__fail(status, ...) cdp__error_at((status), -1, 0, CDP__WHERE, __VA_ARGS__)
-#define cdp__fail_peer(status, peer, err, ...) cdp__error_at((status), (int32_t)(peer), (err), CDP__WHERE, __VA_ARGS__)
+#define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __FILE__, __VA_ARGS__)
+#define cdp__fail_peer(status, peer, err, ...) cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) cdp__fail(CDP_ERR_NOMEM, "out of memory: %s needs %llu bytes", (what), (unsigned long long)(bytes))
 
 CDP_API const char *cdp_status_name(cdp_status status) {
@@ -1454,9 +1468,10 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
     cdp__json_put(f, message ? message : own);
     fputs("\", \"extraInfo\": {\"py_callstack\": \"", f); /* what torchrun shows */
     cdp__json_put(f, message ? message : own);
-    if (!message && e->where && *e->where) {
+    if (!message && e->line) {
         fputs("\\n  at ", f);
-        cdp__json_put(f, e->where);
+        cdp__json_put(f, e->file);
+        fprintf(f, ":%u", e->line);
     }
     fprintf(f, "\", \"timestamp\": \"%lld\"}}}\n", (long long)time(NULL));
     bad = ferror(f) != 0;
@@ -3552,7 +3567,7 @@ CDP__PRIVATE uint32_t cdp__error_encode(const cdp_error *e, uint8_t out[CDP__ABO
 CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error *e) {
     uint64_t i;
     if (bytes < 32 || bytes >= 32 + sizeof e->text) return false;
-    cdp__error_clear(e, (cdp_status)(int32_t)cdp__get_u32(in), "");
+    cdp__error_clear(e, (cdp_status)(int32_t)cdp__get_u32(in));
     e->peer = (int32_t)cdp__get_u32(in + 4);
     e->origin = (int32_t)cdp__get_u32(in + 8);
     e->kind = (cdp_coll_kind)cdp__get_u32(in + 12);
@@ -4691,7 +4706,7 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     uint64_t seq;
     cdp__text text = {where.text, sizeof where.text, 0};
     if (g->channel != CDP__WORLD_CHANNEL || !t->blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
-    cdp__error_clear(&where, CDP_PENDING, "");
+    cdp__error_clear(&where, CDP_PENDING);
     where.rank = (int32_t)g->desc.rank;
     where.peer = g->blocked_peer = peer;
     where.round = g->blocked_round = g->round;
@@ -6235,7 +6250,7 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
         cdp__leave(w.group);
     }
     if (st < CDP_OK) *out = *cdp_last_error();
-    else cdp__error_clear(out, st, "");
+    else cdp__error_clear(out, st);
     *cdp__error_slot() = before;
     return st;
 }

@@ -1775,7 +1775,7 @@ CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_error e;
     cdp_status st;
     (void)deadline_ns;
-    cdp__error_clear(&e, CDP_ERR_PEER_LOST, "");
+    cdp__error_clear(&e, CDP_ERR_PEER_LOST);
     e.peer = (int32_t)m->desc.rank;
     e.origin = 0;
     cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);

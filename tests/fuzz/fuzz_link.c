@@ -189,7 +189,7 @@ static uint8_t *put_frame(uint8_t *p, uint32_t peer, bool message, uint32_t k, b
     }
     if (abort_frame) {
         f.type = CDP__FRAME_ABORT;
-        cdp__error_clear(&e, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)), "");
+        cdp__error_clear(&e, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)));
         e.peer = (int32_t)pick(4) - 1;
         e.origin = (int32_t)pick(4) - 1;
         cdp__format(e.text, sizeof e.text, "rank %d/3: it is somebody's fault", (int)e.origin);

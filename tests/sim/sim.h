@@ -1352,7 +1352,7 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         node->os_random = sim_stream(desc->seed, 1000 + i);
         node->last_call = "start";
         sim__os_of(&node->os, node);
-        cdp__error_clear(&node->error, CDP_OK, "");
+        cdp__error_clear(&node->error, CDP_OK);
         node->stack = sim__stack_get(false, NULL);
         sim__context_make(&node->ctx, node->stack, SIM_STACK_BYTES, sim__node_main);
         node->state = SIM_WAITING; /* for its start */

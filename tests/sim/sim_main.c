@@ -1274,7 +1274,7 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
            Nobody is left who knows the order: both are named. */
         if (r->fault_kind == F_LEAVE && r->fault.a == 0 && strstr(o->error.text, "rank 0 is gone, too")) continue;
         if (r->fault_kind == F_NOMEM && r->fault.a == 0 && o->error.peer >= 0) continue; /* its store may fail somebody else for it */
-        snprintf(text, size, "node %u blames rank %d: %s: %s (%s)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.where);
+        snprintf(text, size, "node %u blames rank %d: %s: %s (%s:%u)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.file, o->error.line);
         return V_BLAME;
     }
     return failed ? V_ERROR : V_RIGHT;
