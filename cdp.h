@@ -7243,7 +7243,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     for (p = 0; p < d->world_size; ++p) {
         const cdp_transport *link = &g->mux->transport;
         const uint32_t peer = cdp__world_rank(g, p);
-        char words[160] = "";
+        char words[1600] = "";
         if (p == d->rank) continue;
         if (link->describe) link->describe(link->self, peer, words, sizeof words);
         else cdp__format(words, sizeof words, "%s", !link->linked ? "a transport that does not describe itself" : cdp__group_linked(g, p) ? "connected" : "not used yet");

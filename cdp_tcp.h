@@ -116,6 +116,9 @@ typedef struct cdp_tcp_desc {
     const char *listen_addr;   /* this rank listens at this literal address only (default: see SECURITY)              */
     const char *interfaces;    /* in a job over several machines: the others reach this rank over these interfaces,   */
                                /* names or how they begin: "eth0,ib"; "^docker,veth": all but these (default: all)    */
+    uint32_t connections;      /* between each pair of ranks, 1 to 16, the same on all ranks (default: 1): for links  */
+                               /* that one flow does not fill. With `interfaces`, in turn over these, each of which   */
+                               /* must be in a network of its own                                                     */
     uint16_t first_port;       /* ranks other than 0 listen at a port from here on (default: any free one)            */
     uint16_t last_port;        /* up to here (default: first_port)                                                    */
     bool has_listen_fd;        /* rank 0: listen_fd is a socket that listens at master_port already, inherited from   */
@@ -153,8 +156,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    MPI: in its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can start at once;
    under MPI on several machines an error that says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store,
    and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless there is one,
-   and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is `interfaces`, and CDP_LOG_LEVEL (error, warn,
-   info, debug, silent) logger.level, unless the desc has them. The texts are valid until the environment changes or this thread
+   and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS `connections`, and
+   CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc has them. The texts are valid until the environment changes or this thread
    calls this again. Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -221,7 +224,7 @@ CDP__UNHURRIED_BEGIN
    link. Each is 64 bytes. Nothing else is read from a connection before its HELLO was found right, so that strangers and
    ranks of other jobs cost a few hundred bytes and get no further. */
 typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3, CDP__CHOSEN = 4 } cdp__hello_type;
-typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_COUNT } cdp__refusal;
+typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_INDEX, CDP__REFUSE_COUNT } cdp__refusal;
 
 #define CDP__HELLO_BYTES 64u
 #define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
@@ -230,6 +233,7 @@ typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUS
 typedef struct cdp__hello {
     uint32_t type, version, world_size, from, to, refusal;
     uint8_t job[CDP__JOB_BYTES];
+    uint32_t index; /* of the connections between these two; what a listener is judged by: how many there are */
 } cdp__hello;
 
 CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
@@ -242,6 +246,7 @@ CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYT
     cdp__put_u32(out + 24, h->to);
     cdp__put_u32(out + 28, h->refusal);
     memcpy(out + 32, h->job, CDP__JOB_BYTES);
+    cdp__put_u32(out + 48, h->index);
 }
 
 /* False for bytes that are no hello of any version. */
@@ -253,6 +258,7 @@ CDP__COLD bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello 
     h->to = cdp__get_u32(in + 24);
     h->refusal = cdp__get_u32(in + 28);
     memcpy(h->job, in + 32, CDP__JOB_BYTES);
+    h->index = cdp__get_u32(in + 48);
     return memcmp(in, "cdp-link", 8) == 0;
 }
 
@@ -261,11 +267,12 @@ CDP__COLD cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
     if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0 || theirs->world_size != mine->world_size) return CDP__REFUSE_JOB;
     if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size) return CDP__REFUSE_RANK;
-    return CDP__REFUSE_NOTHING;
+    return theirs->index < mine->index ? CDP__REFUSE_NOTHING : CDP__REFUSE_INDEX;
 }
 
 CDP__COLD const char *cdp__refusal_text(uint32_t r) {
-    static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already"};
+    static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already",
+                                                        "it has more connections than this rank: set `connections` alike on all ranks"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -365,6 +372,24 @@ CDP__COLD uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *
     return count;
 }
 
+/* How far an address is away, without regard to its number. */
+CDP__COLD uint32_t cdp__path_class(const cdp_addr *mine, uint32_t n, const cdp_addr *a) {
+    const uint32_t cost = cdp__path_cost(mine, n, a, false);
+    return cost > 100 && cost < 500 ? 300 : cost;
+}
+
+/* Of those to connect to, the ones that are as good as the first take turns at being it. An address of the other kind is often
+   that of an interface that has its turn already. */
+CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP__PATHS], uint32_t count, uint32_t times) {
+    uint32_t same = 1;
+    while (same < count && at[same].family == at[0].family && cdp__path_class(mine, n, &at[same]) == cdp__path_class(mine, n, &at[0])) ++same;
+    for (times %= same; times; --times) {
+        const cdp_addr first = at[0];
+        memmove(at, at + 1, (same - 1) * sizeof *at);
+        at[same - 1] = first;
+    }
+}
+
 /* ---- >>link: one connection and its states ---------------------------------------------------------------------------- */
 
 typedef enum cdp__link_state {
@@ -410,6 +435,8 @@ typedef struct cdp__race {
 typedef struct cdp__link {
     struct cdp__mesh *mesh;
     uint32_t peer;
+    uint32_t index;        /* of the connections to this peer */
+    uint32_t broken;       /* the one that was lost first     */
     cdp__link_state state;
     cdp_addr addr;         /* the peer's end, or where it is sought */
     cdp__io io;
@@ -425,6 +452,11 @@ typedef struct cdp__link {
     cdp_status status;
     int32_t lost_errno;    /* 0: the stream ended */
     uint32_t refusal;
+
+    /* only of the first of several connections */
+    bool whole;            /* all have stood */
+    uint64_t moved[2];     /* bytes received and sent over all */
+    uint64_t seen;         /* received, when it was last looked at whether anything still comes */
 } cdp__link;
 
 /* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this connection. */
@@ -466,10 +498,11 @@ typedef struct cdp__mesh {
     cdp_store_request addrs; /* its results: where each rank can be reached */
     uint8_t job[CDP__JOB_BYTES];
     bool keyed, refusal_told;
+    bool spread;      /* the connections of a link, over the interfaces that the desc names */
     uint8_t key[CDP__AUTH_BYTES];
     uint64_t start_ns;
     char job_name[64];
-    cdp__link *links;
+    cdp__link *links; /* the first of each peer, then the second of each, and so on */
     cdp__visitor *visitors;
     uint32_t visitor_count;
 
@@ -509,8 +542,7 @@ CDP__COLD void cdp__race_end(cdp__link *l) {
     l->race = NULL;
 }
 
-CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
-    if (l->state == CDP__LINK_LOST) return;
+CDP__COLD void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     l->was_up = l->state == CDP__LINK_UP;
     cdp__race_end(l);
     cdp__loop_remove(&l->mesh->loop, &l->io);
@@ -521,10 +553,78 @@ CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     l->lost_errno = err;
 }
 
+/* Several connections as one link: block k of the bytes that go to a peer takes its connection number k % connections, so it is known without a word which one
+   the next byte comes over, and nothing needs to be put in order. All stand and fall together. */
+#ifndef CDP__BLOCK_BYTES
+#define CDP__BLOCK_BYTES (128u * 1024u)
+#endif
+#define CDP__ENDED_MS 2000u /* how long to await more over the others when one has ended */
+
+CDP__CALLED void cdp__link_read_ahead(cdp__link *l);
+
+CDP__COLD cdp__link *cdp__bundle_at(cdp__link *l, uint32_t i) { return &l->mesh->links[l->peer + i * l->mesh->desc.world_size]; }
+
+CDP__CALLED uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) { return (uint32_t)(at / CDP__BLOCK_BYTES % first->mesh->desc.connections); }
+
+/* With it go all the others. */
+CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
+    uint32_t i;
+    cdp__bundle_at(l, 0)->whole = false;
+    for (i = 0; i < l->mesh->desc.connections; ++i) {
+        cdp__link *s = cdp__bundle_at(l, i);
+        if (s->state == CDP__LINK_LOST) continue;
+        s->addr = l->addr;
+        s->refusal = l->refusal;
+        s->broken = l->index;
+        cdp__link_drop(s, status, err);
+    }
+}
+
+CDP__COLD void cdp__bundle_ended(cdp__timer *t);
+
+CDP__COLD void cdp__bundle_await_end(cdp__link *first) {
+    const cdp_os *os = first->mesh->os;
+    first->seen = first->moved[0];
+    cdp__loop_timer_set(&first->mesh->loop, &first->probe_timer, os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
+}
+
+/* One has ended, the others have not. A peer that leaves ends them all, but what it said last may still be under way over the
+   slower ones, or wait here until somebody asks for it. */
+CDP__COLD void cdp__bundle_ended(cdp__timer *t) {
+    cdp__link *first = (cdp__link *)t->user, *turn = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[0]));
+    uint32_t i = 0;
+    cdp__link_read_ahead(turn);
+    if (first->seen != first->moved[0] || turn->rx_at < turn->rx_used) {
+        cdp__bundle_await_end(first);
+        return;
+    }
+    while (cdp__bundle_at(first, i)->state != CDP__LINK_LOST) ++i;
+    cdp__bundle_drop(cdp__bundle_at(first, i), CDP_ERR_PEER_LOST, 0);
+}
+
+CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
+    cdp__link *first = cdp__bundle_at(l, 0), *turn;
+    if (l->state == CDP__LINK_LOST) return;
+    if (!first->whole) {
+        cdp__bundle_drop(l, status, err);
+    } else if (status == CDP_ERR_PEER_LOST && !err) {
+        l->broken = l->index;
+        cdp__link_drop(l, status, err);
+        if (!first->probe_timer.next) cdp__bundle_await_end(first);
+    } else {
+        first->whole = false;
+        turn = cdp__bundle_at(l, cdp__bundle_turn(first, first->moved[0]));
+        turn->io.ready |= CDP_IO_READ; /* what the peer said before may explain it */
+        cdp__link_read_ahead(turn);
+        if (l->state != CDP__LINK_LOST) cdp__bundle_drop(l, status, err);
+    }
+}
+
 /* Why the link is lost, as this thread's last error. */
 CDP__COLD cdp_status cdp__link_explain(const cdp__link *l) {
-    char at[80];
+    char at[112];
     cdp__addr_text(&l->addr, at, sizeof at);
+    if (l->mesh->desc.connections > 1) cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1, l->mesh->desc.connections);
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
     if (l->status == CDP_ERR_MISMATCH && l->refusal)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
@@ -563,14 +663,15 @@ CDP__COLD int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__
     return 1;
 }
 
-CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, uint32_t to) {
+CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, const cdp__link *l) {
     cdp__hello h;
     memset(&h, 0, sizeof h);
     h.type = type;
     h.version = CDP_WIRE_VERSION;
     h.world_size = m->desc.world_size;
     h.from = m->desc.rank;
-    h.to = to;
+    h.to = l->peer;
+    h.index = l->index;
     memcpy(h.job, m->job, CDP__JOB_BYTES);
     cdp__hello_encode(&h, out);
 }
@@ -666,7 +767,7 @@ CDP__COLD void cdp__path_answered(cdp__path *p) {
         l->addr = p->at;
         cdp__link_take(l, &p->io, CDP__LINK_CHOOSING);
         cdp__race_end(l);
-        cdp__hello_fill(l->mesh, l->hello, CDP__CHOSEN, l->peer);
+        cdp__hello_fill(l->mesh, l->hello, CDP__CHOSEN, l);
         l->hello_sent = 0;
         cdp__link_event(&l->io);
     } else if (ours && h.type == CDP__REFUSED) {
@@ -697,7 +798,7 @@ CDP__COLD void cdp__path_event(cdp__io *io) {
         else if (st < 0) cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
         if (st != CDP_OK) return;
         p->greeting = true;
-        cdp__hello_fill(m, p->hello, CDP__HELLO, p->link->peer);
+        cdp__hello_fill(m, p->hello, CDP__HELLO, p->link);
     }
     r = cdp__hello_send(m, io, p->hello, &p->sent);
     if (r > 0) r = cdp__hello_recv(m, io, p->hello, &p->got);
@@ -728,9 +829,11 @@ CDP__COLD uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS])
     const cdp_bytes *text = &m->addrs.results[l->peer];
     cdp_addr theirs[CDP__ADDRS];
     uint32_t n = 0;
-    if (l->peer == 0 && !m->desc.external_store) theirs[n++] = cdp__tcp_store_peer_addr(m->store); /* known to be right */
+    if (l->peer == 0 && !m->desc.external_store && !m->spread) theirs[n++] = cdp__tcp_store_peer_addr(m->store); /* known to be right */
     n += cdp__addrs_parse((const char *)text->data, text->bytes, theirs + n, CDP__ADDRS - n);
-    return cdp__paths(m->mine, m->mine_count, theirs, n, out);
+    n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
+    if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
+    return n;
 }
 
 CDP__COLD void cdp__link_connect(cdp__link *l) {
@@ -792,7 +895,7 @@ CDP__COLD void cdp__link_need(cdp__link *l) {
     (void)cdp__link_paths(l, at);
     l->addr = at[0];
     l->state = CDP__LINK_AWAITED;
-    cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
+    if (!l->index) cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
 CDP__COLD void cdp__visitor_close(cdp__visitor *g) {
@@ -815,7 +918,7 @@ CDP__COLD void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
     g->from.port = l->addr.port;
     l->addr = g->from;
     cdp__link_take(l, &g->io, CDP__LINK_UP);
-    if (l->mesh->leaving) cdp__link_tell(l);
+    if (l->mesh->leaving && !l->index) cdp__link_tell(l);
     cdp__link_event(&l->io);
 }
 
@@ -824,20 +927,23 @@ CDP__COLD bool cdp__visitor_judge(cdp__visitor *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
     const bool ours = cdp__hello_decode(g->hello, &theirs);
+    cdp__link *l;
+    bool chosen;
     uint32_t refusal;
+    if (!ours) return false;
     memset(&mine, 0, sizeof mine);
     mine.version = CDP_WIRE_VERSION;
     mine.world_size = m->desc.world_size;
     mine.from = m->desc.rank;
+    mine.index = m->desc.connections;
     memcpy(mine.job, m->job, CDP__JOB_BYTES);
-    if (ours && g->welcome) {
-        const bool chosen = theirs.type == CDP__CHOSEN;
-        theirs.type = CDP__HELLO; /* otherwise they are alike */
-        if (chosen && !cdp__hello_judge(&mine, &theirs) && m->links[theirs.from].state <= CDP__LINK_AWAITED) cdp__visitor_adopt(g, &m->links[theirs.from]);
-    }
-    if (!ours || g->welcome) return false;
+    chosen = g->welcome && theirs.type == CDP__CHOSEN;
+    if (chosen) theirs.type = CDP__HELLO; /* otherwise they are alike */
     refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
-    if (!refusal && m->links[theirs.from].state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
+    l = refusal ? NULL : cdp__bundle_at(&m->links[theirs.from], theirs.index);
+    if (l && l->state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
+    if (chosen && !refusal) cdp__visitor_adopt(g, l);
+    if (g->welcome) return false;
     mine.type = refusal ? CDP__REFUSED : CDP__WELCOME;
     mine.to = theirs.from;
     mine.refusal = refusal;
@@ -939,7 +1045,7 @@ CDP__COLD bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *f
 CDP__COLD void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__visitor *g;
-    cdp__mesh_make_room(m, m->desc.world_size + 64);
+    cdp__mesh_make_room(m, m->desc.world_size * m->desc.connections + 64);
     g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
     if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
@@ -1032,6 +1138,33 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     l->wanted = moved == 0;
     return moved == 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
 }
+
+/* The same over several connections: as much of it as belongs to the one whose turn it is. Nothing is sent before all stand. */
+CDP__CALLED int64_t cdp__bundle_move(cdp__mesh *m, uint32_t peer, const cdp_iov *iov, uint32_t n, bool send) {
+    cdp__link *first = &m->links[peer], *l = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[send]));
+    const uint64_t left = CDP__BLOCK_BYTES - first->moved[send] % CDP__BLOCK_BYTES;
+    cdp_iov v[CDP__IOV_MAX];
+    uint32_t i;
+    int64_t r;
+    if (!first->whole && l->state != CDP__LINK_LOST) {
+        bool whole = true;
+        for (i = 0; i < m->desc.connections; ++i) {
+            cdp__link_need(cdp__bundle_at(first, i));
+            whole = whole && cdp__bundle_at(first, i)->state == CDP__LINK_UP;
+        }
+        first->whole = whole;
+        if (send && !whole && l->state != CDP__LINK_LOST) return 0;
+    }
+    n = cdp__iov_clip(iov, n, left, v);
+    i = peer + l->index * m->desc.world_size;
+    r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
+    if (r > 0) first->moved[send] += (uint64_t)r;
+    if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io); /* until its next turn it is watched for its end */
+    return r;
+}
+
+CDP__PRIVATE int64_t cdp__bundle_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, true); }
+CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, false); }
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
 CDP__CALLED cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -1214,21 +1347,32 @@ CDP__COLD void cdp__mesh_blocked(void *self, const cdp_error *where) {
     m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
 
-CDP__COLD bool cdp__mesh_linked(void *self, uint32_t peer) { return ((cdp__mesh *)self)->links[peer].state == CDP__LINK_UP; }
+CDP__COLD bool cdp__mesh_linked(void *self, uint32_t peer) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    uint32_t i = 0;
+    while (i < m->desc.connections && cdp__bundle_at(&m->links[peer], i)->state == CDP__LINK_UP) ++i;
+    return i == m->desc.connections;
+}
 
 /* The pair of addresses that a link runs over, or how far it is. */
 CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
     static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
-    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    const cdp_os *os = l->mesh->os;
+    cdp__mesh *m = (cdp__mesh *)self;
+    cdp__text t = {out, size, 0};
     char here[80], there[80];
     cdp_addr at;
-    memset(&at, 0, sizeof at);
-    if (l->state == CDP__LINK_UP) (void)os->local_addr(os->user, l->io.fd, &at);
-    cdp__addr_text(&at, here, sizeof here);
-    cdp__addr_text(&l->addr, there, sizeof there);
-    if (l->state == CDP__LINK_UP) cdp__format(out, size, "TCP, %s to %s%s", here, there, l->mesh->keyed ? ", key proved" : "");
-    else cdp__format(out, size, l->addr.family ? "TCP, %s, at %s" : "TCP, %s", states[l->state], there);
+    uint32_t i;
+    cdp__text_add(&t, "TCP");
+    for (i = 0; i < m->desc.connections; ++i) {
+        const cdp__link *l = cdp__bundle_at(&m->links[peer], i);
+        memset(&at, 0, sizeof at);
+        if (l->state == CDP__LINK_UP) (void)m->os->local_addr(m->os->user, l->io.fd, &at);
+        cdp__addr_text(&at, here, sizeof here);
+        cdp__addr_text(&l->addr, there, sizeof there);
+        if (l->state == CDP__LINK_UP) cdp__text_add(&t, ", %s to %s", here, there);
+        else cdp__text_add(&t, l->addr.family ? ", %s, at %s" : ", %s", states[l->state], there);
+    }
+    if (m->keyed && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", key proved");
 }
 
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves the store waits until the
@@ -1256,7 +1400,7 @@ CDP__COLD void cdp__mesh_close(void *self) {
     if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key))) cdp__mesh_linger(m);
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     while (m->visitors) cdp__visitor_close(m->visitors);
-    for (i = 0; m->links && i < m->desc.world_size; ++i) {
+    for (i = 0; m->links && i < m->desc.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
     }
@@ -1482,7 +1626,7 @@ CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     return CDP_OK;
 }
 
-#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES)
+#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
 /* Rank 0 says what the job is; the others compare. */
 CDP__COLD cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
@@ -1497,6 +1641,7 @@ CDP__COLD cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u32(mine + 4, m->desc.world_size);
     cdp__put_u64(mine + 8, m->desc.small_bytes);
     cdp__put_u64(mine + 16, m->desc.piece_bytes);
+    cdp__put_u32(mine + 40, m->desc.connections);
     if (m->desc.rank == 0) {
         memcpy(mine + 24, m->job, CDP__JOB_BYTES);
         return cdp_store_set(m->store, key, mine, sizeof mine);
@@ -1511,6 +1656,8 @@ CDP__COLD cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
                             (unsigned long long)cdp__get_u64((const uint8_t *)value + 8), (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
+    else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "connections is %u here but %u on rank 0; make them equal", m->desc.connections, cdp__get_u32((const uint8_t *)value + 40));
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "where rank 0 was said to be, another job is: the word that it left is old; remove what is left of former runs");
     else memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
@@ -1735,7 +1882,7 @@ CDP__COLD cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
         memset(&s, 0, sizeof s);
-        s.host = m->desc.listen_addr ? m->desc.listen_addr : cdp__mesh_meets(m) && m->os->addresses ? "*" : m->desc.master_addr;
+        s.host = m->desc.listen_addr ? m->desc.listen_addr : m->os->addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m))) ? "*" : m->desc.master_addr;
         if (m->os->addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr && !cdp__mesh_local_only(m)) {
             const int32_t n = m->os->resolve(m->os->user, s.host, 0, &self, 1, cdp__min(deadline_ns, cdp__deadline(m->os, 2000))); /* a slow resolver is the others' trouble */
             if (n == -ENOENT) return cdp__fail_peer(CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
@@ -1818,7 +1965,7 @@ CDP__COLD cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
 }
 
 CDP__COLD cdp_status cdp__mesh_open(cdp__mesh *m) {
-    const uint32_t n = m->desc.world_size;
+    const uint32_t n = m->desc.world_size * m->desc.connections;
     cdp_status st = cdp__loop_open(&m->loop, m->os);
     uint32_t i;
     if (st != CDP_OK) return st;
@@ -1826,7 +1973,8 @@ CDP__COLD cdp_status cdp__mesh_open(cdp__mesh *m) {
     if (!m->links) return cdp__fail_nomem("the links", n * (uint64_t)sizeof *m->links);
     for (i = 0; i < n; ++i) {
         m->links[i].mesh = m;
-        m->links[i].peer = i;
+        m->links[i].peer = i % m->desc.world_size;
+        m->links[i].index = i / m->desc.world_size;
     }
     if (m->os->addresses) m->mine_count = m->os->addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
@@ -2054,6 +2202,7 @@ CDP__COLD cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     d.master_addr = cdp__def(d.master_addr, "127.0.0.1");
     d.job = cdp__def(d.job, "cdp");
     d.init_timeout_ms = cdp__def(d.init_timeout_ms, 300000);
+    d.connections = cdp__def(d.connections, 1);
     if (!d.os) d.os = cdp_os_default();
     return d;
 }
@@ -2094,6 +2243,9 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (!d.world_size || d.world_size > 65535) return cdp__fail(CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
     if (d.rank >= d.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
     if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at)) return cdp__fail(CDP_ERR_INVALID, "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
+    if (d.connections > 16) return cdp__fail(CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
+    if (d.interfaces && !d.os->addresses)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could find them; give it one, or set listen_addr instead", d.interfaces);
     if (strlen(d.job) > 48) return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
     gd = cdp__tcp_group_desc(&d);
     if (d.world_size == 1) return cdp_group_create(&gd, out);
@@ -2102,6 +2254,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = d;
     cdp__format(m->job_name, sizeof m->job_name, "%s", d.job);
+    m->spread = d.interfaces && d.connections > 1;
     m->keyed = d.job_key && d.job_key[0];
     if (m->keyed) cdp__auth_key(d.job_key, m->key);
     m->os = d.os;
@@ -2115,8 +2268,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     }
     memset(&t, 0, sizeof t);
     t.self = m;
-    t.send = cdp__mesh_send;
-    t.recv = cdp__mesh_recv;
+    t.send = d.connections > 1 ? cdp__bundle_send : cdp__mesh_send;
+    t.recv = d.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
     t.wait = cdp__mesh_wait;
     t.wake = cdp__mesh_wake;
     t.failed = cdp__mesh_failed;
@@ -2127,7 +2280,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.destroy = cdp__mesh_close;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
-    m->desc.listen_addr = m->desc.file = NULL;
+    m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;
     m->desc.store = NULL;
     m->desc.exchange = NULL;
     m->desc.job = m->job_name;
@@ -2169,6 +2322,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
     const char *trust = getenv("CDP_TRUST_NETWORK");
+    const cdp__vars own = {cdp__getenv, NULL};
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
@@ -2183,7 +2337,8 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
-    if (d->logger.level == CDP_LOG_DEFAULT) st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
+    if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS")) st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
+    if (st == CDP_OK && d->logger.level == CDP_LOG_DEFAULT) st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
     if (st != CDP_OK) return st;
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;

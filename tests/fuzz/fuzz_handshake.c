@@ -9,6 +9,8 @@
 static char where[] = "10.0.0.7:4000,10.0.0.8:4000"; /* two addresses for every rank: they are raced */
 static cdp_bytes everywhere[3];
 
+#define CONNECTIONS 2u
+
 static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint8_t flags) {
     cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(os, sizeof *m);
     uint32_t i;
@@ -16,6 +18,7 @@ static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint
     m->os = m->desc.os = os;
     m->desc.rank = rank;
     m->desc.world_size = 3;
+    m->desc.connections = CONNECTIONS;
     m->desc.external_store = true; /* so there is no store to ask for its address */
     for (i = 0; i < 3; ++i) {
         everywhere[i].data = where;
@@ -27,13 +30,13 @@ static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint
     m->desc.logger.level = CDP_LOG_DEBUG;
     m->keyed = (flags & 8) != 0;
     if (m->keyed) cdp__auth_key("k", m->key);
-    if (cdp__loop_open(&m->loop, os) == CDP_OK) m->links = (cdp__link *)cdp__alloc_zero(os, 3 * sizeof *m->links);
-    for (i = 0; m->links && i < 3; ++i) m->links[i].mesh = m, m->links[i].peer = i;
+    if (cdp__loop_open(&m->loop, os) == CDP_OK) m->links = (cdp__link *)cdp__alloc_zero(os, 3 * CONNECTIONS * sizeof *m->links);
+    for (i = 0; m->links && i < 3 * CONNECTIONS; ++i) m->links[i].mesh = m, m->links[i].peer = i % 3, m->links[i].index = i / 3;
     return m;
 }
 
 static void check_links(const cdp__mesh *m, const world *w) {
-    for (uint32_t i = 0; m->links && i < 3; ++i) {
+    for (uint32_t i = 0; m->links && i < 3 * CONNECTIONS; ++i) {
         const cdp__link *l = &m->links[i];
         if (m->keyed && w->chance) T(l->state != CDP__LINK_UP);
     }
@@ -89,7 +92,7 @@ static void run_connector(input in, uint8_t flags) {
     w->chance = (flags & 4) != 0;
     m = open_mesh(&os, &log, 2, flags);
     if (m && m->links) {
-        cdp__link_need(&m->links[flags & 16 ? 1 : 0]);
+        cdp__link_need(&m->links[(flags & 16 ? 1 : 0) + (flags & 64 ? 3 : 0)]);
         while (in.n) {
             const uint64_t n = cdp__min(1 + next_byte(&in), in.n);
             w->conn[0].in = in.p;
@@ -100,7 +103,7 @@ static void run_connector(input in, uint8_t flags) {
             for (i = 0; i < 4; ++i) (void)cdp__loop_run(&m->loop, NULL, 0);
             check_links(m, w);
         }
-        for (i = 0; i < 3; ++i)
+        for (i = 0; i < 3 * CONNECTIONS; ++i)
             if (m->links[i].state == CDP__LINK_LOST) T(cdp__link_explain(&m->links[i]) < 0);
     }
     if (m) m->addrs.results = NULL;
@@ -139,6 +142,7 @@ static uint8_t *put_words(uint8_t *p, bool connector) {
     h.from = connector ? pick(2) : 1 + pick(3);
     h.to = connector ? 2 : pick(8) == 0;
     h.refusal = pick(8);
+    h.index = pick(8) ? pick(CONNECTIONS) : pick(9);
     cdp__hello_encode(&h, p);
     return p + CDP__HELLO_BYTES;
 }

@@ -1,6 +1,7 @@
 /* The parts of cdp_tcp.h that need no second process: the handshake, the environment, arguments; and whole groups whose
    ranks are threads of this program, connected by real sockets. */
 #define CDP_IMPLEMENTATION
+#define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
 
@@ -25,6 +26,7 @@ TEST(hello_survives_the_wire) {
         cdp__hello a = hello_of((uint32_t)test_random(&state), (uint32_t)test_random(&state)), b;
         a.type = (uint32_t)test_random(&state);
         a.refusal = (uint32_t)test_random(&state);
+        a.index = (uint32_t)test_random(&state);
         cdp__hello_encode(&a, wire);
         T(cdp__hello_decode(wire, &b));
         T(memcmp(&a, &b, sizeof a) == 0);
@@ -34,8 +36,14 @@ TEST(hello_survives_the_wire) {
 }
 
 TEST(hello_is_judged) {
-    const cdp__hello mine = hello_of(3, 0);
-    cdp__hello h = hello_of(5, 3);
+    cdp__hello mine = hello_of(3, 0), h = hello_of(5, 3);
+    T_EQ(CDP__REFUSE_INDEX, cdp__hello_judge(&mine, &h)); /* no connection at all */
+    mine.index = 3;
+    h.index = 3;
+    T_EQ(CDP__REFUSE_INDEX, cdp__hello_judge(&mine, &h));
+    h.index = UINT32_MAX;
+    T_EQ(CDP__REFUSE_INDEX, cdp__hello_judge(&mine, &h));
+    h.index = 2;
     T_EQ(CDP__REFUSE_NOTHING, cdp__hello_judge(&mine, &h));
     h.version ^= 1;
     T_EQ(CDP__REFUSE_VERSION, cdp__hello_judge(&mine, &h));
@@ -100,6 +108,30 @@ TEST(addresses_are_tried_in_a_good_order) {
     T_EQ(0, cdp__addrs_parse(",", 1, a, CDP__ADDRS));
     T_EQ(2, cdp__addrs_parse("10.0.0.1:1,10.0.0.2:2,10.0.0.3:3", 32, a, 2));
     T(cdp__addr_loopback(&a[0]) == false && cdp__addr_common(&a[0], &a[1]) == 30);
+}
+
+static const char *turn_text(const char *mine, const char *theirs, uint32_t times) {
+    static char text[1200];
+    cdp_addr a[CDP__ADDRS], b[CDP__ADDRS], out[CDP__PATHS];
+    const uint32_t n = addrs_of(mine, a), count = cdp__paths(a, n, b, addrs_of(theirs, b), out);
+    cdp__paths_turn(a, n, out, count, times);
+    cdp__addrs_text(out, count, text, sizeof text);
+    return text;
+}
+
+TEST(connections_take_interfaces_in_turn) {
+    static const struct { uint32_t times; const char *expected, *mine, *theirs; } t[] = {
+        {0, "10.1.0.1:5,10.2.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"}, {1, "10.2.0.1:5,10.1.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"},
+        {2, "10.1.0.1:5,10.2.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"}, {7, "10.1.0.1:5", "10.1.0.2", "10.1.0.1:5"},
+        {1, "10.2.0.1:5,10.3.0.1:5,10.1.0.1:5", "10.1.0.2,10.2.0.2,10.3.0.2", "10.1.0.1:5,10.2.0.1:5,10.3.0.1:5"},
+        {1, "10.1.0.1:5,192.168.0.1:5", "10.1.0.2,10.9.0.2", "10.1.0.1:5,192.168.0.1:5"}, /* the second is farther away: it does not take turns */
+        {1, "192.168.0.1:5,172.16.0.1:5", "10.1.0.2", "172.16.0.1:5,192.168.0.1:5"},       /* both behind a router: they do */
+        {1, "10.2.0.1:5,10.1.0.1:5,[fd00::1]:5", "10.1.0.2,10.2.0.2,fd00::2", "10.1.0.1:5,10.2.0.1:5,[fd00::1]:5"},
+        {1, "10.2.0.1:5,10.1.0.1:5", "10.1.0.1,10.2.0.1", "10.1.0.1:5,10.2.0.1:5"}}; /* the same machine */
+    for (size_t i = 0; i < sizeof t / sizeof *t; ++i) {
+        const char *got = turn_text(t[i].mine, t[i].theirs, t[i].times);
+        test_check(strcmp(t[i].expected, got) == 0, __FILE__, __LINE__, "%s, not %s", got, t[i].expected);
+    }
 }
 
 /* ---- environment and arguments ---- */
@@ -188,6 +220,16 @@ TEST(environment_is_read) {
     d.logger.level = CDP_LOG_DEFAULT;
     setenv("CDP_LOG_LEVEL", "loud", 1);
     REFUSED("CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent", cdp_tcp_desc_from_env(&d));
+    d.logger.level = CDP_LOG_SILENT;
+    setenv("CDP_CONNECTIONS", "17", 1);
+    d.connections = 2;
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    d.connections = 0;
+    REFUSED("CDP_CONNECTIONS is '17'; it must be a whole number from 1 to 16", cdp_tcp_desc_from_env(&d));
+    setenv("CDP_CONNECTIONS", "3", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T_EQ(3, d.connections);
+    unsetenv("CDP_CONNECTIONS");
     unsetenv("CDP_INTERFACES");
     unsetenv("CDP_LOG_LEVEL");
     memset(&d, 0, sizeof d);
@@ -344,6 +386,7 @@ TEST(urls_are_read) {
 }
 
 TEST(init_mistakes) {
+    cdp_os os = *cdp_os_default();
     cdp_tcp_desc d;
     cdp_group *g = (cdp_group *)&d;
     memset(&d, 0, sizeof d);
@@ -358,6 +401,16 @@ TEST(init_mistakes) {
     REFUSED("rank 2 is not below world_size 2", cdp_init(&d, &g));
     d.rank = 0;
     REFUSED("master_port is 0", cdp_init(&d, &g));
+    d.connections = 17;
+    REFUSED("connections 17 is not in 1 .. 16", cdp_init(&d, &g));
+    d.connections = 0;
+    os.addresses = NULL;
+    d.os = &os;
+    d.interfaces = "eth0"; /* no interfaces are known to this os: that must not pass in silence */
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
+    T_TEXT("interfaces 'eth0': the os of the desc has no function `addresses`", cdp_last_error()->text);
+    d.interfaces = NULL;
+    d.os = NULL;
     d.job = "a name of a job that is longer than anybody would give to one";
     REFUSED("job name", cdp_init(&d, &g));
 }
@@ -434,6 +487,22 @@ TEST(ranks_over_sockets) {
         }
 }
 
+TEST(ranks_over_several_connections) {
+    for (uint32_t n = 2; n <= 5; ++n)
+        for (uint32_t k = 2; k <= 4; ++k) {
+            cdp_tcp_desc like;
+            memset(&like, 0, sizeof like);
+            like.os = counted_os();
+            like.connections = k == 4 ? 16 : k;
+            like.no_thread = (n + k) % 2;
+            like.piece_bytes = n % 2 ? 1000 : 0;
+            like.small_bytes = n % 3 ? 0 : 1;
+            like.job_key = k % 2 ? NULL : "of these ranks alone";
+            socket_world(n, &like, n * 10 + k, 60);
+            T_EQ(0, counted.held);
+        }
+}
+
 /* Links ask for the key, whatever the store does: here it is one that knows no keys, as torchrun's. */
 typedef struct keyed {
     pthread_t id;
@@ -490,6 +559,105 @@ TEST(links_ask_for_the_key) {
         }
         T(t[i].text ? told == 1 : told == 0);
     }
+}
+
+TEST(connections_must_be_as_many_everywhere) {
+    const uint16_t port = free_port();
+    keyed k[2];
+    memset(k, 0, sizeof k);
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.rank = r;
+        k[r].desc.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.connections = 2 + r;
+        k[r].desc.init_timeout_ms = 20000;
+        k[r].desc.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+    for (uint32_t r = 0; r < 2; ++r) {
+        T_EQ(CDP_ERR_MISMATCH, k[r].status);
+        T_TEXT("connections is 3 here but 2 on rank 0; make them equal", k[r].error.text);
+    }
+}
+
+/* One of three connections goes: how, and over which, is `kind` and `which`. Both ends say so, soon, with its number. */
+static struct {
+    pthread_barrier_t all;
+    uint32_t which;
+    int32_t kind;
+    bool idle;
+    uint64_t cut_ns, took_ns[2];
+} cut;
+
+static void *cut_main(void *p) {
+    keyed *k = (keyed *)p;
+    static float x[2][50000];
+    float *mine = x[k->desc.rank];
+    const struct linger reset = {1, 0};
+    cdp_group *g = NULL;
+    k->status = cdp_init(&k->desc, &g);
+    T_EQ(CDP_OK, k->status);
+    for (int i = 0; i < 3 && k->status == CDP_OK; ++i) k->status = cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    T_EQ(CDP_OK, k->status);
+    pthread_barrier_wait(&cut.all);
+    if (k->desc.rank == 1) {
+        cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->mux->transport.self)->links[0], cut.which);
+        cdp__enter(g);
+        T(l->state == CDP__LINK_UP);
+        cut.cut_ns = test_now_ns();
+        if (cut.kind == 0) setsockopt(l->io.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        if (cut.kind < 2) cdp__loop_remove(&l->mesh->loop, &l->io); /* and this side does not even know */
+        else shutdown(l->io.fd, SHUT_WR);
+        cdp__leave(g);
+    }
+    if (cut.idle && k->desc.rank == 1) { /* only the other one looks */
+        pthread_barrier_wait(&cut.all);
+    } else {
+        if (cut.idle) test_sleep_ms(2); /* until it has come here */
+        for (int i = 0; i < 100000 && k->status == CDP_OK; ++i) k->status = cut.idle ? cdp_barrier(g) : cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        cut.took_ns[k->desc.rank] = test_now_ns() - cut.cut_ns;
+        k->error = *cdp_last_error();
+        if (cut.idle) pthread_barrier_wait(&cut.all);
+    }
+    pthread_barrier_wait(&cut.all);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+TEST(a_lost_connection_is_named) {
+    pthread_barrier_init(&cut.all, NULL, 2);
+    for (cut.idle = false;; cut.idle = true) {
+        for (cut.which = 0; cut.which < 3; ++cut.which)
+            for (cut.kind = 0; cut.kind < 3; ++cut.kind) {
+                const uint16_t port = free_port();
+                char words[40];
+                keyed k[2];
+                if (cut.idle && cut.kind && (cut.which != 2 || cut.kind == 2)) continue; /* an end alone is awaited for CDP__ENDED_MS: once is enough */
+                memset(k, 0, sizeof k);
+                for (uint32_t r = 0; r < 2; ++r) {
+                    k[r].desc.rank = r;
+                    k[r].desc.world_size = 2;
+                    k[r].desc.master_port = port;
+                    k[r].desc.connections = 3;
+                    k[r].desc.timeout_ms = 20000;
+                    k[r].desc.no_thread = cut.idle;
+                    k[r].desc.logger.level = CDP_LOG_SILENT;
+                    if (pthread_create(&k[r].id, NULL, cut_main, &k[r]) != 0) abort();
+                }
+                for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+                snprintf(words, sizeof words, "(connection %u of 3)", cut.which + 1);
+                if (!cut.idle) words[12] = 0; /* the others follow at once, and may be seen first */
+                for (uint32_t r = 0; r < 2u - cut.idle; ++r) {
+                    T_EQ(CDP_ERR_PEER_LOST, k[r].status);
+                    if (!T(strstr(k[r].error.text, words) != NULL)) printf("  %s: %s\n", words, k[r].error.text);
+                    T(k[r].error.peer == 0 || k[r].error.peer == 1);
+                    T_WITHIN(cut.idle && cut.kind ? CDP__ENDED_MS + 500 : 500, cut.took_ns[r]);
+                }
+            }
+        if (cut.idle) break;
+    }
+    pthread_barrier_destroy(&cut.all);
 }
 
 TEST(other_machines_need_a_key) {
@@ -645,6 +813,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"hello_survives_the_wire", hello_survives_the_wire, 10},
         {"hello_is_judged", hello_is_judged, 10},
+        {"connections_take_interfaces_in_turn", connections_take_interfaces_in_turn, 10},
         {"addresses_are_tried_in_a_good_order", addresses_are_tried_in_a_good_order, 10},
         {"interfaces_are_chosen_by_name", interfaces_are_chosen_by_name, 10},
         {"others_hear_of_chosen_interfaces_alone", others_hear_of_chosen_interfaces_alone, 10},
@@ -655,6 +824,9 @@ int main(int argc, char **argv) {
         {"urls_are_read", urls_are_read, 10},
         {"init_mistakes", init_mistakes, 10},
         {"ranks_over_sockets", ranks_over_sockets, 60},
+        {"ranks_over_several_connections", ranks_over_several_connections, 60},
+        {"connections_must_be_as_many_everywhere", connections_must_be_as_many_everywhere, 60},
+        {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
         {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
