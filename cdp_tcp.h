@@ -456,6 +456,7 @@ typedef struct cdp__link {
     /* only of the first of several connections */
     bool whole;            /* all have stood */
     uint64_t moved[2];     /* bytes received and sent over all */
+    cdp__timer end_timer;
     uint64_t seen;         /* received, when it was last looked at whether anything still comes */
 } cdp__link;
 
@@ -543,7 +544,7 @@ CDP__COLD void cdp__race_end(cdp__link *l) {
 }
 
 CDP__COLD void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
-    l->was_up = l->state == CDP__LINK_UP;
+    l->was_up = l->state == CDP__LINK_UP && (l->mesh->desc.connections == 1 || l->mesh->links[l->peer].whole);
     cdp__race_end(l);
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
@@ -569,7 +570,7 @@ CDP__CALLED uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) { ret
 /* With it go all the others. */
 CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
-    cdp__bundle_at(l, 0)->whole = false;
+    cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
     for (i = 0; i < l->mesh->desc.connections; ++i) {
         cdp__link *s = cdp__bundle_at(l, i);
         if (s->state == CDP__LINK_LOST) continue;
@@ -585,7 +586,7 @@ CDP__COLD void cdp__bundle_ended(cdp__timer *t);
 CDP__COLD void cdp__bundle_await_end(cdp__link *first) {
     const cdp_os *os = first->mesh->os;
     first->seen = first->moved[0];
-    cdp__loop_timer_set(&first->mesh->loop, &first->probe_timer, os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
+    cdp__loop_timer_set(&first->mesh->loop, &first->end_timer, os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
 }
 
 /* One has ended, the others have not. A peer that leaves ends them all, but what it said last may still be under way over the
@@ -605,19 +606,18 @@ CDP__COLD void cdp__bundle_ended(cdp__timer *t) {
 CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
-    if (!first->whole) {
-        cdp__bundle_drop(l, status, err);
-    } else if (status == CDP_ERR_PEER_LOST && !err) {
+    if (l->mesh->desc.connections > 1 && l->state == CDP__LINK_UP && status == CDP_ERR_PEER_LOST && !err) {
         l->broken = l->index;
         cdp__link_drop(l, status, err);
-        if (!first->probe_timer.next) cdp__bundle_await_end(first);
-    } else {
-        first->whole = false;
-        turn = cdp__bundle_at(l, cdp__bundle_turn(first, first->moved[0]));
-        turn->io.ready |= CDP_IO_READ; /* what the peer said before may explain it */
-        cdp__link_read_ahead(turn);
-        if (l->state != CDP__LINK_LOST) cdp__bundle_drop(l, status, err);
+        if (!first->end_timer.next) cdp__bundle_await_end(first);
+        return;
     }
+    turn = cdp__bundle_at(l, cdp__bundle_turn(first, first->moved[0]));
+    if (turn != l) { /* what the peer said before may explain it */
+        turn->io.ready |= CDP_IO_READ;
+        cdp__link_read_ahead(turn);
+    }
+    if (l->state != CDP__LINK_LOST) cdp__bundle_drop(l, status, err);
 }
 
 /* Why the link is lost, as this thread's last error. */

@@ -9,6 +9,7 @@
 
    sim --help */
 #define CDP_IMPLEMENTATION
+#define CDP__BLOCK_BYTES 700u /* so that short streams take all connections of a link */
 #ifdef __has_include
 #if __has_include("cdp_tcp.h")
 #include "cdp_tcp.h"
@@ -1053,6 +1054,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.timeout_ms = d.timeout_ms;
     t.small_bytes = d.small_bytes;
     t.piece_bytes = d.piece_bytes;
+    t.connections = 1 + (uint32_t)(r->seed >> 2) % 3;
     t.spin_us = d.spin_us;
     t.no_spin = d.no_spin;
     t.os = d.os;
@@ -1060,8 +1062,9 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     if (r->act == F_CONFIG && r->act_node == node->id) { /* started with other settings than the rest */
         r->fault.happened = true;
         r->fault.happened_ns = node->world->now;
-        if (r->act_at % 3 == 0) t.small_bytes++;
-        else if (r->act_at % 3 == 1) t.world_size++;
+        if (r->act_at % 4 == 0) t.small_bytes++;
+        else if (r->act_at % 4 == 1) t.world_size++;
+        else if (r->act_at % 4 == 2) t.connections++;
         else t.rank = (uint32_t)r->fault.b; /* somebody else's */
     }
     sim_doing(node, "cdp_init");
