@@ -167,6 +167,89 @@ job 'the only address is on lo' 10.99.0.1 10.99.0.1
 machines no; cable eth0; v4
 job 'rank 0 listens everywhere' 0.0.0.0 10.77.0.1
 
+# Two cables of 200 Mbit/s each between two machines, and two connections: both are used, and the time halves. The program sums
+# up 4 MB four times, says how many milliseconds the fastest took, and over which addresses.
+cat > "$build/netns/pour.c" << 'END'
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+int main(int argc, char **argv) {
+    static float x[1000000];
+    static char text[4000];
+    const cdp_os *os = cdp_os_default();
+    uint64_t best = UINT64_MAX;
+    cdp_group *w;
+    if (cdp_init_from_env(NULL, &w) != CDP_OK) return cdp_print_error(stderr);
+    for (int i = 0; i < (argc > 1 ? atoi(argv[1]) : 5); ++i) {
+        uint64_t took;
+        if (cdp_barrier(w) != CDP_OK) return cdp_print_error(stderr);
+        took = os->now_ns(NULL);
+        if (cdp_allreduce(w, NULL, x, 1000000, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK) return cdp_print_error(stderr);
+        took = os->now_ns(NULL) - took;
+        if (i && took < best) best = took;
+    }
+    if (cdp_rank(w) == 0) {
+        cdp_describe(w, text, sizeof text);
+        printf("ms %u\n%s", (unsigned)(best / 1000000), text);
+    }
+    if (cdp_barrier(w) != CDP_OK) return cdp_print_error(stderr);
+    cdp_group_destroy(w);
+    return 0;
+}
+END
+pour() { # CONNECTIONS -> milliseconds; what it printed in $tmp/pour.1, .2
+    local from
+    CDP_CONNECTIONS=$1 CDP_INTERFACES=eth RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((20 * slack)) ip netns exec $B "${hello%hello}pour" > "$tmp/out" 2>&1 &
+    CDP_CONNECTIONS=$1 CDP_INTERFACES=eth RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((20 * slack)) ip netns exec $A "${hello%hello}pour" > "$tmp/pour.$1" 2>&1
+    wait $! || cat "$tmp/out" >> "$tmp/pour.$1"
+    sed -n 's/^ms //p' "$tmp/pour.$1"
+}
+sent() { ip netns exec $A cat /sys/class/net/$1/statistics/tx_bytes; }
+machines no; cable eth0; cable eth1; v4
+a addr add 10.88.0.1/24 dev eth1; b addr add 10.88.0.2/24 dev eth1
+for n in $A $B; do
+    for i in 0 1; do tc -n $n qdisc replace dev eth$i root tbf rate 200mbit burst 256kb latency 50ms 2> "$tmp/why" || limited=no; done
+done
+if ! ${CC:-gcc} -O2 -I. "$build/netns/pour.c" -o "$build/netns/pour" -pthread -lm; then
+    failed=$((failed + 1))
+elif [ "${limited:-}" = no ]; then
+    echo "SKIP two cables: tc cannot limit them here: $(cat "$tmp/why")"
+else
+    limited=yes
+    one=$(pour 1) before=$(sent eth1) two=$(pour 2) after=$(sent eth1)
+    if [ "${two:-0}" -gt 0 ] && [ $((two * 10)) -lt $((one * 7)) ] && [ $((after - before)) -gt 8000000 ] &&
+        grep -q 'rank 1: TCP, 10.77.0.1:[0-9]* to 10.77.0.2:[0-9]*, 10.88.0.1:[0-9]* to 10.88.0.2:[0-9]*, key proved' "$tmp/pour.2"; then
+        passed=$((passed + 1))
+        echo "ok two connections over two cables: 4 MB in $two ms instead of $one"
+    else
+        failed=$((failed + 1))
+        echo "not ok two connections over two cables: 4 MB in ${two:-?} ms, over one in ${one:-?}; $((after - before)) bytes over the second"
+        tail -n 3 "$tmp/pour.1" "$tmp/pour.2" | sed 's/^/    /'
+    fi
+    # The system ends one of the two connections, as a firewall might: both ranks say which it was.
+    pids=()
+    for rank in 0 1; do
+        n=$A; [ $rank = 1 ] && n=$B
+        CDP_CONNECTIONS=2 CDP_INTERFACES=eth RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((20 * slack)) ip netns exec $n "${hello%hello}pour" 100000 > "$tmp/out.$rank" 2>&1 &
+        pids+=($!)
+    done
+    for i in {1..50}; do [ "$(($(sent eth1) - after))" -gt 4000000 ] && break; sleep 0.1; done
+    from=${EPOCHREALTIME/./}
+    ip netns exec $A ss -K dst 10.88.0.2 2> /dev/null | grep -q 10.88.0.2 || limited=no
+    [ "$limited" = no ] && kill "${pids[@]}" 2> /dev/null
+    wait "${pids[0]}"; rc=$?; wait "${pids[1]}"; rc="$rc $?"
+    ms=$(((${EPOCHREALTIME/./} - from) / 1000))
+    if [ "$limited" = no ]; then
+        echo 'SKIP one of two connections is killed: ss cannot do that here'
+    elif [ "$rc" = '1 1' ] && [ $ms -le $((1000 * slack)) ] && grep -q 'PEER_LOST.*(connection 2 of 2)' "$tmp/out.0" && grep -q 'PEER_LOST.*(connection 2 of 2)' "$tmp/out.1"; then
+        passed=$((passed + 1))
+        echo "ok one of two connections is killed, and both ranks say which ($ms ms)"
+    else
+        failed=$((failed + 1))
+        echo "not ok one of two connections is killed: exit codes $rc after $ms ms"
+        tail -n 3 "$tmp/out.0" "$tmp/out.1" | sed 's/^/    /'
+    fi
+fi
+
 # Three machines, the second and third of which cannot reach each other: the doctor's table
 machines no; cable eth0; v4
 ip netns add $C

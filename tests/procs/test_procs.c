@@ -502,6 +502,7 @@ static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
         settings.no_spin = d.no_spin;
         settings.small_bytes = d.small_bytes;
         settings.piece_bytes = d.piece_bytes;
+        settings.connections = d.connections;
         sweep_async = async;
         spawn_all(sweep_rank);
         if (!finish(20000)) return;
@@ -518,6 +519,8 @@ TEST(collectives_no_thread_polled) { SWEEP(more_sizes, true, .no_thread = true);
 TEST(collectives_no_spin) { SWEEP(some_sizes, true, .no_spin = true); }
 TEST(collectives_all_large) { SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000); }
 TEST(collectives_all_small) { SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777); }
+
+TEST(collectives_several_connections) { SWEEP(odd_sizes, true, .connections = 3); }
 
 /* 300000 elements, over the limit where the ring takes over. */
 static int large_rank(uint32_t rank) {
@@ -550,9 +553,12 @@ static int huge_rank(uint32_t rank) {
 }
 
 TEST(collectives_of_64_mib) {
-    job(4);
-    spawn_all(huge_rank);
-    finish(20000);
+    for (uint32_t k = 1; k <= 3; k += 2) {
+        job(5 - k);
+        settings.connections = k;
+        spawn_all(huge_rank);
+        if (!finish(20000)) return;
+    }
 }
 
 /* Floats whose sum depends on the order: every rank must still have the same bits, and the same as in the last run. */
@@ -1807,6 +1813,7 @@ static const test_case cases[] = {
     {"collectives_no_spin", collectives_no_spin, 60},
     {"collectives_all_large", collectives_all_large, 60},
     {"collectives_all_small", collectives_all_small, 60},
+    {"collectives_several_connections", collectives_several_connections, 120},
     {"collectives_of_300000", collectives_of_300000, 60},
     {"collectives_of_64_mib", collectives_of_64_mib, 60},
     {"collectives_same_bits", collectives_same_bits, 60},

@@ -11,6 +11,7 @@
     Transports: a hub with a thread per rank, a hub whose ranks are polled in turn, TCP over loopback, and TCP in the
     simulator with delays, cut segments and small buffers. */
 #define CDP_IMPLEMENTATION
+#define CDP__BLOCK_BYTES 3000u /* so that most operations take all connections of a link */
 #include "cdp_tcp.h"
 
 #include "test.h"
@@ -699,6 +700,7 @@ static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     d.piece_bytes = t->piece_bytes;
     d.reproducible = t->reproducible;
     d.no_thread = t->n % 3 == 0;
+    d.connections = t->n % 2 ? 1 : 3;
     d.logger.level = CDP_LOG_SILENT;
     return d;
 }
