@@ -53,12 +53,12 @@
         thread unless no_thread is set or the os has none; all groups' functions: see cdp.h.
 
     MEMORY
-        Per link 16 KiB of receive buffer, made when the link is made. Rank 0 also holds the store: about 1 KiB for each
+        Per connection 16 KiB of receive buffer, made when it is made. Rank 0 also holds the store: about 1 KiB for each
         rank.
 
     ERRORS
-        cdp_init: INVALID (desc or variables), IO (cannot listen: address, port and errno), TIMEOUT (names the ranks that
-        did not come), MISMATCH (two processes with one rank; ranks that disagree about world size or version),
+        cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list addresses), IO (cannot listen:
+        address, port and errno), TIMEOUT (names the ranks that did not come), MISMATCH (two processes with one rank; ranks that disagree about world size, connections or version),
         PEER_LOST (a process ended while the job was starting; the text names its rank), STORE (what listens at the
         master address is no store, or went away).
         Afterwards, in operations: see cdp_work_wait in cdp.h.
@@ -77,7 +77,15 @@
         ends have named the job (16 random bytes) and their ranks.
 
     LIMITS
-        ranks 65535; one connection per pair of ranks; IPv4 and IPv6.
+        ranks 65535; 1 to 16 connections per pair of ranks; IPv4 and IPv6.
+
+    SEVERAL CONNECTIONS
+        One TCP flow may be slower than the link: by its window where the way is long, by a limit per flow, or because all its
+        packets take one of several paths. With `connections` (CDP_CONNECTIONS) the bytes between two ranks go over several, 128
+        KiB at a time, in turn; so none should be slower than the others. With `interfaces` (CDP_INTERFACES), too, they take
+        turns over the addresses of the peer that are equally near: two connections, two interfaces in two networks, and both
+        cables carry half. Then rank 0 listens on all interfaces even where master_addr is an address. A link is up when all its
+        connections stand; when one breaks, it is lost, and the error says which. cdp_describe() shows the addresses of each.
 
     License: that of cdp.h.                                                                                             */
 #if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
