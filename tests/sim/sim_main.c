@@ -1054,7 +1054,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.timeout_ms = d.timeout_ms;
     t.small_bytes = d.small_bytes;
     t.piece_bytes = d.piece_bytes;
-    t.connections = 1 + (uint32_t)(r->seed / 5) % 3;
+    t.connections = 1 + (uint32_t)(r->seed / 6) % 3;
     t.spin_us = d.spin_us;
     t.no_spin = d.no_spin;
     t.os = d.os;
