@@ -515,6 +515,28 @@ typedef struct cdp_transport {
     /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses, whether it stands. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
     void (*destroy)(void *self);
+
+    /* Optional: lend and recall, with view and unview, or pull, or both. A rank lends what it is to send, and sends but a
+       token: `peer` reads the bytes where they lie, says so, and the loan ends. What is no use to a transport stays NULL.
+
+       lend: can `peer` read these bytes of ours? Then true, and a token, not used before, by which it finds them. There may be
+       any number of loans at once; false (no room for one more): they are copied instead.
+       recall: the loan ends, read or not; called once for each, before the bytes are reported free to change or to be freed. When
+       it returns the peer reads them no more, or (it sits in another process) learns from unview() or pull() that what it read is void.
+       view: where the peer's bytes can be read here, all `bytes` of them, until unview(); never held for longer than it takes to read
+       some 100 KB. NULL: nowhere, or the loan has been recalled. unview: false: it was recalled meanwhile.
+       pull: copy `bytes` from `offset` on. Returns `bytes`; 0: the loan has been recalled; < 0: cdp_status, explained.
+       Token and bytes come from a peer: view and pull answer NULL and 0 to what was never lent to this rank in that length. */
+    bool (*lend)(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token);
+    void (*recall)(void *self, uint32_t peer, uint64_t token);
+    const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
+    bool (*unview)(void *self, uint32_t peer, uint64_t token);
+    int64_t (*pull)(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
+    /* Every rank reads what any other one lends; the same on all of them. Then algorithms are chosen that suit memory. */
+    bool shared;
+    /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view. NULL: there is none, take other. */
+    void *(*alloc)(void *self, uint64_t bytes);
+    bool (*free)(void *self, void *ptr); /* false: it did not come from alloc */
 } cdp_transport;
 
 /* For wait() above; NULL is allowed. */
@@ -565,6 +587,8 @@ typedef struct cdp_group_desc {
     uint32_t timeout_ms;       /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT)  */
     uint64_t small_bytes;      /* up to this size, algorithms of few rounds are taken (default: 64 KiB)         */
     uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
+    uint64_t lend_bytes;       /* what has at least this size is read where it lies by ranks that share memory;
+                                  UINT64_MAX: never (default: 16 KiB)                                            */
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
     bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
@@ -616,6 +640,12 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group); /* with
 /* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any thread. A group that
    failed stays failed: destroy it and make another. */
 CDP_API cdp_status cdp_group_status(cdp_group *group);
+
+/* Memory that ranks of the same host may read where it lies, if the transport has such (64-byte aligned); else it is what the
+   group's os allocates. Everything works with any memory; with this it may be faster. Free it with a group of the same world, before
+   that is destroyed. NULL: out of memory, see cdp_last_error(). Any thread. */
+CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
+CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
 
 /* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread, any time, any
    number of times; the first reason wins. Does not wait for anybody. */
@@ -3480,7 +3510,7 @@ CDP__UNHURRIED_END
 
 /* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to 1 MiB, and buys that
    ranks which call different things find out at the first message, with both calls in the text. */
-typedef enum cdp__frame_type { CDP__FRAME_DATA = 1, CDP__FRAME_ABORT = 2 } cdp__frame_type;
+typedef enum cdp__frame_type { CDP__FRAME_DATA = 1, CDP__FRAME_ABORT = 2, CDP__FRAME_LENT = 3 } cdp__frame_type;
 
 typedef struct cdp__frame {
     uint8_t type, kind, dtype, op, algo;
@@ -3493,6 +3523,7 @@ typedef struct cdp__frame {
 #define CDP__FRAME_BYTES 48u
 #define CDP__FRAME_MAGIC 0x46706463u /* "cdpF" */
 #define CDP__ABORT_MAX 640u          /* largest payload of an ABORT frame */
+#define CDP__LOAN_BYTES 16u          /* payload of a LENT frame, in place of the whole message: a token, and its length */
 
 CDP__PRIVATE void cdp__frame_encode(const cdp__frame *f, uint8_t out[CDP__FRAME_BYTES]) {
     memset(out, 0, CDP__FRAME_BYTES);
@@ -3522,7 +3553,8 @@ CDP__PRIVATE bool cdp__frame_decode(const uint8_t in[CDP__FRAME_BYTES], cdp__fra
     f->root = cdp__get_u32(in + 32);
     f->algo = in[36];
     f->parts = cdp__get_u64(in + 40);
-    return cdp__get_u32(in) == CDP__FRAME_MAGIC && (f->type == CDP__FRAME_DATA || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX));
+    return cdp__get_u32(in) == CDP__FRAME_MAGIC &&
+           (f->type == CDP__FRAME_DATA || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX) || (f->type == CDP__FRAME_LENT && f->bytes == CDP__LOAN_BYTES));
 }
 
 /* Two frames speak of the same call: everything but the position inside it. */
@@ -3625,6 +3657,7 @@ CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cd
 #define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that a reduction reads what the socket just wrote */
 #define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
 #define CDP__CHUNK_ASK 0xfffffffeu   /* the sender may not go on before it hears how far the reader has come */
+#define CDP__CHUNK_READ 0xfffffffdu  /* the sender has read what it was lent */
 #define CDP__WINDOW (4u << 20)
 #define CDP__ORPHANS 256u            /* streams of groups that are not made here yet, at most */
 #define CDP__GONE 64u                /* groups that were destroyed lately: what still comes for them is dropped */
@@ -3635,6 +3668,7 @@ typedef struct cdp__stream {
     uint32_t peer;           /* rank in the world */
     bool left;               /* the peer has left that group */
     bool asking, asked;      /* we, the peer: may not go on */
+    bool lent;               /* the peer has not said yet that it has read what it was lent */
     uint64_t sent, acked;    /* by us; of that, read by the peer */
     uint64_t taken;          /* read here */
     uint8_t *early;          /* a ring of bytes that came before somebody read them */
@@ -3720,6 +3754,8 @@ typedef struct cdp__move {
     cdp__step step;
     uint64_t bytes, moved; /* of the payload, over all pieces */
     bool done;
+    bool lent;     /* not sent: the receiver reads it where it lies */
+    bool returned; /* the receiver has put a note that it has done so among those to be sent */
 } cdp__move;
 
 /* What a group knows of one of its ranks, between two frames or inside one. */
@@ -3728,6 +3764,8 @@ typedef struct cdp__peer {
     uint8_t tx_head[CDP__FRAME_BYTES], rx_head[CDP__FRAME_BYTES];
     uint32_t tx_head_left, rx_head_got;
     uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
+    uint8_t tx_loan[CDP__LOAN_BYTES], rx_loan[CDP__LOAN_BYTES];
+    bool lending;              /* what tx_loan names, and it has not been recalled */
     bool used;                 /* something went over this link: it may be told of a failure */
     bool tell;                 /* ABORT is still to be sent */
     uint32_t told;             /* bytes of the ABORT frame already sent */
@@ -3873,13 +3911,13 @@ CDP__CALLED void cdp__chunk_encode(uint8_t out[CDP__CHUNK_BYTES], uint64_t chann
     cdp__put_u32(out + 12, (uint32_t)taken);
 }
 
-/* A header without bytes, sent as soon as no chunk is in the way. Out of memory: the peer waits a little longer. */
-CDP__CALLED void cdp__trunk_note(cdp__mux *m, uint32_t peer, uint64_t channel, uint32_t bytes, uint64_t taken) {
+/* A header without bytes, sent as soon as no chunk is in the way. False: out of memory. */
+CDP__CALLED bool cdp__trunk_note(cdp__mux *m, uint32_t peer, uint64_t channel, uint32_t bytes, uint64_t taken) {
     cdp__trunk *w = &m->trunks[peer];
     if (w->note_count == w->note_room) {
         const uint32_t room = w->note_room ? 2 * w->note_room : 4;
         uint8_t(*notes)[CDP__CHUNK_BYTES] = (uint8_t(*)[CDP__CHUNK_BYTES])cdp__alloc(m->os, room * sizeof *notes);
-        if (!notes) return;
+        if (!notes) return false;
         if (w->notes) memcpy(notes, w->notes, w->note_count * sizeof *notes);
         cdp__free(m->os, w->notes);
         w->notes = notes;
@@ -3887,6 +3925,7 @@ CDP__CALLED void cdp__trunk_note(cdp__mux *m, uint32_t peer, uint64_t channel, u
     }
     cdp__chunk_encode(w->notes[w->note_count++], channel, bytes, taken);
     m->chores = true;
+    return true;
 }
 
 /* Send what belongs to no stream: notes, and zeros for a chunk whose group is gone. True when the trunk is free. */
@@ -3948,8 +3987,7 @@ CDP__CALLED cdp__stream *cdp__mux_stream(cdp__mux *m, uint64_t channel, uint32_t
 /* A writer that has asked how far its reader is hears it as soon as half the window is free. */
 CDP__CALLED void cdp__stream_answer(cdp__mux *m, cdp__stream *s) {
     if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
-    s->asked = false;
-    cdp__trunk_note(m, s->peer, s->channel, 0, s->taken);
+    s->asked = !cdp__trunk_note(m, s->peer, s->channel, 0, s->taken); /* out of memory: it waits a little longer */
     (void)cdp__trunk_flush(m, s->peer);
 }
 
@@ -3958,11 +3996,11 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     cdp__trunk *w = &m->trunks[peer];
     const uint64_t channel = cdp__get_u64(w->rx_head);
     const uint32_t bytes = cdp__get_u32(w->rx_head + 8), taken = cdp__get_u32(w->rx_head + 12);
-    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes != 0);
+    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ);
     w->rx_head_got = 0;
     w->rx_stream = s;
-    w->rx_left = bytes >= CDP__CHUNK_ASK ? 0 : bytes;
-    if (!s && bytes && bytes != CDP__CHUNK_LEAVE) cdp__trunk_note(m, peer, channel, CDP__CHUNK_LEAVE, 0); /* it does not know yet */
+    w->rx_left = bytes >= CDP__CHUNK_READ ? 0 : bytes;
+    if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, CDP__CHUNK_LEAVE, 0); /* it does not know yet */
     if (!s) return w->rx_left <= CDP__WINDOW;
     if (bytes == CDP__CHUNK_LEAVE) {
         s->left = true;
@@ -3972,6 +4010,7 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     if (taken != (uint32_t)s->acked) s->asking = false;
     s->acked += (uint32_t)(taken - (uint32_t)s->acked);
     if (bytes == CDP__CHUNK_ASK) s->asked = true;
+    if (bytes == CDP__CHUNK_READ) s->lent = false;
     cdp__stream_answer(m, s);
     return s->early_used + w->rx_left <= CDP__WINDOW;
 }
@@ -4070,8 +4109,7 @@ CDP__PRIVATE int64_t cdp__stream_send(cdp__mux *m, cdp__stream *s, const cdp_iov
         room = CDP__WINDOW - (s->sent - s->acked);
         if (s->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
         if (!room) {
-            if (!s->asking) cdp__trunk_note(m, s->peer, s->channel, CDP__CHUNK_ASK, s->taken);
-            s->asking = true;
+            s->asking = s->asking || cdp__trunk_note(m, s->peer, s->channel, CDP__CHUNK_ASK, s->taken);
             (void)cdp__trunk_flush(m, s->peer);
             return 0;
         }
@@ -4192,10 +4230,24 @@ CDP__COLD void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
     g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
 }
 
+/* What is lent to p belongs to this rank alone again: nobody reads it any more. */
+CDP__CALLED void cdp__exec_recall(cdp_group *g, uint32_t p) {
+    cdp__peer *peer = &g->peers[p];
+    const cdp_transport *t = &g->mux->transport;
+    if (peer->lending) t->recall(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan));
+    peer->lending = false;
+}
+
+CDP__COLD void cdp__group_recall(cdp_group *g) {
+    uint32_t p;
+    for (p = 0; g->peers && p < g->desc.world_size; ++p) cdp__exec_recall(g, p);
+}
+
 /* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
    something with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     uint32_t i;
+    cdp__group_recall(g);
     cdp__group_abort_frame(g, cause);
     for (i = 0; i < g->desc.world_size; ++i) {
         if (cdp__group_linked(g, i) || (g->channel != CDP__WORLD_CHANNEL && i != g->desc.rank)) g->peers[i].used = true; /* of a smaller group nobody else tells */
@@ -4476,6 +4528,34 @@ CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
     cdp__group_fail(g, &e);
 }
 
+CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g);
+
+/* Can the receiver read it where it lies? Messages up to CDP__WINDOW are to be on their way before it asks for them. */
+CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *src) {
+    cdp__peer *peer = &g->peers[m->step.peer];
+    const cdp_transport *t = &g->mux->transport;
+    uint64_t token;
+    if (!t->lend || m->moved || m->bytes < g->desc.lend_bytes || (g->lane && m->bytes <= CDP__WINDOW) || !t->lend(t->self, peer->stream.peer, src, m->bytes, &token)) return false;
+    cdp__put_u64(peer->tx_loan, token);
+    cdp__put_u64(peer->tx_loan + 8, m->bytes);
+    return peer->lending = peer->stream.lent = true;
+}
+
+/* It is lent: has it been read? What the receiver says instead is a failure, or belongs to another call. */
+CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
+    const uint32_t p = (uint32_t)m->step.peer;
+    cdp__stream *s = &g->peers[p].stream;
+    const int64_t r = s->lent ? cdp__trunk_pump(g->mux, s->peer, s) : 0;
+    if (!s->lent) {
+        cdp__exec_recall(g, p);
+        m->moved = m->bytes;
+        m->done = true;
+        return 1;
+    }
+    if (r == 0 && s->left && !s->early_used) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
+    return r > 0 || s->early_used ? cdp__exec_overhear(g) : r;
+}
+
 /* One send of header and payload together, so that a small message is one system call. Returns bytes, 0, or < 0. */
 CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
@@ -4486,15 +4566,18 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     uint64_t head;
     if (!peer->tx_left && !peer->tx_head_left) { /* the next piece */
         cdp__frame f = g->call;
+        if (m->lent) return cdp__exec_await(g, m);
+        m->lent = cdp__exec_lend(g, m, src);
+        f.type = m->lent ? CDP__FRAME_LENT : CDP__FRAME_DATA;
         f.round = g->round;
-        f.bytes = (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
+        f.bytes = m->lent ? CDP__LOAN_BYTES : (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
         cdp__frame_encode(&f, peer->tx_head);
         peer->tx_head_left = CDP__FRAME_BYTES;
         peer->tx_left = f.bytes;
     }
     v[0].data = peer->tx_head + (CDP__FRAME_BYTES - peer->tx_head_left);
     v[0].bytes = peer->tx_head_left;
-    v[1].data = (void *)(uintptr_t)(src ? src + m->moved : NULL);
+    v[1].data = m->lent ? peer->tx_loan + (CDP__LOAN_BYTES - peer->tx_left) : (void *)(uintptr_t)(src ? src + m->moved : NULL);
     v[1].bytes = peer->tx_left;
     r = peer->tx_head_left ? cdp__peer_send(g, p, v, peer->tx_left ? 2 : 1) : cdp__peer_send(g, p, v + 1, 1);
     if (r <= 0) return r;
@@ -4502,6 +4585,7 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     head = cdp__min((uint64_t)r, peer->tx_head_left);
     peer->tx_head_left -= (uint32_t)head;
     peer->tx_left -= (uint64_t)r - head;
+    if (m->lent) return r;
     m->moved += (uint64_t)r - head;
     m->done = m->moved == m->bytes && !peer->tx_head_left;
     return r;
@@ -4537,8 +4621,64 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     return r;
 }
 
+#define CDP__LENT_SLICE (128u * 1024u)
+#define CDP__LENT_BLOCK (16u * 1024u)
+
+/* Copy or combine the next slice of what the sender lends, from where it lies. A loan that has been recalled is nothing to
+   complain of: the sender has failed or left, which it is about to say itself. */
+CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t bytes) {
+    const cdp_transport *t = &g->mux->transport;
+    const uint32_t from = g->peers[m->step.peer].stream.peer;
+    const uint64_t token = cdp__get_u64(g->peers[m->step.peer].rx_loan);
+    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src, first = (m->step.flags & CDP__SRC_FIRST) != 0;
+    const cdp_dtype dtype = (cdp_dtype)g->call.dtype;
+    const cdp_reduce op = (cdp_reduce)g->call.op;
+    uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off) + m->moved;
+    const uint8_t *other = staged || !reduce ? NULL : (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off) + m->moved;
+    const uint8_t *lent = t->view ? (const uint8_t *)t->view(t->self, from, token, m->bytes) : NULL, *src = lent ? lent + m->moved : g->mux->stage;
+    uint64_t at, n;
+    if (!lent) {
+        const int64_t r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes) : 0;
+        m->lent = r > 0;
+        if (r <= 0) return r < 0 ? r : 1;
+    }
+    for (at = 0; at < bytes && (lent || reduce); at += n) {
+        n = other ? cdp__min(bytes - at, CDP__LENT_BLOCK) : bytes;
+        if (!staged && lent) memcpy(dst + at, src + at, (size_t)n);
+        if (reduce) cdp__reduce(dtype, op, other ? !first : first, dst + at, other ? other + at : src + at, n / g->elem);
+    }
+    if (lent) m->lent = t->unview(t->self, from, token);
+    if (m->lent) m->moved += bytes;
+    return 1;
+}
+
+/* A message that is lent: first its token, then the slices; what is combined after another message not further than that one is.
+   In the end the sender is told that its bytes are free. */
+CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
+    cdp__peer *peer = &g->peers[m->step.peer];
+    cdp__stream *s = &peer->stream;
+    const cdp__trunk *w = &g->mux->trunks[s->peer];
+    int64_t r;
+    if (peer->rx_left) {
+        cdp_iov v;
+        v.data = peer->rx_loan + (CDP__LOAN_BYTES - peer->rx_left);
+        v.bytes = peer->rx_left;
+        r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
+        if (r > 0) peer->rx_left -= (uint64_t)r;
+        return r;
+    }
+    if (m->moved < m->bytes) return cdp__exec_read_loan(g, m, cdp__min(m->bytes - m->moved, CDP__LENT_SLICE));
+    if (!m->returned) m->returned = cdp__trunk_note(g->mux, s->peer, s->channel, CDP__CHUNK_READ, s->taken);
+    m->done = m->returned && (cdp__trunk_flush(g->mux, s->peer) || s->left || (!w->note_count && w->tx_stream)); /* who leaves after this has said it */
+    r = m->done ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
+    return m->done || r < 0 ? r : 0;
+}
+
 CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const cdp__frame *f) {
-    return cdp__frame_same_call(&g->call, f) && f->round == g->round && f->bytes <= m->bytes - m->moved && (f->bytes == 0) == (m->bytes == 0);
+    const uint64_t left = m->bytes - m->moved;
+    if (!cdp__frame_same_call(&g->call, f) || f->round != g->round) return false;
+    if (f->type == CDP__FRAME_LENT) return left && !m->moved && (g->mux->transport.view || g->mux->transport.pull);
+    return f->bytes <= left && (f->bytes == 0) == (m->bytes == 0);
 }
 
 /* A receive of up to so many elements learns how many there are. */
@@ -4555,7 +4695,7 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__peer *peer = &g->peers[p];
     int64_t r = 0;
-    if (!peer->rx_left) {
+    if (!peer->rx_left && !m->lent) {
         cdp__frame f;
         const int got = cdp__exec_recv_head(g, p, &f);
         if (got <= 0) return got;
@@ -4564,8 +4704,10 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
             cdp__exec_mismatch(g, p, &f);
             return 1;
         }
+        m->lent = f.type == CDP__FRAME_LENT;
         r = 1;
     }
+    if (m->lent) return cdp__exec_recv_lent(g, m);
     if (peer->rx_left) {
         const int64_t n = cdp__exec_recv_payload(g, m);
         if (n < 0) return n;
@@ -4603,7 +4745,7 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
         m->step = *s;
         m->bytes = m->step.len * g->elem;
         m->moved = 0;
-        m->done = false;
+        m->done = m->lent = m->returned = false;
         ++g->move_count;
     }
     g->torn_bytes = 0;
@@ -4778,7 +4920,7 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
         for (k = 0; k < g->move_count; ++k) listening = listening || (g->moves[k].step.kind != CDP__SEND && g->moves[k].step.peer == (int32_t)p);
         if (listening || (got = cdp__exec_recv_head(g, p, &f)) == 0) continue;
         if (got < 0) cdp__exec_lost(g, p);
-        else if (f.type == CDP__FRAME_DATA) cdp__exec_mismatch(g, p, &f);
+        else if (f.type != CDP__FRAME_ABORT) cdp__exec_mismatch(g, p, &f);
         return true;
     }
     return false;
@@ -4797,7 +4939,7 @@ CDP__COLD bool cdp__exec_listen(cdp_group *g) {
         (void)cdp__trunk_pump(g->mux, s->peer, NULL);
         if (s->early_used < CDP__FRAME_BYTES) continue;
         for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
-        if (!cdp__frame_decode(head, &f) || (f.type == CDP__FRAME_DATA && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
+        if (!cdp__frame_decode(head, &f) || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
         if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
         else cdp__exec_mismatch(g, p, &f);
         return true;
@@ -4966,11 +5108,22 @@ typedef struct cdp__bell {
     cdp_error note;     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
 } cdp__bell;
 
+/* Bytes that a rank lends to another one. The reader holds the loan while it reads a slice, and whoever recalls it waits for that:
+   threads of one program share their fate, so it cannot last. */
+#define CDP__LOANS 32u /* of one rank at once */
+typedef struct cdp__loan {
+    const void *data;
+    uint64_t bytes;
+    uint32_t peer;
+    uint32_t state; /* 2: lent, 1: being read, and a number that grows (atomic); with the place it is the token */
+} cdp__loan;
+
 struct cdp_hub {
     cdp_hub_desc desc;
     const cdp_os *os;
     cdp__ring **rings; /* [from * world_size + to], made on first use */
     cdp__bell *bells;
+    cdp__loan *loans;  /* CDP__LOANS of each rank */
     cdp_lock cause_lock;
     cdp_error cause; /* the first failure of any rank; status OK: none yet */
     bool broken;     /* there is one, and every rank is to hear of it (atomic) */
@@ -5075,6 +5228,47 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
+CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
+    const cdp__hub_end *e = (const cdp__hub_end *)self;
+    cdp__loan *l = e->hub->loans + (uint64_t)e->rank * CDP__LOANS;
+    uint32_t i, state;
+    for (i = 0; i < CDP__LOANS && (l[i].state & 2); ++i) {} /* ours: nobody else makes a loan of it */
+    if (i == CDP__LOANS) return false;
+    l[i].data = data;
+    l[i].bytes = bytes;
+    l[i].peer = peer;
+    state = l[i].state | 2;
+    __atomic_store_n(&l[i].state, state, __ATOMIC_RELEASE);
+    *token = (uint64_t)i << 32 | state;
+    return true;
+}
+
+CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
+    const cdp__hub_end *e = (const cdp__hub_end *)self;
+    const cdp_os *os = e->hub->os;
+    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, state = (uint32_t)token;
+    (void)peer;
+    while (!__atomic_compare_exchange_n(at, &state, (uint32_t)token + 2, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        state = (uint32_t)token;
+        if (os->thread_yield) os->thread_yield(os->user);
+    }
+}
+
+CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+    const cdp__hub_end *e = (const cdp__hub_end *)self;
+    cdp__loan *l = e->hub->loans + (uint64_t)peer * CDP__LOANS + (token >> 32);
+    uint32_t state = (uint32_t)token;
+    if (token >> 32 >= CDP__LOANS || (token & 3) != 2 || !__atomic_compare_exchange_n(&l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return NULL;
+    if (l->peer == e->rank && l->bytes == bytes) return l->data;
+    __atomic_store_n(&l->state, state, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+CDP__PRIVATE bool cdp__hub_unview(void *self, uint32_t peer, uint64_t token) {
+    __atomic_store_n(&((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, (uint32_t)token, __ATOMIC_RELEASE);
+    return true;
+}
+
 CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     cdp_lock_acquire(&e->hub->cause_lock);
@@ -5161,6 +5355,11 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->first_cause = cdp__hub_first_cause;
     out->blocked = cdp__hub_blocked;
     out->destroy = cdp__hub_leave;
+    out->lend = cdp__hub_lend;
+    out->recall = cdp__hub_recall;
+    out->view = cdp__hub_view;
+    out->unview = cdp__hub_unview;
+    out->shared = true;
     return CDP_OK;
 }
 
@@ -5174,6 +5373,7 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     }
     cdp__lock_close(&h->cause_lock);
     cdp__free(h->os, h->rings);
+    cdp__free(h->os, h->loans);
     cdp__free(h->os, h->bells);
     cdp__free(h->os, h);
 }
@@ -5193,12 +5393,13 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
     h->rings = (cdp__ring **)cdp__alloc_zero(os, (uint64_t)desc->world_size * desc->world_size * sizeof *h->rings);
     h->bells = (cdp__bell *)cdp__alloc_zero(os, desc->world_size * sizeof *h->bells);
+    h->loans = (cdp__loan *)cdp__alloc_zero(os, desc->world_size * (uint64_t)CDP__LOANS * sizeof *h->loans);
     for (i = 0; h->rings && h->bells && i < desc->world_size; ++i) {
         if (!cdp__lock_open(&h->bells[i].lock, os, os->mutex_create != NULL)) break;
         h->bells[i].cond = os->cond_create ? os->cond_create(os->user) : NULL;
         if (os->cond_create && !h->bells[i].cond) break;
     }
-    if (!h->rings || !h->bells || i < desc->world_size || !cdp__lock_open(&h->cause_lock, os, os->mutex_create != NULL)) {
+    if (!h->rings || !h->bells || !h->loans || i < desc->world_size || !cdp__lock_open(&h->cause_lock, os, os->mutex_create != NULL)) {
         cdp_hub_destroy(h);
         return cdp__fail_nomem("a hub", sizeof *h);
     }
@@ -5536,6 +5737,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.timeout_ms = cdp__def(d.timeout_ms, 600000);
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
+    d.lend_bytes = cdp__def(d.lend_bytes, 16 * 1024);
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
@@ -5637,12 +5839,13 @@ CDP__COLD void cdp__group_unlink(cdp_group *g) {
     for (at = &m->groups; *at && *at != g; at = &(*at)->next) {}
     if (*at) *at = g->next;
     m->gone[m->gone_at++ % CDP__GONE] = g->channel;
+    cdp__group_recall(g);
     for (p = 0; g->peers && p < g->desc.world_size; ++p) {
         cdp__stream *s = &g->peers[p].stream;
         cdp__trunk *w = &m->trunks[s->peer];
         if (w->tx_stream == s) w->tx_stream = NULL;
         if (w->rx_stream == s) w->rx_stream = NULL;
-        if (m->groups && g->peers[p].used) cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
+        if (m->groups && g->peers[p].used) (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
     }
     if (m->chores) cdp__mux_chores(m);
 }
@@ -5675,7 +5878,7 @@ CDP__COLD void cdp__group_forget_lanes(cdp_group *g) {
                 continue;
             }
             if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = NULL;
-            cdp__trunk_note(m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
+            (void)cdp__trunk_note(m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
             m->gone[m->gone_at++ % CDP__GONE] = o->stream.channel;
             *at = o->next;
             cdp__free(m->os, o->stream.early);
@@ -5698,6 +5901,7 @@ CDP__COLD void cdp__group_dismiss(cdp_group *g) {
             if (x->health == CDP__FAILED && x->settle_ns == CDP__NEVER) continue;
             cdp__fail(CDP_ERR_STATE, "rank %u/%u: the group was destroyed while this thread was waiting for one of its operations", g->desc.rank, g->desc.world_size);
             x->error = *cdp_last_error();
+            cdp__group_recall(x);
             x->health = CDP__FAILED;
             x->settle_ns = CDP__NEVER;
         }
@@ -5936,6 +6140,26 @@ CDP__COLD cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
     *cdp__error_slot() = g->error;
     return g->error.status;
+}
+
+CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
+    const cdp_transport *t = g ? &g->mux->transport : NULL;
+    void *p = NULL;
+    if (cdp__alive(g, "cdp_group_alloc") != CDP_OK) return NULL;
+    cdp__enter(g);
+    if (t->alloc) p = t->alloc(t->self, bytes);
+    cdp__leave(g);
+    if (!p && !(p = cdp__alloc(g->os, bytes))) cdp__fail_nomem("cdp_group_alloc", bytes);
+    return p;
+}
+
+CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
+    bool taken = false;
+    if (!ptr || cdp__alive(g, "cdp_group_free") != CDP_OK) return;
+    cdp__enter(g);
+    if (g->mux->transport.free) taken = g->mux->transport.free(g->mux->transport.self, ptr);
+    cdp__leave(g);
+    if (!taken) cdp__free(g->os, ptr);
 }
 
 CDP_API cdp_status cdp_group_status(cdp_group *g) {
@@ -6305,8 +6529,10 @@ CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq) ++i;
     if (i == lane->queue_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
     if (i == 0 && lane->running) {
-        const bool out = peer->tx_left && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream);
+        const bool out = (peer->tx_left || lane->moves[0].lent) && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream);
         if (out || lane->moves[0].moved || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
+        cdp__exec_recall(lane, 1 - lane->desc.rank);
+        peer->stream.lent = false;
         peer->tx_head_left = 0;
         peer->tx_left = 0;
         lane->running = false;
@@ -6751,7 +6977,7 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
     cdp__any_read(g);
     st = cdp__group_report(cdp__group_top(g));
     p = st == CDP_OK ? cdp__any_find(g, from, tag, &f) : UINT32_MAX;
-    if (st == CDP_OK) st = p == UINT32_MAX || f.type != CDP__FRAME_DATA ? CDP_PENDING : CDP_OK;
+    if (st == CDP_OK) st = p == UINT32_MAX || f.type == CDP__FRAME_ABORT ? CDP_PENDING : CDP_OK;
     if (st == CDP_OK) {
         got->source = p;
         got->tag = tag;
@@ -7231,6 +7457,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(timeout_ms, " ms");
     CDP__SAY(small_bytes, "");
     CDP__SAY(piece_bytes, "");
+    CDP__SAY(lend_bytes, "");
     CDP__SAY(spin_us, " us");
     CDP__SAY(no_spin, "");
     CDP__SAY(no_thread, "");
