@@ -2779,11 +2779,14 @@ CDP__UNHURRIED_BEGIN
    3. No message of a round writes a range that another message of that round reads or writes.
    4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the next run.
    5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a source, with what is there.
+   6. But several of them may have one destination, if all but the first are marked CDP__CHAINED: element by element they
+      are combined in the order in which they are listed.
    Nothing here depends on buffering: a send may complete only when its receive is posted. */
 typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE, CDP__SCALE } cdp__step_kind;
 typedef enum cdp__buffer { CDP__IN = 1, CDP__OUT, CDP__TMP } cdp__buffer;
 
 #define CDP__SRC_FIRST 1u /* step flag: the source is the left operand */
+#define CDP__CHAINED 2u   /* step flag: goes to where the RECV_REDUCE listed before goes, after it */
 
 typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
     uint64_t src_off, dst_off, len;
@@ -3410,6 +3413,37 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     return 3;
 }
 
+/* For ranks that read each other's memory: each combines its part of everybody's vector from where they lie, CDP__DIRECT_WIDTH at
+   once so that what is combined is written but once, in few rounds; each copies the finished parts likewise. An element is combined
+   in the order in which the ring does it, or pairwise exchange, so its bits are those. */
+#define CDP__DIRECT_WIDTH 3u /* two messages of each, and a division, make a round */
+
+CDP__PRIVATE uint32_t cdp__direct_waves(const cdp__shape *s) { return (s->size - 1 + CDP__DIRECT_WIDTH - 1) / CDP__DIRECT_WIDTH; }
+CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) { return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1); }
+
+CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, waves = cdp__direct_waves(s);
+    const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER, copies = gather || k > waves;
+    const uint8_t src = scatter && !s->in_place ? (s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN) : s->kind == CDP_COLL_ALLREDUCE && !copies && cdp__reads_in(s) ? CDP__IN : CDP__OUT;
+    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__fixed_part(s, r);
+    const uint64_t result = scatter && !s->in_place ? 0 : own.off;
+    uint32_t first, d, m = 0;
+    if (k == 0) return scatter ? cdp__scatter_reduce_round(s, 0, out) : gather ? cdp__gather_round(s, 0, out) : cdp__ring_round(s, 0, out);
+    first = (k > waves ? k - waves - 1 : k - 1) * CDP__DIRECT_WIDTH + 1;
+    for (d = first; d < n && d < first + CDP__DIRECT_WIDTH; ++d) {
+        const uint32_t above = (r + d) % n, below = (r + n - d) % n, to = scatter ? above : below, from = scatter ? below : above;
+        out[m++] = cdp__step_send(to, src, copies ? own : cdp__fixed_part(s, to));
+        if (copies) {
+            out[m++] = cdp__step_recv(from, CDP__OUT, gather ? cdp__block_of(s, s->out_offs, from) : cdp__part(s, from));
+            continue;
+        }
+        out[m] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)from, d == 1 && src != CDP__OUT ? src : 0, CDP__OUT, own.off, result, own.len);
+        out[m++].flags = (uint8_t)(d > first ? CDP__CHAINED : 0);
+    }
+    if (!copies && k == waves && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+    return m;
+}
+
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, far = 1u << k;
@@ -3425,7 +3459,7 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 enum {
     CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
     CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
-    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__ALGO_COUNT
+    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__ALGO_COUNT
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -3451,6 +3485,9 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round, cdp__halving_tmp},
         {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
         {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round, cdp__no_tmp},
+        {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+        {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round, cdp__pairwise_tmp},
+        {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
         {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another version may name */
     };
     return &table[cdp__min(i, CDP__ALGO_COUNT)];
@@ -3462,22 +3499,24 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
-    bool powers; /* only for 2, 4, 8, ... ranks: with others it would send much more */
+    uint8_t only;
 } cdp__row;
+#define CDP__POWERS 1u /* for 2, 4, 8, ... ranks: with others it would send much more */
+#define CDP__SHARED 2u /* for ranks that read each other's memory */
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
-        {CDP__SMALL, 0, CDP__DOUBLING, false}, {0, 2, CDP__RING, false}, {1u << 20, 16, CDP__BOTH, true}, {0, 16, CDP__RING, false},
-        {8u << 20, 0, CDP__BOTH, true}, {1u << 19, 0, CDP__BOTH, false}, {0, 0, CDP__RING, false}, {0, 0, CDP__FIXED_ALLREDUCE, false},
-        {0, 0, CDP__TREE, false}, {0, 0, CDP__DISSEMINATION, false}, {0, 0, CDP__DIRECT, false},
-        {0, 2, CDP__GATHER, false}, {CDP__SMALL, 16, CDP__BRUCK, false}, {0, 16, CDP__GATHER, false}, {4u << 20, 0, CDP__BRUCK, false}, {0, 0, CDP__GATHER, false},
-        {CDP__SMALL, 0, CDP__REDUCE_TREE, false}, {0, 16, CDP__REDUCE_RING, false}, {1u << 20, 0, CDP__REDUCE_TREE, false}, {0, 0, CDP__REDUCE_RING, false}, {0, 0, CDP__FIXED_REDUCE, false},
-        {0, 8, CDP__LINEAR_GATHER, false}, {4u << 20, 0, CDP__TREE_GATHER, false}, {0, 0, CDP__LINEAR_GATHER, false},
-        {0, 8, CDP__LINEAR_SCATTER, false}, {CDP__SMALL, 0, CDP__TREE_SCATTER, false}, {0, 0, CDP__LINEAR_SCATTER, false},
-        {0, 2, CDP__PAIRWISE_REDUCE, false}, {CDP__SMALL, 16, CDP__HALVING, false}, {0, 16, CDP__PAIRWISE_REDUCE, false}, {4u << 20, 0, CDP__HALVING, true},
-        {1u << 18, 0, CDP__HALVING, false}, {0, 0, CDP__PAIRWISE_REDUCE, false}, {0, 0, CDP__FIXED_SCATTER, false},
-        {CDP__SMALL, 0, CDP__SPREAD, false}, {0, 0, CDP__PAIRWISE, false},
+        {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
+        {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
+        {0, 0, CDP__TREE, 0}, {0, 0, CDP__DISSEMINATION, 0}, {0, 0, CDP__DIRECT, 0},
+        {0, 2, CDP__GATHER, 0}, {CDP__SMALL, 16, CDP__BRUCK, 0}, {0, 0, CDP__DIRECT_GATHER, CDP__SHARED}, {0, 16, CDP__GATHER, 0}, {4u << 20, 0, CDP__BRUCK, 0}, {0, 0, CDP__GATHER, 0},
+        {CDP__SMALL, 0, CDP__REDUCE_TREE, 0}, {0, 16, CDP__REDUCE_RING, 0}, {1u << 20, 0, CDP__REDUCE_TREE, 0}, {0, 0, CDP__REDUCE_RING, 0}, {0, 0, CDP__FIXED_REDUCE, 0},
+        {0, 8, CDP__LINEAR_GATHER, 0}, {4u << 20, 0, CDP__TREE_GATHER, 0}, {0, 0, CDP__LINEAR_GATHER, 0},
+        {0, 8, CDP__LINEAR_SCATTER, 0}, {CDP__SMALL, 0, CDP__TREE_SCATTER, 0}, {0, 0, CDP__LINEAR_SCATTER, 0},
+        {0, 2, CDP__PAIRWISE_REDUCE, 0}, {CDP__SMALL, 16, CDP__HALVING, 0}, {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED}, {0, 16, CDP__PAIRWISE_REDUCE, 0}, {4u << 20, 0, CDP__HALVING, CDP__POWERS},
+        {1u << 18, 0, CDP__HALVING, 0}, {0, 0, CDP__PAIRWISE_REDUCE, 0}, {0, 0, CDP__FIXED_SCATTER, 0},
+        {CDP__SMALL, 0, CDP__SPREAD, 0}, {0, 0, CDP__PAIRWISE, 0},
     };
     return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
 }
@@ -3488,6 +3527,7 @@ typedef struct cdp__choosing {
     uint32_t row_count;
     uint64_t small_bytes;
     bool reproducible;    /* only algorithms whose bits depend on the inputs alone */
+    bool shared;          /* cdp_transport.shared */
 } cdp__choosing;
 
 /* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. */
@@ -3498,7 +3538,7 @@ CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, ui
         const cdp__algo *a;
         CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
         a = cdp__algo_at(row->algo);
-        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->powers && (ranks & (ranks - 1)))) continue;
+        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->only == CDP__POWERS && (ranks & (ranks - 1))) || (row->only == CDP__SHARED && !c->shared)) continue;
         if (row->max_bytes && bytes > (row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes)) continue;
         return row->algo;
     }
@@ -4528,8 +4568,6 @@ CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
     cdp__group_fail(g, &e);
 }
 
-CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g);
-
 /* Can the receiver read it where it lies? Messages up to CDP__WINDOW are to be on their way before it asks for them. */
 CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *src) {
     cdp__peer *peer = &g->peers[m->step.peer];
@@ -4541,19 +4579,26 @@ CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *s
     return peer->lending = peer->stream.lent = true;
 }
 
-/* It is lent: has it been read? What the receiver says instead is a failure, or belongs to another call. */
+/* It is lent: has it been read? What the receiver says instead, and nobody waits for, is a failure, or belongs to another call. */
 CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__stream *s = &g->peers[p].stream;
     const int64_t r = s->lent ? cdp__trunk_pump(g->mux, s->peer, s) : 0;
+    cdp__frame f;
+    uint32_t i;
+    int got;
     if (!s->lent) {
         cdp__exec_recall(g, p);
         m->moved = m->bytes;
         m->done = true;
         return 1;
     }
-    if (r == 0 && s->left && !s->early_used) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
-    return r > 0 || s->early_used ? cdp__exec_overhear(g) : r;
+    if (r == 0 && !s->early_used && !s->left) return 0; /* looking once more might find that it has been read, and what comes after */
+    for (i = 0; i < g->move_count; ++i)
+        if (r < 0 || (g->moves[i].step.kind != CDP__SEND && g->moves[i].step.peer == (int32_t)p && !g->moves[i].done)) return r < 0 ? r : 0;
+    got = cdp__exec_recv_head(g, p, &f);
+    if (got > 0 && f.type != CDP__FRAME_ABORT) cdp__exec_mismatch(g, p, &f);
+    return got;
 }
 
 /* One send of header and payload together, so that a small message is one system call. Returns bytes, 0, or < 0. */
@@ -4652,8 +4697,10 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
     return 1;
 }
 
-/* A message that is lent: first its token, then the slices; what is combined after another message not further than that one is.
-   In the end the sender is told that its bytes are free. */
+/* How far a message may be combined: one that is chained not further than the one before. */
+CDP__PRIVATE uint64_t cdp__exec_limit(const cdp__move *m) { return !(m->step.flags & CDP__CHAINED) || m[-1].done ? m->bytes : m[-1].lent ? m[-1].moved : 0; }
+
+/* A message that is lent: first its token, then the slices. In the end the sender is told that its bytes are free. */
 CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
     cdp__peer *peer = &g->peers[m->step.peer];
     cdp__stream *s = &peer->stream;
@@ -4667,7 +4714,10 @@ CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
         if (r > 0) peer->rx_left -= (uint64_t)r;
         return r;
     }
-    if (m->moved < m->bytes) return cdp__exec_read_loan(g, m, cdp__min(m->bytes - m->moved, CDP__LENT_SLICE));
+    if (m->moved < m->bytes) {
+        const uint64_t bytes = cdp__min(cdp__exec_limit(m) - m->moved, CDP__LENT_SLICE);
+        return bytes ? cdp__exec_read_loan(g, m, bytes) : 0;
+    }
     if (!m->returned) m->returned = cdp__trunk_note(g->mux, s->peer, s->channel, CDP__CHUNK_READ, s->taken);
     m->done = m->returned && (cdp__trunk_flush(g->mux, s->peer) || s->left || (!w->note_count && w->tx_stream)); /* who leaves after this has said it */
     r = m->done ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
@@ -4708,7 +4758,7 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
         r = 1;
     }
     if (m->lent) return cdp__exec_recv_lent(g, m);
-    if (peer->rx_left) {
+    if (peer->rx_left && cdp__exec_limit(m) == m->bytes) {
         const int64_t n = cdp__exec_recv_payload(g, m);
         if (n < 0) return n;
         r += n;
@@ -4914,7 +4964,7 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
     uint32_t i, k;
     for (i = 0; i < g->move_count && g->running; ++i) {
         const uint32_t p = (uint32_t)g->moves[i].step.peer;
-        bool listening = g->moves[i].step.kind != CDP__SEND || g->moves[i].done;
+        bool listening = g->moves[i].step.kind != CDP__SEND || g->moves[i].done || g->moves[i].lent;
         cdp__frame f;
         int got;
         for (k = 0; k < g->move_count; ++k) listening = listening || (g->moves[k].step.kind != CDP__SEND && g->moves[k].step.peer == (int32_t)p);
@@ -5979,6 +6029,7 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
     m->choosing.rows = rows;
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
+    m->choosing.shared = m->transport.shared;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
     if (desc->choice_count && !desc->choices) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
     for (i = 0; i < desc->choice_count; ++i) {
@@ -5996,7 +6047,7 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__SMALL - 1);
         rows[i].max_ranks = c->max_ranks;
-        rows[i].powers = false;
+        rows[i].only = 0;
     }
     m->choosing.row_count = desc->choice_count;
     return CDP_OK;
@@ -7436,7 +7487,7 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)(row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
-            if (row->powers) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
+            if (row->only) cdp__text_add(t, row->only == CDP__POWERS ? ", for 2, 4, 8, ... ranks" : c->shared ? ", in shared memory" : ", in shared memory, which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
 }

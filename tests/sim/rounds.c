@@ -68,11 +68,11 @@ static value brought(uint32_t r, uint64_t i) {
 /* ---- >>defects ---------------------------------------------------------------------------------------------------- */
 
 typedef enum defect_kind {
-    D_NONE, D_OFFSET, D_SHORTER, D_LONGER, D_PEER, D_MISSING, D_TWICE, D_OPERANDS, D_OVERWRITE, D_ADD, D_NO_SCRATCH, D_EXTRA_ROUND, D_COUNT
+    D_NONE, D_OFFSET, D_SHORTER, D_LONGER, D_PEER, D_MISSING, D_TWICE, D_OPERANDS, D_OVERWRITE, D_ADD, D_NO_SCRATCH, D_UNCHAINED, D_EXTRA_ROUND, D_COUNT
 } defect_kind;
 static const char *const defect_names[D_COUNT] = {
     "none", "wrong block", "one element less", "one element more", "wrong peer", "missing step", "step twice", "operands swapped",
-    "received instead of reduced", "reduced instead of received", "received in place instead of into scratch", "one rank has a round more"};
+    "received instead of reduced", "reduced instead of received", "received in place instead of into scratch", "not one after the other", "one rank has a round more"};
 
 typedef struct defect {
     defect_kind kind;
@@ -130,6 +130,10 @@ static bool spoil(const defect *d, const cdp__shape *s, cdp__step steps[], uint3
     case D_NO_SCRATCH:
         if (t->dst != CDP__TMP || !t->len) return false;
         t->dst = CDP__OUT;
+        return true;
+    case D_UNCHAINED:
+        if (!(t->flags & CDP__CHAINED) || !t->len) return false;
+        t->flags = 0;
         return true;
     default: return false;
     }
@@ -239,6 +243,16 @@ static bool overlap(uint8_t buf_a, uint64_t a, uint64_t a_len, uint8_t buf_b, ui
     return buf_a == buf_b && a_len && b_len && a < b + b_len && b < a + a_len;
 }
 
+/* Which receive is the first of those that are combined one after the other with this one, itself if it stands alone. A chain of
+   messages that do not go to the same range, or are not all reduced, is none. */
+static uint32_t chained_to(const cdp__step *steps, uint32_t n, uint32_t i) {
+    uint32_t before = i;
+    if (i >= n || steps[i].kind != CDP__RECV_REDUCE || !(steps[i].flags & CDP__CHAINED)) return i;
+    while (before-- > 0 && steps[before].kind != CDP__RECV_REDUCE) {}
+    if (before == UINT32_MAX || steps[i].src || steps[before].dst != steps[i].dst || steps[before].dst_off != steps[i].dst_off || steps[before].len != steps[i].len) return i;
+    return chained_to(steps, n, before);
+}
+
 /* Rules inside one rank's round: ranges of messages do not meet unless both only read; one message per peer and way. */
 static bool check_round_of(proof *p, uint32_t r) {
     const cdp__step *steps = p->steps + r * CDP__ROUND_MAX;
@@ -253,6 +267,7 @@ static bool check_round_of(proof *p, uint32_t r) {
             if (!is_message(b)) continue;
             if (a->peer == b->peer && (a->kind == CDP__SEND) == (b->kind == CDP__SEND)) return object(p, "rank %u: two messages of one round with rank %d", r, (int)a->peer);
             if (a->kind == CDP__SEND && b->kind == CDP__SEND) continue;
+            if ((a->flags & CDP__CHAINED) && chained_to(steps, n, k) == chained_to(steps, n, i)) continue; /* one after the other */
             if (overlap(a->kind == CDP__SEND ? a->src : a->dst, a->kind == CDP__SEND ? a->src_off : a->dst_off, a->len, b->kind == CDP__SEND ? b->src : b->dst,
                         b->kind == CDP__SEND ? b->src_off : b->dst_off, b->len))
                 return object(p, "rank %u: messages of one round overlap", r);
@@ -301,21 +316,49 @@ static void move_piece(proof *p, uint32_t from, const cdp__step *s, const cdp__s
     for (i = 0; i < len; ++i) y[i] = t->kind == CDP__RECV ? x[i] : t->flags & CDP__SRC_FIRST ? combine(x[i], z[i]) : combine(z[i], x[i]);
 }
 
+static const cdp__step *find_send(const proof *p, uint32_t from, uint32_t to) {
+    const cdp__step *t = &p->steps[from * CDP__ROUND_MAX];
+    while (t->kind != CDP__SEND || (uint32_t)t->peer != to) ++t; /* there is one: check_matching */
+    return t;
+}
+
+static bool in_chain(const proof *p, uint32_t r, uint32_t i) {
+    const cdp__step *steps = &p->steps[r * CDP__ROUND_MAX];
+    const uint32_t n = p->step_count[r];
+    uint32_t k;
+    for (k = 0; k < n && !(steps[k].flags & CDP__CHAINED); ++k) {}
+    if (k == n) return false; /* most have none */
+    for (k = 0; k < n; ++k)
+        if (k != i && chained_to(steps, n, k) == chained_to(steps, n, i)) return true;
+    return false;
+}
+
 /* All messages of a round in pieces: first a random part of each, in rank order, then the rest from the last rank on. */
 static void exchange(proof *p) {
     const uint32_t n = p->shape.size;
     const uint64_t salt = draw();
     uint32_t pass, r, i, w;
-    for (pass = 0; pass < 2; ++pass)
+    for (pass = 0; pass < 2; ++pass) {
+        for (r = 0; r < n; ++r) { /* chains: each message up to where the one before it is at most */
+            const cdp__step *steps = &p->steps[r * CDP__ROUND_MAX];
+            uint64_t part = UINT64_MAX;
+            for (i = 0; i < p->step_count[r]; ++i) {
+                if (steps[i].kind != CDP__RECV_REDUCE || !in_chain(p, r, i)) continue;
+                part = steps[i].len ? mix(salt + r * CDP__ROUND_MAX + i) % (cdp__min(part, steps[i].len) + 1) : 0;
+                move_piece(p, (uint32_t)steps[i].peer, find_send(p, (uint32_t)steps[i].peer, r), &steps[i], pass ? part : 0, pass ? steps[i].len - part : part);
+            }
+        }
         for (r = 0; r < n; ++r) {
             const uint32_t from = pass ? n - 1 - r : r;
             for (i = 0; i < p->step_count[from]; ++i) {
-                const cdp__step *s = &p->steps[from * CDP__ROUND_MAX + i];
+                const cdp__step *s = &p->steps[from * CDP__ROUND_MAX + i], *to;
                 const uint64_t part = s->len ? mix(salt + from * CDP__ROUND_MAX + i) % (s->len + 1) : 0;
                 if (s->kind != CDP__SEND) continue;
-                move_piece(p, from, s, find_receive(p, from, (uint32_t)s->peer), pass ? part : 0, pass ? s->len - part : part);
+                to = find_receive(p, from, (uint32_t)s->peer);
+                if (!in_chain(p, (uint32_t)s->peer, (uint32_t)(to - &p->steps[(uint32_t)s->peer * CDP__ROUND_MAX]))) move_piece(p, from, s, to, pass ? part : 0, pass ? s->len - part : part);
             }
         }
+    }
     if (!p->heard) return;
     memcpy(p->heard + (size_t)n * p->heard_words, p->heard, (size_t)n * p->heard_words * sizeof *p->heard);
     for (r = 0; r < n; ++r)
@@ -432,8 +475,14 @@ static value halved(uint32_t n, uint32_t first, uint32_t step, uint64_t i) {
     return first < extra ? combine(brought(2 * first, i), brought(2 * first + 1, i)) : brought(first + extra, i);
 }
 
+static uint64_t part_len(const proof *p, uint32_t i) {
+    const uint32_t n = p->shape.size;
+    return p->shape.count / n + (i % n < p->shape.count % n);
+}
+
 /* The algorithms for small messages between many, by name. */
 static bool is_named(const proof *p, const char *name) { return strcmp(p->algo->name, name) == 0; }
+static bool is_direct(const proof *p) { return is_named(p, "direct") && p->shape.kind != CDP_COLL_SEND; }
 
 static uint32_t subtree(uint32_t v, uint32_t n) { /* ranks below v in a binomial tree, v with them */
     uint32_t far = 1;
@@ -456,6 +505,11 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
         *rounds = 1 + (n - 1 + 3) / 4;
         *messages = n - 1;
         *elements = (n - 1) * c;
+    } else if (is_direct(p)) { /* everybody's part of the own vector to everybody, three at once; then the own part to all */
+        const bool all = p->shape.kind == CDP_COLL_ALLREDUCE;
+        *rounds = 1 + (n - 1 + 2) / 3 * (all ? 2 : 1);
+        *messages = (n - 1) * (all ? 2 : 1);
+        *elements = all ? c - part_len(p, r) + (n - 1) * part_len(p, r) : p->shape.kind == CDP_COLL_ALLGATHER ? (n - 1) * len_of(p, false, 0, r) : off_of(p, true, 0, n) - len_of(p, true, 0, r);
     } else if (is_named(p, "recursive halving")) {
         *rounds = 1 + log_down + (extra ? 2 : 0);
         *messages = r < 2 * extra ? (r % 2 ? log_down + 1u : 1u) : log_down;
@@ -523,11 +577,6 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     }
     if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
     return true;
-}
-
-static uint64_t part_len(const proof *p, uint32_t i) {
-    const uint32_t n = p->shape.size;
-    return p->shape.count / n + (i % n < p->shape.count % n);
 }
 
 /* As many elements as the ring, or as pairwise exchange; a message for every slice of at most `slot`. */
@@ -871,7 +920,7 @@ static void check_selection(void) {
     uint32_t kind, i;
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0; i < 10; ++i) {
-            cdp__choosing c = {NULL, 0, 65536, i % 2 != 0};
+            cdp__choosing c = {NULL, 0, 65536, i % 2 != 0, i % 3 == 0};
             const cdp__algo *a = cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i));
             const bool ok = a && a->kind == (cdp_coll_kind)kind && (a->fixed || !c.reproducible);
             if (ok) ++passed;

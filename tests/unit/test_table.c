@@ -39,7 +39,7 @@
 typedef enum transport { HUB, POLLED, TCP, SIMULATED, TRANSPORTS } transport;
 static const char *const transport_names[TRANSPORTS] = {"hub", "polled hub", "TCP", "simulated TCP"};
 
-static uint64_t seed = 1, cells_run[TRANSPORTS];
+static uint64_t seed = 1, cells_run[TRANSPORTS], loans_seen;
 static bool everything;
 
 static uint64_t mix(uint64_t a, uint64_t b) {
@@ -364,7 +364,8 @@ static void sum_binomial(const sum *s, uint32_t v, uint32_t span, uint8_t *out) 
 
 /* small_bytes IN_ORDER: every kind in the order of small allreduces. */
 #define IN_ORDER UINT64_MAX
-static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, uint8_t *out) {
+typedef enum direct { NOT_DIRECT, DIRECT_IF_LARGE, DIRECT } direct; /* does every rank combine its part of all vectors? */
+static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, direct d, uint8_t *out) {
     const uint64_t bytes = cdp_dtype_size(c->dtype);
     const uint32_t n = c->n;
     uint32_t two = 1, span = 1;
@@ -378,12 +379,12 @@ static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, 
         for (uint32_t p = 0; p < n; ++p) {
             s.off = offset(c, p);
             s.len = part(c, p);
-            if (n > 2 && offset(c, n) * bytes <= small_bytes) sum_strides(&s, 0, 1, two, out + s.off * bytes);
+            if (n > 2 && offset(c, n) * bytes <= small_bytes && d != DIRECT) sum_strides(&s, 0, 1, two, out + s.off * bytes);
             else sum_chain(&s, p, false, out + s.off * bytes);
         }
-    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
+    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && d == NOT_DIRECT && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
         sum_strides(&s, 0, 1, two, out);
-    } else if (c->count * bytes > small_bytes) {
+    } else if (c->count * bytes > small_bytes || (d == DIRECT && c->kind == CDP_COLL_ALLREDUCE)) {
         for (uint32_t p = 0; p < n; ++p) { /* cut in n parts, the longer ones first */
             s.len = c->count / n + (p < c->count % n);
             sum_chain(&s, p, true, out + s.off * bytes);
@@ -396,7 +397,7 @@ static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, 
     }
 }
 
-static void answer_make(const cell *c, uint64_t small_bytes, answer *a) {
+static void answer_make(const cell *c, uint64_t small_bytes, direct d, answer *a) {
     const uint64_t bytes = cdp_dtype_size(c->dtype);
     uint64_t in, out;
     memset(a, 0, sizeof *a);
@@ -416,7 +417,7 @@ static void answer_make(const cell *c, uint64_t small_bytes, answer *a) {
             memcpy(scaled[r], a->in[r], in * bytes);
             finish(c->dtype, scaled[r], in, 0, factor_of(r));
         }
-        reduce_all(c, scaled, small_bytes, a->reduced);
+        reduce_all(c, scaled, small_bytes, d, a->reduced);
         if (c->op == CDP_REDUCE_AVG && c->n > 1) finish(c->dtype, a->reduced, in, c->n, 1);
         for (uint32_t r = 0; r < c->n; ++r)
             if (scaled[r] != a->in[r]) free(scaled[r]);
@@ -594,8 +595,9 @@ typedef struct table {
     uint32_t count, room;
     batch *batches;
     pthread_mutex_t lock;
-    uint64_t small_bytes, piece_bytes;
+    uint64_t small_bytes, piece_bytes, lend_bytes;
     bool reproducible;
+    direct direct;
     uint16_t port;
     cdp_hub *hub;
     uint64_t hash[RANKS_MAX]; /* of each rank's results */
@@ -623,7 +625,7 @@ static void table_add(table *t, const cell *like, size_class size, bool in_place
 static batch *batch_get(table *t, uint32_t k) {
     batch *b = &t->batches[k];
     pthread_mutex_lock(&t->lock);
-    for (uint32_t i = 0; !b->made && i < BATCH && k * BATCH + i < t->count; ++i) answer_make(&t->cells[k * BATCH + i], t->reproducible ? IN_ORDER : t->small_bytes, &b->answers[i]);
+    for (uint32_t i = 0; !b->made && i < BATCH && k * BATCH + i < t->count; ++i) answer_make(&t->cells[k * BATCH + i], t->reproducible ? IN_ORDER : t->small_bytes, t->direct, &b->answers[i]);
     b->made = true;
     pthread_mutex_unlock(&t->lock);
     return b;
@@ -674,6 +676,8 @@ static void run_rank(table *t, uint32_t r, cdp_group *g) {
     }
 }
 
+static const cdp_choice direct_rows[] = {{CDP_COLL_ALLREDUCE, "direct", 0, 0}, {CDP_COLL_REDUCE_SCATTER, "direct", 0, 0}, {CDP_COLL_ALLGATHER, "direct", 0, 0}};
+
 static cdp_group_desc hub_desc(const table *t, uint32_t r) {
     cdp_group_desc d;
     memset(&d, 0, sizeof d);
@@ -683,6 +687,9 @@ static cdp_group_desc hub_desc(const table *t, uint32_t r) {
     d.timeout_ms = 120000 * TEST_SLACK;
     d.small_bytes = t->small_bytes;
     d.piece_bytes = t->piece_bytes;
+    d.lend_bytes = t->lend_bytes;
+    d.choices = direct_rows;
+    d.choice_count = t->direct == DIRECT && !t->reproducible ? 3 : 0;
     d.reproducible = t->reproducible;
     d.no_thread = t->by == POLLED || t->n % 2;
     d.logger.level = CDP_LOG_SILENT;
@@ -698,6 +705,8 @@ static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     d.timeout_ms = d.init_timeout_ms = 120000 * TEST_SLACK;
     d.small_bytes = t->small_bytes;
     d.piece_bytes = t->piece_bytes;
+    d.choices = direct_rows;
+    d.choice_count = t->direct == DIRECT && !t->reproducible ? 3 : 0;
     d.reproducible = t->reproducible;
     d.no_thread = t->n % 3 == 0;
     d.connections = t->n % 2 ? 1 : 3;
@@ -822,13 +831,15 @@ static uint16_t free_port(void) {
 }
 
 static void table_open(table *t, uint32_t n, transport by) {
-    static const uint64_t small[] = {0, 4096, 1}, pieces[] = {4096, 1003, 2048};
+    static const uint64_t small[] = {0, 4096, 1}, pieces[] = {4096, 1003, 2048}, lends[] = {1000, 1, 0, 5000};
     memset(t, 0, sizeof *t);
     t->n = n;
     t->by = by;
     t->small_bytes = small[(n + by + seed) % 3];
     t->piece_bytes = pieces[(n + 2 * by + seed / 3) % 3];
+    t->lend_bytes = lends[(n + by + seed) % 4];
     t->reproducible = (n + by + seed) % 4 == 0;
+    t->direct = (n + by + seed) % 4 == 1 ? DIRECT : by == HUB || by == POLLED ? DIRECT_IF_LARGE : NOT_DIRECT;
     if (n == 2 && by == TCP) t->piece_bytes = 256 * 1024; /* parts of 280,000 bytes exceed them */
     t->port = 29500;
     pthread_mutex_init(&t->lock, NULL);
@@ -849,6 +860,12 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
     if (t->by == SIMULATED) run_simulated(t, sim_seed, wild);
     else if (t->by == POLLED) run_polled(t);
     else run_threads(t);
+    if (t->hub) {
+        uint64_t loans = 0;
+        for (uint32_t i = 0; i < t->n * CDP__LOANS; ++i) loans += t->hub->loans[i].state >> 2, T(!(t->hub->loans[i].state & 3));
+        test_check(t->n == 1 || test__now.failed_checks || loans > t->count / (t->lend_bytes ? 4 : 20), __FILE__, __LINE__, "%llu loans for %u cells", (unsigned long long)loans, t->count);
+        loans_seen += loans;
+    }
     cdp_hub_destroy(t->hub);
     t->hub = NULL;
     free(t->batches);
