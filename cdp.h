@@ -4390,12 +4390,12 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
     else cdp__group_spread(g, &cause);
 }
 
-/* Whom this rank waits for, for the text of a timeout: a receive says more than a send. */
+/* Whom this rank waits for, for the text of a timeout: a receive says more than a send, and one that waits for its turn nothing. */
 CDP__COLD const cdp__move *cdp__exec_late(const cdp_group *g) {
     const cdp__move *late = NULL;
     uint32_t i;
     for (i = 0; i < g->move_count && g->running; ++i)
-        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)) late = &g->moves[i];
+        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND) && !((g->moves[i].step.flags & CDP__CHAINED) && !g->moves[i - 1].done)) late = &g->moves[i];
     return late;
 }
 
@@ -5248,6 +5248,11 @@ CDP__PRIVATE int64_t cdp__hub_move(cdp__hub_end *e, uint32_t peer, const cdp_iov
 CDP__PRIVATE int64_t cdp__hub_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, true); }
 CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false); }
 
+CDP__PRIVATE bool cdp__hub_linked(void *self, uint32_t peer) {
+    const cdp__hub_end *e = (const cdp__hub_end *)self;
+    return __atomic_load_n(&e->hub->rings[(uint64_t)peer * e->hub->desc.world_size + e->rank], __ATOMIC_ACQUIRE) != NULL;
+}
+
 /* Without threads nobody can ring while this one sleeps; then poll() sleeps a little, which lets others run. */
 CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__hub_end *e = (cdp__hub_end *)self;
@@ -5403,6 +5408,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->wake = cdp__hub_wake;
     out->failed = cdp__hub_failed;
     out->first_cause = cdp__hub_first_cause;
+    out->linked = cdp__hub_linked;
     out->blocked = cdp__hub_blocked;
     out->destroy = cdp__hub_leave;
     out->lend = cdp__hub_lend;

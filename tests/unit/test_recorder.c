@@ -181,7 +181,7 @@ static void allreduce_sized(cdp_group *g, void *arg) {
 TEST(choices_choose) {
     const cdp_choice rows[] = {{CDP_COLL_ALLREDUCE, "ring", 40, 0}, {CDP_COLL_BROADCAST, "binomial tree", 0, 0}, {CDP_COLL_ALLREDUCE, "fixed order", 400, 4}, {CDP_COLL_ALLREDUCE, "ring", 4000, 2}};
     cdp_group_desc like = {.choices = rows, .choice_count = 4, .small_bytes = 8000};
-    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "recursive doubling"}, {2000, "recursive doubling"}, {2001, "ring"}};
+    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "recursive doubling"}, {2000, "recursive doubling"}, {2001, "direct"}};
     uint32_t i;
     world w;
     if (!world_open(&w, 3, &like, 0)) return;
