@@ -1536,6 +1536,7 @@ CDP__COLD cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
     const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
     char names[128];
     cdp__text t = {names, sizeof names, 0};
+    cdp_addr at;
     int32_t first = -1;
     uint32_t r, found = 0;
     names[0] = 0;
@@ -1554,7 +1555,10 @@ CDP__COLD cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
     if (found)
         return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %llu ms still waiting for rank %s; start it, or look at why it ended",
                               (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS), names);
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0, "the store does not answer any more%s", m->desc.external_store ? "" : ": rank 0 serves it");
+    at = cdp__tcp_store_peer_addr(m->store);
+    cdp__addr_text(&at, names, sizeof names);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0, "the store at %s does not answer any more, but has not closed the connection: %s, has become unreachable, or is stopped", names,
+                          m->desc.external_store ? "who serves it" : "rank 0, which serves it");
 }
 
 /* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. Now

@@ -12,10 +12,10 @@ export LC_ALL=C
 skip() { echo "SKIP test_netns: $*"; echo '0 passed, 0 failed'; exit 0; }
 [ "$(id -u)" = 0 ] || skip 'not root'
 command -v ip > /dev/null || skip 'the program ip is not installed'
-A=cdp-$$-a B=cdp-$$-b C=cdp-$$-c
+A=cdp-$$-a B=cdp-$$-b C=cdp-$$-c D=cdp-$$-d E=cdp-$$-e
 tmp=$(mktemp -d) || exit 2
 clean() { for n in $A $B $C; do ip netns del $n 2> /dev/null; done; }
-trap 'clean; rm -rf "$tmp"' EXIT
+trap 'clean; ip netns del $D 2> /dev/null; ip netns del $E 2> /dev/null; rm -rf "$tmp"' EXIT
 ip netns add $A 2> "$tmp/why" || skip "no network namespaces: $(cat "$tmp/why")"
 ip -n $A link add cdp-v0 type veth peer name cdp-v1 2> "$tmp/why" || skip "no pairs of virtual interfaces: $(cat "$tmp/why")"
 ip netns exec $A true 2> "$tmp/why" || skip "cannot run in a network namespace: $(cat "$tmp/why")"
@@ -99,6 +99,29 @@ job() { # NAME MASTER-A MASTER-B
         tail -n 5 "$tmp"/out.* | sed 's/^/    /'
     fi
 }
+
+# The machine of rank 0, and the store with it, becomes unreachable while rank 1 waits for a third one. What it says first is
+# awaited here (some 11 s) and looked at in the end. It takes its time beside all the others.
+unreachable() {
+    local n i pids=()
+    ip netns add $D && ip netns add $E && ip link add name "cdp$$d" netns $D type veth peer name "cdp$$e" netns $E || return
+    ip -n $D addr add 10.99.0.1/24 dev "cdp$$d"
+    ip -n $E addr add 10.99.0.2/24 dev "cdp$$e"
+    for n in $D $E; do ip -n $n link set lo up; done
+    ip -n $D link set "cdp$$d" up
+    ip -n $E link set "cdp$$e" up
+    for i in 0 1; do
+        n=$D; [ $i = 1 ] && n=$E
+        CDP_LOG_LEVEL=info RANK=$i WORLD_SIZE=3 MASTER_ADDR=10.99.0.1 MASTER_PORT=29577 timeout $((30 * slack)) ip netns exec $n "$hello" > "$tmp/cut.$i" 2>&1 < /dev/null &
+        pids+=($!)
+    done
+    for i in {1..200}; do grep -q 'still waiting for rank 2' "$tmp/cut.1" && break; sleep 0.1; done
+    ip -n $D link set "cdp$$d" down
+    for i in {1..200}; do grep -q store "$tmp/cut.1" && break; sleep 0.1; done
+    kill "${pids[@]}" 2> /dev/null
+}
+unreachable > "$tmp/cut" 2>&1 &
+cutting=$!
 
 v4() { a addr add 10.77.0.1/24 dev eth0; b addr add 10.77.0.2/24 dev eth0; }
 v6() { a addr add fd77::1/64 dev eth0 nodad; b addr add fd77::2/64 dev eth0 nodad; }
@@ -283,6 +306,16 @@ printf '127.0.0.1 localhost\n127.0.1.1 node-a\n' > "$tmp/hosts.$A"
 printf '127.0.0.1 localhost\n10.77.0.1 node-a\n' > "$tmp/hosts.$B"
 unset CDP_JOB_KEY
 job 'without a key other machines are told what to do' node-a node-a 'CDP_JOB_KEY'
+
+wait $cutting
+if grep -m 1 store "$tmp/cut.1" | grep -q 'the store at 10.99.0.1:29577 does not answer any more.*rank 0, which serves it, has become unreachable'; then
+    passed=$((passed + 1))
+    echo 'ok the machine of the store becomes unreachable, and the first message says so'
+else
+    failed=$((failed + 1))
+    echo 'not ok the machine of the store becomes unreachable:'
+    sed 's/^/    /' "$tmp/cut" "$tmp/cut.1"
+fi
 
 printf '%d passed, %d failed\n' $passed $failed
 [ $failed = 0 ]
