@@ -153,7 +153,7 @@
 
     LIMITS
         ranks 65535 | elements and bytes 64 bits | operations in flight: memory | error text 511 bytes
-        groups and tags that others use before this rank asks for them: 256 at once; then they are told that it has left
+        groups and tags that others use before this rank asks for them: 256 at once; one more is an error on both sides
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
@@ -3696,6 +3696,7 @@ CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cd
 #define CDP__CHUNK_BYTES 16u
 #define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that a reduction reads what the socket just wrote */
 #define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
+#define CDP__CHUNK_CROWD 0xfffffffcu /* likewise: there are CDP__ORPHANS streams that nobody reads yet, and this would be one more */
 #define CDP__CHUNK_ASK 0xfffffffeu   /* the sender may not go on before it hears how far the reader has come */
 #define CDP__CHUNK_READ 0xfffffffdu  /* the sender has read what it was lent */
 #define CDP__WINDOW (4u << 20)
@@ -3733,6 +3734,7 @@ typedef struct cdp__trunk { /* one link */
     uint8_t (*notes)[CDP__CHUNK_BYTES]; /* headers without bytes that are still to be sent */
     uint32_t note_count, note_room;
     bool broken;                        /* what came over it was no chunk */
+    uint32_t crowd;                     /* 1: what came over it was one stream too many here, 2: one of ours was, there */
 } cdp__trunk;
 
 /* How many groups of these ranks have been made here: their numbers must agree without a word being said. */
@@ -4002,6 +4004,7 @@ CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint3
         if (o->stream.channel == channel && o->stream.peer == peer) return &o->stream;
     for (i = 0; i < CDP__GONE; ++i)
         if (m->gone[i] == channel) return NULL;
+    if (make && m->orphan_count == CDP__ORPHANS) m->trunks[peer].crowd = 1;
     if (!make || m->orphan_count == CDP__ORPHANS || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o))) return NULL;
     o->stream.channel = channel;
     o->stream.peer = peer;
@@ -4039,10 +4042,11 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ);
     w->rx_head_got = 0;
     w->rx_stream = s;
-    w->rx_left = bytes >= CDP__CHUNK_READ ? 0 : bytes;
-    if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, CDP__CHUNK_LEAVE, 0); /* it does not know yet */
+    w->rx_left = bytes >= CDP__CHUNK_CROWD ? 0 : bytes;
+    if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0); /* it does not know yet */
     if (!s) return w->rx_left <= CDP__WINDOW;
-    if (bytes == CDP__CHUNK_LEAVE) {
+    if (bytes == CDP__CHUNK_CROWD) w->crowd = 2;
+    if (bytes == CDP__CHUNK_LEAVE || bytes == CDP__CHUNK_CROWD) {
         s->left = true;
         return true;
     }
@@ -4099,6 +4103,12 @@ CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
     return 1;
 }
 
+/* Where one stream was too many, nothing else is read: what it carried is lost. */
+CDP__COLD cdp_status cdp__trunk_crowded(uint32_t where, uint32_t peer) {
+    return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0, "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; let it make these groups and ask for these messages earlier, or the others wait for it",
+                          CDP__ORPHANS, where);
+}
+
 /* Read headers, and put aside what others will want. 1: the next bytes of the link belong to `want`; 0: nothing now. */
 CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stream *want) {
     cdp__trunk *w = &m->trunks[peer];
@@ -4111,6 +4121,7 @@ CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stre
             if (r <= 0) return r;
             continue;
         }
+        if (w->crowd) return cdp__trunk_crowded(w->crowd == 1 ? m->rank : peer, peer);
         if (w->broken) return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0, "rank %u sent something that is no chunk; the connection is damaged or speaks another version", peer);
         v.data = w->rx_head + w->rx_head_got;
         v.bytes = CDP__CHUNK_BYTES - w->rx_head_got;

@@ -388,6 +388,54 @@ static void patience(uint32_t rank, cdp_group *w) {
 
 TEST(a_wait_ends_and_the_operation_goes_on) { run(2, 20000, patience); }
 
+/* More tags than a rank keeps streams for that it has not asked for: both sides hear what happened, and what to do. */
+static void crowd(uint32_t rank, cdp_group *w) {
+    int32_t x = 5;
+    cdp_work work;
+    cdp_status st = CDP_OK;
+    if (rank == 0) {
+        for (uint32_t tag = 0; tag < 300 && st == CDP_OK; ++tag) {
+            st = cdp_send_async(w, &x, 1, CDP_DTYPE_I32, 1, tag, &work);
+            if (st == CDP_OK) st = cdp_work_wait(work);
+        }
+        if (st == CDP_OK) st = cdp_barrier(w);
+    } else {
+        st = cdp_recv(w, &x, 1, CDP_DTYPE_I32, 0, 299);
+    }
+    T_EQ(CDP_ERR_MISMATCH, st);
+    T_TEXT("more than 256 groups and tags", cdp_last_error()->text);
+    T_TEXT("that rank 1 has not asked for yet; let it make these groups and ask for these messages earlier", cdp_last_error()->text);
+    come();
+    await(2);
+}
+
+/* The same with groups. */
+static void crowd_of_groups(uint32_t rank, cdp_group *w) {
+    static cdp_group *groups[2][260];
+    const uint32_t all[2] = {0, 1};
+    int32_t x = 5;
+    cdp_status st = CDP_OK;
+    uint32_t made = 0;
+    if (rank == 0) {
+        for (; made < 260; ++made) {
+            if (!OK(cdp_group_new(w, all, 2, &groups[0][made]))) return;
+            st = cdp_broadcast(groups[0][made], &x, 1, CDP_DTYPE_I32, 0);
+            if (st != CDP_OK) break;
+        }
+        if (st == CDP_OK) st = cdp_allreduce(groups[0][259], NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM);
+    } else {
+        st = cdp_barrier(w);
+    }
+    T_EQ(CDP_ERR_MISMATCH, st);
+    T_TEXT("more than 256 groups and tags at once that rank 1 has not asked for yet", cdp_last_error()->text);
+    come();
+    await(2);
+    while (rank == 0 && made) cdp_group_destroy(groups[0][--made]);
+}
+
+TEST(too_many_tags_ahead) { run(2, 20000, crowd); }
+TEST(too_many_groups_ahead) { run(2, 20000, crowd_of_groups); }
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"groups_of_any_ranks_in_any_order", groups_of_any_ranks_in_any_order, 60},
@@ -406,6 +454,8 @@ int main(int argc, char **argv) {
         {"messages_that_never_come", messages_that_never_come, 60},
         {"monitored_barrier", monitored_barrier, 60},
         {"monitored_barrier_names_all", monitored_barrier_names_all, 60},
+        {"too_many_tags_ahead", too_many_tags_ahead, 60},
+        {"too_many_groups_ahead", too_many_groups_ahead, 60},
         {"a_wait_ends_and_the_operation_goes_on", a_wait_ends_and_the_operation_goes_on, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
