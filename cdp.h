@@ -5297,13 +5297,13 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
 CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)e->rank * CDP__LOANS;
-    uint32_t i, state;
-    for (i = 0; i < CDP__LOANS && (l[i].state & 2); ++i) {} /* ours: nobody else makes a loan of it */
+    uint32_t i, state = 0;
+    for (i = 0; i < CDP__LOANS && (state = __atomic_load_n(&l[i].state, __ATOMIC_RELAXED)) & 2; ++i) {} /* only its owner makes a loan of it */
     if (i == CDP__LOANS) return false;
     l[i].data = data;
     l[i].bytes = bytes;
     l[i].peer = peer;
-    state = l[i].state | 2;
+    state += 2;
     __atomic_store_n(&l[i].state, state, __ATOMIC_RELEASE);
     *token = (uint64_t)i << 32 | state;
     return true;

@@ -1,0 +1,428 @@
+/*  test_lend.c - what ranks read from each other's memory: that they do, and that nothing is read once it may be gone
+
+    Buffers are mapped and unmapped for each operation, the moment that it is reported to have ended: a rank that still reads
+    them then does not survive. */
+#define CDP_IMPLEMENTATION
+#include "cdp.h"
+
+#include "test.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#define RANKS_MAX 5u
+#define LONG (5u << 20) /* bytes of a message that is lent; up to 4 MiB they are sent ahead of the receiver */
+
+static cdp_hub *hub;
+static uint32_t ranks;
+
+static void open_hub(uint32_t n, uint64_t ring_bytes) {
+    const cdp_hub_desc d = {.world_size = n, .ring_bytes = ring_bytes};
+    ranks = n;
+    if (!T_EQ(CDP_OK, cdp_hub_create(&d, &hub))) abort();
+}
+
+/* How often something was lent; at the end nothing is. */
+static uint64_t loans(void) {
+    uint64_t made = 0;
+    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 2) >> 2;
+    return made;
+}
+
+static uint64_t close_hub(void) {
+    const uint64_t made = loans();
+    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) T_EQ(0, hub->loans[i].state & 3);
+    cdp_hub_destroy(hub);
+    return made;
+}
+
+/* The hub as a transport that can copy what is lent, but not show it. */
+static uint32_t pulls, refuse_at;
+static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
+    const uint64_t whole = hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].bytes;
+    const uint8_t *at = (const uint8_t *)cdp__hub_view(self, peer, token, whole);
+    if (!at) return 0;
+    T(offset + bytes <= whole);
+    memcpy(dst, at + offset, bytes);
+    if (!cdp__hub_unview(self, peer, token)) return 0;
+    if (__atomic_add_fetch(&pulls, 1, __ATOMIC_RELAXED) == refuse_at) return cdp_error_set(CDP_ERR_IO, (int32_t)peer, 1, "reading the memory of rank %u is not permitted", peer);
+    return (int64_t)bytes;
+}
+
+static bool pulling;
+
+static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
+    cdp_group_desc d = {.timeout_ms = 20000 * TEST_SLACK};
+    cdp_group *g = NULL;
+    cdp_transport t;
+    if (like) d = *like;
+    d.rank = r;
+    d.world_size = ranks;
+    d.hub = hub;
+    if (pulling) {
+        memset(&t, 0, sizeof t);
+        T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
+        t.view = NULL;
+        t.unview = NULL;
+        t.pull = pull;
+        d.transport = &t;
+    }
+    d.logger.level = CDP_LOG_SILENT;
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &g))) abort();
+    return g;
+}
+
+static void *map(uint64_t bytes, uint32_t fill) {
+    float *p = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
+    for (uint64_t i = 0; i < bytes / 4; ++i) p[i] = (float)(i % 1000 + fill);
+    return p;
+}
+
+static bool holds(const void *p, uint64_t bytes, float factor, float plus) {
+    for (uint64_t i = 0; i < bytes / 4; ++i)
+        if (((const float *)p)[i] != (float)(i % 1000) * factor + plus) return false;
+    return true;
+}
+
+typedef void rank_body(uint32_t r, cdp_group *g);
+static rank_body *body;
+static const cdp_group_desc *likeness;
+
+static void *rank_main(void *arg) {
+    const uint32_t r = (uint32_t)(uintptr_t)arg;
+    body(r, open_rank(r, likeness));
+    return NULL;
+}
+
+/* Every rank on a thread; `b` destroys its group. */
+static void run(uint32_t n, const cdp_group_desc *like, rank_body *b) {
+    pthread_t t[RANKS_MAX];
+    body = b;
+    likeness = like;
+    for (uint32_t r = 0; r < n; ++r)
+        if (pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r)) abort();
+    for (uint32_t r = 0; r < n; ++r) pthread_join(t[r], NULL);
+}
+
+/* ---- messages ---- */
+
+static void long_messages(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(LONG, r), *y = (float *)map(LONG, 7);
+    cdp_message got;
+    cdp_work w;
+    if (r == 0) {
+        T_EQ(CDP_OK, cdp_send(g, x, 1000000, CDP_DTYPE_F32, 1, 1)); /* without anybody who receives */
+        T_EQ(0, loans());
+        T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 2, &w));
+        test_sleep_ms(20);
+        T_EQ(CDP_PENDING, cdp_work_test(w));
+        T_EQ(CDP_ERR_STATE, cdp_work_cancel(w)); /* it is on its way */
+    }
+    T_EQ(CDP_OK, cdp_barrier(g));
+    if (r == 0) {
+        T_EQ(CDP_OK, cdp_work_wait(w));
+        T_EQ(CDP_OK, cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 3));
+        T_EQ(2, loans());
+        munmap(x, LONG);
+    } else {
+        T_EQ(CDP_OK, cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 0, 2));
+        T(holds(y, LONG, 1, 0));
+        T_EQ(CDP_OK, cdp_recv(g, y, 1000000, CDP_DTYPE_F32, 0, 1));
+        T_EQ(CDP_OK, cdp_recv_any(g, x, LONG / 4, CDP_DTYPE_F32, CDP_ANY_RANK, 3, &got));
+        T(got.source == 0 && got.count == LONG / 4 && holds(x, LONG, 1, 0));
+        munmap(x, LONG);
+    }
+    T_EQ(CDP_OK, r ? cdp_send(g, y, LONG / 4, CDP_DTYPE_F32, 0, 3) : cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 1, 3));
+    T(holds(y, LONG, 1, 0));
+    cdp_group_destroy(g);
+    munmap(y, LONG);
+}
+
+TEST(long_messages_are_lent) {
+    open_hub(2, 0);
+    run(2, NULL, long_messages);
+    T_EQ(3, close_hub());
+}
+
+static void sums(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(1u << 20, r);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, x, 1u << 18, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    T(holds(x, 1u << 20, (float)ranks, (float)(ranks * (ranks - 1) / 2)));
+    cdp_group_destroy(g);
+    munmap(x, 1u << 20);
+}
+
+TEST(lending_can_be_turned_off) {
+    cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .lend_bytes = UINT64_MAX};
+    open_hub(4, 0);
+    run(4, &like, sums);
+    T_EQ(0, close_hub());
+    like.lend_bytes = 0;
+    open_hub(4, 0);
+    run(4, &like, sums);
+    T_EQ(2 * 3 * 4, close_hub()); /* a part of everybody's to everybody, and back */
+}
+
+static void many_messages(uint32_t r, cdp_group *g) {
+    enum { N = CDP__LOANS + 8 };
+    float *x = (float *)map(LONG, 3 * !r);
+    cdp_work w[N];
+    for (uint32_t i = 0; i < N && r == 0; ++i) T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, i, &w[i]));
+    for (uint32_t i = 0; i < N && r == 1; ++i) {
+        memset(x, 0, LONG);
+        T_EQ(CDP_OK, cdp_recv(g, x, LONG / 4, CDP_DTYPE_F32, 0, i));
+        T(holds(x, LONG, 1, 3));
+    }
+    for (uint32_t i = 0; i < N && r == 0; ++i) T_EQ(CDP_OK, cdp_work_wait(w[i]));
+    munmap(x, LONG);
+    cdp_group_destroy(g);
+}
+
+TEST(what_cannot_be_lent_is_copied) {
+    uint64_t made;
+    open_hub(2, 0);
+    run(2, NULL, many_messages);
+    made = close_hub();
+    T(made >= CDP__LOANS && made < CDP__LOANS + 8);
+}
+
+TEST(cancelled_before_anything_moved) {
+    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .no_thread = true};
+    uint8_t *x = (uint8_t *)map(LONG, 0), *y = (uint8_t *)map(1 << 20, 0);
+    cdp_group *g[2];
+    cdp_work first, second, in;
+    open_hub(2, 4096);
+    for (uint32_t r = 0; r < 2; ++r) g[r] = open_rank(r, &like);
+    T_EQ(CDP_OK, cdp_send_async(g[0], y, 1 << 20, CDP_DTYPE_U8, 1, 1, &first)); /* fills the ring */
+    T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
+    T_EQ(1, loans());
+    T_EQ(CDP_OK, cdp_work_cancel(second));
+    munmap(x, LONG);
+    x = (uint8_t *)map(LONG, 5);
+    T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
+    T_EQ(CDP_OK, cdp_recv_async(g[1], y, 1 << 20, CDP_DTYPE_U8, 0, 1, &in));
+    while ((cdp_work_test(in) == CDP_PENDING) | (cdp_work_test(first) == CDP_PENDING)) {} /* both are looked at */
+    uint8_t *z = (uint8_t *)map(LONG, 9);
+    T_EQ(CDP_OK, cdp_recv_async(g[1], z, LONG, CDP_DTYPE_U8, 0, 2, &in));
+    while ((cdp_work_test(in) == CDP_PENDING) | (cdp_work_test(second) == CDP_PENDING)) {}
+    T_EQ(CDP_OK, cdp_work_test(in));
+    T_EQ(CDP_OK, cdp_work_test(second));
+    T(memcmp(x, z, LONG) == 0);
+    for (uint32_t r = 0; r < 2; ++r) cdp_group_destroy(g[r]);
+    T_EQ(2, close_hub());
+    munmap(x, LONG), munmap(y, 1 << 20), munmap(z, LONG);
+}
+
+/* ---- failures: memory goes away as soon as the operation has ended ---- */
+
+static uint64_t dice = 1;
+static uint32_t moment_us, victim;
+static cdp_group *aborted;
+static uint64_t abort_ns; /* when */
+
+static void *abort_main(void *arg) {
+    const uint64_t until = test_now_ns() + moment_us * 1000ull;
+    (void)arg;
+    while (test_now_ns() < until) {}
+    __atomic_store_n(&abort_ns, test_now_ns(), __ATOMIC_RELEASE);
+    cdp_group_abort(aborted, "enough");
+    return NULL;
+}
+
+#define BIG (1u << 20)
+static void until_aborted(uint32_t r, cdp_group *g) {
+    pthread_t t;
+    cdp_status st = cdp_barrier(g);
+    if (r == victim) {
+        aborted = g;
+        if (pthread_create(&t, NULL, abort_main, NULL)) abort();
+    }
+    for (uint32_t i = 0; st == CDP_OK; ++i) {
+        float *x = (float *)map(BIG, r), *y = (float *)map(BIG, 0);
+        switch (i % 3) {
+        case 0: st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM); break;
+        case 1: st = cdp_allreduce(g, NULL, y, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_MAX); break;
+        default: st = cdp_broadcast(g, x, BIG / 4, CDP_DTYPE_F32, i % ranks); break;
+        }
+        munmap(x, BIG);
+        munmap(y, BIG);
+    }
+    T_EQ(CDP_ERR_ABORTED, st);
+    T_WITHIN(100 + 400, test_now_ns() - __atomic_load_n(&abort_ns, __ATOMIC_ACQUIRE)); /* and the machine may be busy */
+    if (r == victim) pthread_join(t, NULL);
+    cdp_group_destroy(g);
+}
+
+TEST(abort_at_random_moments) {
+    for (uint32_t i = 0; i < (TEST_SLOW ? 15u : 60u) && !test__now.failed_checks; ++i) {
+        const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .no_thread = i % 3 == 0};
+        open_hub(2 + i % 3, 0);
+        victim = i % ranks;
+        moment_us = (uint32_t)(test_random(&dice) % 4000);
+        run(ranks, &like, until_aborted);
+        close_hub();
+    }
+}
+
+static void leave_while_lent(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(8u << 20, 0);
+    cdp_work w = {NULL, 0};
+    cdp_status st = CDP_OK;
+    T_EQ(CDP_OK, cdp_barrier(g));
+    if (r == 0) st = cdp_send_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 1, 1, &w);
+    else if (r == 1) st = cdp_recv_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 0, 1, &w);
+    if (r == victim) {
+        const uint64_t until = test_now_ns() + moment_us * 1000ull;
+        while (test_now_ns() < until) {}
+    } else {
+        st = cdp_work_wait(w);
+        test_check(st == CDP_OK || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s", cdp_last_error()->text);
+        if (st == CDP_OK) T(holds(x, 8u << 20, 1, 0));
+        else T_EQ((int)victim, cdp_last_error()->peer);
+    }
+    cdp_group_destroy(g);
+    munmap(x, 8u << 20);
+}
+
+TEST(a_rank_leaves_while_it_lends_or_reads) {
+    for (uint32_t i = 0; i < (TEST_SLOW ? 10u : 60u) && !test__now.failed_checks; ++i) {
+        open_hub(2, 0);
+        victim = i % 2;
+        moment_us = (uint32_t)(test_random(&dice) % 3000);
+        run(ranks, NULL, leave_while_lent);
+        close_hub();
+    }
+}
+
+static void different(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(BIG, r), *y = (float *)map(BIG, 0);
+    const cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, r ? CDP_REDUCE_SUM : CDP_REDUCE_MAX);
+    munmap(x, BIG), munmap(y, BIG);
+    T_EQ(CDP_ERR_MISMATCH, st);
+    T_TEXT("f32 sum", cdp_last_error()->text);
+    T_TEXT("f32 max", cdp_last_error()->text);
+    cdp_group_destroy(g);
+}
+
+static void different_message(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(LONG, r);
+    cdp_status st = r ? cdp_recv(g, x, LONG / 4 - 1, CDP_DTYPE_F32, 0, 1) : cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1);
+    munmap(x, LONG);
+    T_EQ(CDP_ERR_MISMATCH, st);
+    T_TEXT("of 1310719 x f32", cdp_last_error()->text);
+    cdp_group_destroy(g);
+}
+
+TEST(mismatch_of_what_is_lent) {
+    for (uint32_t n = 2; n <= RANKS_MAX; ++n) {
+        open_hub(n, 0);
+        run(n, NULL, different);
+        T(close_hub() > 0);
+    }
+    open_hub(2, 0);
+    run(2, NULL, different_message);
+    T_EQ(1, close_hub());
+}
+
+static void never_read(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(LONG, r);
+    const uint64_t start = test_now_ns();
+    cdp_status st;
+    if (r == 0) {
+        st = cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1);
+        munmap(x, LONG);
+        T_EQ(CDP_ERR_TIMEOUT, st);
+        T_EQ(1, cdp_last_error()->peer);
+        T_WITHIN(200 + 100, test_now_ns() - start);
+    } else {
+        test_sleep_ms(500 * TEST_SLACK);
+        st = cdp_recv(g, x, LONG / 4, CDP_DTYPE_F32, 0, 1); /* it is too late */
+        T(st == CDP_ERR_TIMEOUT || st == CDP_ERR_PEER_LOST);
+        munmap(x, LONG);
+    }
+    cdp_group_destroy(g);
+}
+
+TEST(nobody_reads_it_in_time) {
+    const cdp_group_desc like = {.timeout_ms = 200 * TEST_SLACK};
+    open_hub(2, 0);
+    run(2, &like, never_read);
+    T_EQ(1, close_hub());
+}
+
+/* ---- other transports ---- */
+
+static cdp_status pull_status;
+static void pulled(uint32_t r, cdp_group *g) {
+    float *x = (float *)cdp_group_alloc(g, BIG), *y = (float *)map(BIG, 0);
+    for (uint32_t i = 0; i < BIG / 4; ++i) x[i] = (float)(i % 1000 + r);
+    cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    if (st == CDP_OK) T(holds(y, BIG, (float)ranks, (float)(ranks * (ranks - 1) / 2)));
+    if (st == CDP_OK) st = cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    if (st == CDP_OK) T(memcmp(x, y, BIG) == 0);
+    munmap(y, BIG);
+    T_EQ(pull_status, st);
+    if (st != CDP_OK) T_TEXT("is not permitted", cdp_last_error()->text);
+    cdp_group_free(g, x);
+    cdp_group_free(g, NULL);
+    cdp_group_destroy(g);
+}
+
+static void with_pull(uint32_t n, uint32_t refuse) {
+    pulls = 0;
+    refuse_at = refuse;
+    pull_status = refuse ? CDP_ERR_IO : CDP_OK;
+    open_hub(n, 0);
+    pulling = true;
+    run(n, NULL, pulled);
+    pulling = false;
+    T(pulls > 0);
+    close_hub();
+}
+
+TEST(a_transport_that_copies) {
+    with_pull(2, 0);
+    with_pull(3, 0);
+    with_pull(5, 0);
+    with_pull(3, 2);
+}
+
+TEST(what_was_never_lent) {
+    cdp_transport a, b;
+    uint64_t token, other;
+    uint8_t x[100];
+    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b);
+    open_hub(3, 0);
+    T_EQ(CDP_OK, cdp__hub_attach(hub, 0, 3, &a));
+    T_EQ(CDP_OK, cdp__hub_attach(hub, 1, 3, &b));
+    T(a.lend(a.self, 1, x, 100, &token) && a.lend(a.self, 2, x, 100, &other) && token != other);
+    T(b.view(b.self, 0, token, 100) == x);
+    T(!b.view(b.self, 0, token, 100)); /* once at a time */
+    T(b.unview(b.self, 0, token));
+    T(!b.view(b.self, 0, token, 99) && !b.view(b.self, 0, token, 101) && !b.view(b.self, 0, other, 100) && !b.view(b.self, 2, token, 100));
+    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100) && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
+    T(!b.view(b.self, 0, UINT64_MAX, 100) && !b.view(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100) && !b.view(b.self, 0, 0, 100));
+    if (!(token >> 32)) b.unview(b.self, 0, token);
+    a.recall(a.self, 1, token);
+    T(!b.view(b.self, 0, token, 100));
+    a.recall(a.self, 2, other);
+    a.destroy(a.self), b.destroy(b.self);
+    T_EQ(2, close_hub());
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"long_messages_are_lent", long_messages_are_lent, 60},
+        {"lending_can_be_turned_off", lending_can_be_turned_off, 60},
+        {"what_cannot_be_lent_is_copied", what_cannot_be_lent_is_copied, 60},
+        {"cancelled_before_anything_moved", cancelled_before_anything_moved, 60},
+        {"abort_at_random_moments", abort_at_random_moments, 120},
+        {"a_rank_leaves_while_it_lends_or_reads", a_rank_leaves_while_it_lends_or_reads, 120},
+        {"mismatch_of_what_is_lent", mismatch_of_what_is_lent, 60},
+        {"nobody_reads_it_in_time", nobody_reads_it_in_time, 60},
+        {"a_transport_that_copies", a_transport_that_copies, 60},
+        {"what_was_never_lent", what_was_never_lent, 10},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
