@@ -588,7 +588,7 @@ typedef struct cdp_group_desc {
     uint64_t small_bytes;      /* up to this size, algorithms of few rounds are taken (default: 64 KiB)         */
     uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
     uint64_t lend_bytes;       /* what has at least this size is read where it lies by ranks that share memory;
-                                  UINT64_MAX: never (default: 16 KiB)                                            */
+                                  UINT64_MAX: never (default: 64 KiB)                                            */
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
     bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
@@ -3493,7 +3493,8 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
     return &table[cdp__min(i, CDP__ALGO_COUNT)];
 }
 
-#define CDP__SMALL UINT64_MAX /* in a row: the group's small_bytes */
+#define CDP__SMALL UINT64_MAX      /* in a row: the group's small_bytes */
+#define CDP__TINY (UINT64_MAX - 1) /* a quarter of that */
 
 typedef struct cdp__row { /* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
     uint64_t max_bytes;
@@ -3507,7 +3508,7 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
-        {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
+        {CDP__TINY, 0, CDP__DOUBLING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
         {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
         {0, 0, CDP__TREE, 0}, {0, 0, CDP__DISSEMINATION, 0}, {0, 0, CDP__DIRECT, 0},
         {0, 2, CDP__GATHER, 0}, {CDP__SMALL, 16, CDP__BRUCK, 0}, {0, 0, CDP__DIRECT_GATHER, CDP__SHARED}, {0, 16, CDP__GATHER, 0}, {4u << 20, 0, CDP__BRUCK, 0}, {0, 0, CDP__GATHER, 0},
@@ -3530,6 +3531,8 @@ typedef struct cdp__choosing {
     bool shared;          /* cdp_transport.shared */
 } cdp__choosing;
 
+CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row) { return row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes == CDP__TINY ? c->small_bytes / 4 : row->max_bytes; }
+
 /* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. */
 CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks) {
     uint32_t i;
@@ -3539,7 +3542,7 @@ CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, ui
         CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
         a = cdp__algo_at(row->algo);
         if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->only == CDP__POWERS && (ranks & (ranks - 1))) || (row->only == CDP__SHARED && !c->shared)) continue;
-        if (row->max_bytes && bytes > (row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes)) continue;
+        if (row->max_bytes && bytes > cdp__row_bytes(c, row)) continue;
         return row->algo;
     }
 }
@@ -5804,7 +5807,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.timeout_ms = cdp__def(d.timeout_ms, 600000);
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
-    d.lend_bytes = cdp__def(d.lend_bytes, 16 * 1024);
+    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
@@ -6062,7 +6065,7 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
         if (desc->reproducible && !cdp__algo_at(a)->fixed)
             return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which `reproducible` forbids", i, c->algorithm);
         rows[i].algo = (uint8_t)a;
-        rows[i].max_bytes = cdp__min(c->max_bytes, CDP__SMALL - 1);
+        rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
         rows[i].only = 0;
     }
@@ -7502,7 +7505,7 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             if (!row) break;
             if (a->kind != (cdp_coll_kind)kind) continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
-            if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)(row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes));
+            if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
             if (row->only) cdp__text_add(t, row->only == CDP__POWERS ? ", for 2, 4, 8, ... ranks" : c->shared ? ", in shared memory" : ", in shared memory, which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
@@ -7673,7 +7676,7 @@ CDP__COLD void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
 
 CDP__COLD void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
-    for (i = 0; buckets && i < count; ++i) cdp__free(d->os, buckets[i].memory);
+    for (i = 0; buckets && i < count; ++i) cdp_group_free(d->desc.group, buckets[i].memory);
     cdp__free(d->os, buckets);
 }
 
@@ -7814,7 +7817,8 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     d->stats.bytes_per_step = 0;
     for (b = d->buckets; b < d->buckets + d->bucket_count; ++b) {
         const uint64_t bytes = (b->count + cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b)) * cdp_dtype_size(b->dtype);
-        b->memory = (uint8_t *)cdp__alloc_zero(d->os, bytes);
+        b->memory = (uint8_t *)cdp_group_alloc(d->desc.group, bytes);
+        if (b->memory) memset(b->memory, 0, (size_t)bytes);
         if (!b->memory) {
             cdp__ddp_free_buckets(d, old, old_count);
             return cdp__fail_nomem("a gradient bucket", bytes);

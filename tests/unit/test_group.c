@@ -314,14 +314,14 @@ TEST(different_settings_are_told) {
     if (!T_EQ(CDP_OK, cdp_hub_create(&h, &w.hub))) return;
     for (uint32_t r = 0; r < 2; ++r) {
         cdp_group_desc like = no_thread_desc(), d;
-        like.small_bytes = r ? 1 : 1000;
+        like.small_bytes = r ? 1 : 4000;
         d = rank_desc(&w, r, &like);
         T_EQ(CDP_OK, cdp_group_create(&d, &w.group[r]));
     }
     for (uint32_t r = 0; r < 2; ++r) T(cdp_allreduce_async(w.group[r], NULL, x[r], 100, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work[r]) == CDP_OK);
     for (uint32_t r = 0; r < 2; ++r) {
         T_EQ(CDP_ERR_MISMATCH, poll_to_end(&w, r, work[r]));
-        T_TEXT("ring", cdp_last_error()->text);
+        T_TEXT("direct", cdp_last_error()->text);
         T_TEXT("recursive doubling", cdp_last_error()->text);
     }
     world_close(&w);

@@ -152,7 +152,7 @@ TEST(a_description_says_what_is_set) {
     if (!world_open(&w, 3, &like, 0)) return;
     T(cdp_describe(w.group[2], text, sizeof text) == strlen(text));
     T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)") && strstr(text, "piece_bytes = 1048576 (default)") && strstr(text, "links:\n  rank 0: "));
-    T(strstr(text, "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive doubling (choices)\n  allreduce: recursive doubling, up to 65536 bytes\n"));
+    T(strstr(text, "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive doubling (choices)\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, in shared memory\n"));
     T_EQ(9, cdp_describe(w.group[2], text, 10));
     T_EQ(9, strlen(text));
     T_EQ(0, cdp_describe(NULL, text, 10));
@@ -181,7 +181,7 @@ static void allreduce_sized(cdp_group *g, void *arg) {
 TEST(choices_choose) {
     const cdp_choice rows[] = {{CDP_COLL_ALLREDUCE, "ring", 40, 0}, {CDP_COLL_BROADCAST, "binomial tree", 0, 0}, {CDP_COLL_ALLREDUCE, "fixed order", 400, 4}, {CDP_COLL_ALLREDUCE, "ring", 4000, 2}};
     cdp_group_desc like = {.choices = rows, .choice_count = 4, .small_bytes = 8000};
-    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "recursive doubling"}, {2000, "recursive doubling"}, {2001, "direct"}};
+    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "recursive doubling"}, {500, "recursive doubling"}, {501, "direct"}};
     uint32_t i;
     world w;
     if (!world_open(&w, 3, &like, 0)) return;
