@@ -60,6 +60,7 @@
         exchange bytes of any length                       cdp_allgather_bytes, cdp_gather_bytes, cdp_broadcast_bytes, cdp_scatter_bytes
         chain, cancel                                      cdp_work_then, cdp_start_after, cdp_work_cancel
         work with some of the ranks                        cdp_group_new, cdp_group_split
+        have memory that ranks of one host read directly   cdp_group_alloc
         go on computing meanwhile                          the same with _async, then cdp_work_wait
         send parts of different lengths                    cdp_start with in_counts, out_counts
         wait for everybody, or learn who is missing        cdp_barrier, cdp_monitored_barrier
@@ -139,7 +140,7 @@
     MEMORY
         All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 7 KB and
         0.2 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
-        ranks in a hub two rings of 256 KiB when they first talk; a DDP the size of its gradients once (the buckets are
+        ranks in a hub two rings of 256 KiB when they first talk, and 1 KB per rank; a DDP the size of its gradients once (the buckets are
         the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
         Messages: 5 KB for each of max_lanes pairs of rank and tag, 0.1 KB for each further one; 10 KB with the first
         cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
@@ -532,7 +533,8 @@ typedef struct cdp_transport {
     const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
     bool (*unview)(void *self, uint32_t peer, uint64_t token);
     int64_t (*pull)(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
-    /* Every rank reads what any other one lends; the same on all of them. Then algorithms are chosen that suit memory. */
+    /* Every rank reads what any other one lends: then algorithms are chosen that suit memory. Known at creation, and the same on
+       every rank; where it is not, the first operation says that ranks call different things. */
     bool shared;
     /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view. NULL: there is none, take other. */
     void *(*alloc)(void *self, uint64_t bytes);
@@ -549,7 +551,8 @@ CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(cdp_status status, int32_t pee
 
 /* ---- >>hub: ranks in one process -------------------------------------------------------------------------------- */
 
-/* Connects ranks that are threads of one program, or that one thread polls in turn. */
+/* Connects ranks that are threads of one program, or that one thread polls in turn. From lend_bytes of the group on, a rank
+   reads what it is sent where the sender has it: nothing is copied but to where it is to be. */
 typedef struct cdp_hub cdp_hub;
 
 typedef struct cdp_hub_desc {
@@ -641,9 +644,9 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group); /* with
    failed stays failed: destroy it and make another. */
 CDP_API cdp_status cdp_group_status(cdp_group *group);
 
-/* Memory that ranks of the same host may read where it lies, if the transport has such (64-byte aligned); else it is what the
-   group's os allocates. Everything works with any memory; with this it may be faster. Free it with a group of the same world, before
-   that is destroyed. NULL: out of memory, see cdp_last_error(). Any thread. */
+/* Memory that other ranks of this host can read where it lies, if the transport has such; else what the group's os allocates.
+   Operations work with any memory; with this they may be faster. Free it with a group of the same world while one is left. NULL:
+   out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
 
@@ -800,7 +803,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work work);
 
 /* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
    tags are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
-   the receiver), a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
+   the receiver) or have been read where they lie, a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
    breaks the group. From and to oneself: INVALID. Errors otherwise as for collectives. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
 CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
