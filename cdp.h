@@ -4715,7 +4715,7 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
 }
 
 /* How far a message may be combined: one that is chained not further than the one before. */
-CDP__PRIVATE uint64_t cdp__exec_limit(const cdp__move *m) { return !(m->step.flags & CDP__CHAINED) || m[-1].done ? m->bytes : m[-1].lent ? m[-1].moved : 0; }
+CDP__PRIVATE uint64_t cdp__exec_limit(const cdp__move *m) { return !(m->step.flags & CDP__CHAINED) || m[-1].done ? m->bytes : m[-1].lent ? m[-1].moved : m->moved; }
 
 /* A message that is lent: first its token, then the slices. In the end the sender is told that its bytes are free. */
 CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
@@ -4729,6 +4729,12 @@ CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
         v.bytes = peer->rx_left;
         r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
         if (r > 0) peer->rx_left -= (uint64_t)r;
+        if (r > 0 && !peer->rx_left && cdp__get_u64(peer->rx_loan + 8) != m->bytes) {
+            cdp__frame f = g->call;
+            f.round = g->round;
+            f.bytes = (uint32_t)cdp__get_u64(peer->rx_loan + 8);
+            cdp__exec_mismatch(g, (uint32_t)m->step.peer, &f);
+        }
         return r;
     }
     if (m->moved < m->bytes) {

@@ -49,7 +49,19 @@ static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, 
     return (int64_t)bytes;
 }
 
-static bool pulling;
+static bool pulling, lying;
+
+static int64_t lie(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    cdp_iov w[5];
+    uint8_t loan[CDP__LOAN_BYTES];
+    memcpy(w, v, n * sizeof *v);
+    if (n == 3 && v[1].bytes == CDP__FRAME_BYTES && v[2].bytes == CDP__LOAN_BYTES) { /* a chunk of one frame, of what is lent */
+        memcpy(loan, v[2].data, sizeof loan);
+        loan[8] = (uint8_t)(loan[8] + 1);
+        w[2].data = loan;
+    }
+    return cdp__hub_send(self, peer, w, n);
+}
 
 static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     cdp_group_desc d = {.timeout_ms = 20000 * TEST_SLACK};
@@ -59,12 +71,11 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     d.rank = r;
     d.world_size = ranks;
     d.hub = hub;
-    if (pulling) {
+    if (pulling || lying) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
-        t.view = NULL;
-        t.unview = NULL;
-        t.pull = pull;
+        if (pulling) t.view = NULL, t.unview = NULL, t.pull = pull;
+        if (lying) t.send = lie;
         d.transport = &t;
     }
     d.logger.level = CDP_LOG_SILENT;
@@ -388,6 +399,22 @@ TEST(a_transport_that_copies) {
     with_pull(3, 2);
 }
 
+static void lied_to(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(BIG, r);
+    T_EQ(CDP_ERR_MISMATCH, cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    T_TEXT("sent 524289 bytes for round 2, which is not what this rank expects", cdp_last_error()->text);
+    munmap(x, BIG);
+    cdp_group_destroy(g);
+}
+
+TEST(another_length_than_expected) {
+    open_hub(2, 0);
+    lying = true;
+    run(2, NULL, lied_to);
+    lying = false;
+    T_EQ(2, close_hub());
+}
+
 TEST(what_was_never_lent) {
     cdp_transport a, b;
     uint64_t token, other;
@@ -422,6 +449,7 @@ int main(int argc, char **argv) {
         {"mismatch_of_what_is_lent", mismatch_of_what_is_lent, 60},
         {"nobody_reads_it_in_time", nobody_reads_it_in_time, 60},
         {"a_transport_that_copies", a_transport_that_copies, 60},
+        {"another_length_than_expected", another_length_than_expected, 60},
         {"what_was_never_lent", what_was_never_lent, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
