@@ -3702,9 +3702,9 @@ CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cd
 #define CDP__CHUNK_BYTES 16u
 #define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that a reduction reads what the socket just wrote */
 #define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
-#define CDP__CHUNK_CROWD 0xfffffffcu /* likewise: there are CDP__ORPHANS streams that nobody reads yet, and this would be one more */
 #define CDP__CHUNK_ASK 0xfffffffeu   /* the sender may not go on before it hears how far the reader has come */
 #define CDP__CHUNK_READ 0xfffffffdu  /* the sender has read what it was lent */
+#define CDP__CHUNK_CROWD 0xfffffffcu /* the sender has CDP__ORPHANS streams that nobody reads yet, and this would be one more */
 #define CDP__WINDOW (4u << 20)
 #define CDP__ORPHANS 256u            /* streams of groups that are not made here yet, at most */
 #define CDP__GONE 64u                /* groups that were destroyed lately: what still comes for them is dropped */
@@ -4045,13 +4045,13 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     cdp__trunk *w = &m->trunks[peer];
     const uint64_t channel = cdp__get_u64(w->rx_head);
     const uint32_t bytes = cdp__get_u32(w->rx_head + 8), taken = cdp__get_u32(w->rx_head + 12);
-    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ);
+    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ && bytes != CDP__CHUNK_CROWD);
     w->rx_head_got = 0;
     w->rx_stream = s;
     w->rx_left = bytes >= CDP__CHUNK_CROWD ? 0 : bytes;
-    if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0); /* it does not know yet */
-    if (!s) return w->rx_left <= CDP__WINDOW;
     if (bytes == CDP__CHUNK_CROWD) w->crowd = 2;
+    else if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0); /* it does not know yet */
+    if (!s) return w->rx_left <= CDP__WINDOW;
     if (bytes == CDP__CHUNK_LEAVE || bytes == CDP__CHUNK_CROWD) {
         s->left = true;
         return true;

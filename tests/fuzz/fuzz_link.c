@@ -209,7 +209,7 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
         uint8_t *head = p;
         p += CDP__CHUNK_BYTES;
         if (kind > 3) p = put_frame(p, peer, message, k[message]++, kind == 4);
-        cdp__chunk_encode(head, channel, kind > 3 ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50)) : kind == 0 ? CDP__CHUNK_LEAVE : kind == 1 ? CDP__CHUNK_ASK - pick(2) : kind == 2 ? 0 : pick(5000), pick(20) ? 0 : pick(3000));
+        cdp__chunk_encode(head, channel, kind > 3 ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50)) : kind == 0 ? CDP__CHUNK_LEAVE : kind == 1 ? CDP__CHUNK_ASK - pick(3) : kind == 2 ? 0 : pick(5000), pick(20) ? 0 : pick(3000));
     }
     for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n) out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
     return (uint64_t)(p - out);
