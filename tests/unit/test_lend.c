@@ -49,7 +49,15 @@ static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, 
     return (int64_t)bytes;
 }
 
-static bool pulling, lying;
+static bool pulling, lying, slow;
+
+static uint32_t looking; /* ranks that are about to read */
+static const void *look_long(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+    const void *p = cdp__hub_view(self, peer, token, bytes);
+    __atomic_store_n(&looking, 1, __ATOMIC_RELEASE);
+    test_sleep_ms(300);
+    return p;
+}
 
 static int64_t lie(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     cdp_iov w[5];
@@ -71,11 +79,12 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     d.rank = r;
     d.world_size = ranks;
     d.hub = hub;
-    if (pulling || lying) {
+    if (pulling || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
         if (pulling) t.view = NULL, t.unview = NULL, t.pull = pull;
         if (lying) t.send = lie;
+        if (slow) t.view = look_long;
         d.transport = &t;
     }
     d.logger.level = CDP_LOG_SILENT;
@@ -134,7 +143,6 @@ static void long_messages(uint32_t r, cdp_group *g) {
     if (r == 0) {
         T_EQ(CDP_OK, cdp_work_wait(w));
         T_EQ(CDP_OK, cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 3));
-        T_EQ(2, loans());
         munmap(x, LONG);
     } else {
         T_EQ(CDP_OK, cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 0, 2));
@@ -274,6 +282,30 @@ TEST(abort_at_random_moments) {
         run(ranks, &like, until_aborted);
         close_hub();
     }
+}
+
+/* Rank 1 has taken hold of what rank 0 lends, and is not given the processor for longer than a failure is passed on. */
+static void stalled(uint32_t r, cdp_group *g) {
+    float *x = (float *)map(LONG, r);
+    cdp_work w;
+    if (r == 0) {
+        T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1, &w));
+        for (uint32_t i = 0; i < 10000 && !__atomic_load_n(&looking, __ATOMIC_ACQUIRE); ++i) test_sleep_ms(1);
+        cdp_group_abort(g, "enough");
+        T_EQ(CDP_ERR_ABORTED, cdp_work_wait(w));
+    } else {
+        T_EQ(CDP_ERR_ABORTED, cdp_recv(g, x, LONG / 4, CDP_DTYPE_F32, 0, 1));
+    }
+    munmap(x, LONG);
+    cdp_group_destroy(g);
+}
+
+TEST(who_reads_is_waited_for) {
+    open_hub(2, 0);
+    slow = true;
+    run(2, NULL, stalled);
+    slow = false;
+    T_EQ(1, close_hub());
 }
 
 static void leave_while_lent(uint32_t r, cdp_group *g) {
@@ -445,6 +477,7 @@ int main(int argc, char **argv) {
         {"what_cannot_be_lent_is_copied", what_cannot_be_lent_is_copied, 60},
         {"cancelled_before_anything_moved", cancelled_before_anything_moved, 60},
         {"abort_at_random_moments", abort_at_random_moments, 120},
+        {"who_reads_is_waited_for", who_reads_is_waited_for, 60},
         {"a_rank_leaves_while_it_lends_or_reads", a_rank_leaves_while_it_lends_or_reads, 120},
         {"mismatch_of_what_is_lent", mismatch_of_what_is_lent, 60},
         {"nobody_reads_it_in_time", nobody_reads_it_in_time, 60},
