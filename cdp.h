@@ -5182,7 +5182,7 @@ typedef struct cdp__bell {
 } cdp__bell;
 
 /* Bytes that a rank lends to another one. The reader holds the loan while it reads a slice, and whoever recalls it waits for that:
-   threads of one program share their fate, so it cannot last. */
+   threads of one program share their fate, so that cannot last. */
 #define CDP__LOANS 32u /* of one rank at once */
 typedef struct cdp__loan {
     const void *data;
@@ -5324,12 +5324,13 @@ CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uin
 CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_os *os = e->hub->os;
-    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, state = (uint32_t)token;
+    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, state = __atomic_and_fetch(at, ~2u, __ATOMIC_ACQ_REL);
     (void)peer;
-    while (!__atomic_compare_exchange_n(at, &state, (uint32_t)token + 2, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-        state = (uint32_t)token;
+    while (state & 1) { /* its reader does not get to the next slice any more */
         if (os->thread_yield) os->thread_yield(os->user);
+        state = __atomic_load_n(at, __ATOMIC_ACQUIRE);
     }
+    __atomic_store_n(at, state + 4, __ATOMIC_RELAXED);
 }
 
 CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
@@ -5338,12 +5339,12 @@ CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token
     uint32_t state = (uint32_t)token;
     if (token >> 32 >= CDP__LOANS || (token & 3) != 2 || !__atomic_compare_exchange_n(&l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return NULL;
     if (l->peer == e->rank && l->bytes == bytes) return l->data;
-    __atomic_store_n(&l->state, state, __ATOMIC_RELEASE);
+    __atomic_fetch_and(&l->state, ~1u, __ATOMIC_RELEASE);
     return NULL;
 }
 
 CDP__PRIVATE bool cdp__hub_unview(void *self, uint32_t peer, uint64_t token) {
-    __atomic_store_n(&((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, (uint32_t)token, __ATOMIC_RELEASE);
+    __atomic_fetch_and(&((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, ~1u, __ATOMIC_RELEASE);
     return true;
 }
 
