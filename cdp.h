@@ -46,7 +46,7 @@
         works, messages, objects                   chaining, cancelling; from one rank to another; bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, hub, pending, drive, group, work, objects, recorder, bucket, reducer, join, trace, hooks
+        mux, exec, ring, hub, pending, drive, group, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -167,7 +167,7 @@
 #define CDP_VERSION_MINOR 1
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
-#define CDP_WIRE_VERSION 1 /* what ranks say to each other; compared in every handshake */
+#define CDP_WIRE_VERSION 2 /* what ranks say to each other; compared in every handshake */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -427,6 +427,18 @@ typedef struct cdp_os {
     uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max);
     /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false when that is not known. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
+
+    /* Optional, all of these or none: memory that processes of one machine share.
+       memory_create: a descriptor of so much memory, which is there from then on (-ENOMEM where it is not, and never a signal
+       later) and cannot be made smaller. memory_map: where it is seen from here, and its size; NULL when it cannot be seen, or
+       could be made smaller. pass_open: a socket that waits under this name for others of this machine, or one that is
+       connected to who does; accept() and close() as above. pass: n descriptors to (`sending`) or from whoever is connected
+       there, a process of the same user: 0 or -errno. */
+    int32_t (*memory_create)(void *user, uint64_t bytes);
+    void *(*memory_map)(void *user, int32_t fd, bool writable, uint64_t *bytes);
+    void (*memory_unmap)(void *user, void *at, uint64_t bytes);
+    int32_t (*pass_open)(void *user, const uint8_t name[12], bool waits);
+    int32_t (*pass)(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending);
 } cdp_os;
 
 /* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
@@ -1860,6 +1872,14 @@ CDP__PRIVATE int32_t cdp__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint6
 
 #define CDP__MANY 64u /* how many are served before the next look */
 
+#ifdef __linux__
+#include <sys/eventfd.h>
+CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
+    (void)user;
+    fd[0] = fd[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return fd[0] < 0 ? -errno : 0;
+}
+#else
 /* A pipe: the only thing that POSIX lets another thread wake a poll() with. */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     int p[2], i;
@@ -1872,16 +1892,18 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     }
     return 0;
 }
+#endif
 
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
+    const uint64_t one = 1;
     (void)user;
-    while (write(fd, "w", 1) < 0 && errno == EINTR) {} /* a full pipe is as good as one byte */
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {} /* a full pipe is as good as a byte */
 }
 
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     char sink[64];
     (void)user;
-    while (read(fd, sink, sizeof sink) > 0) {}
+    while (read(fd, sink, sizeof sink) == (ssize_t)sizeof sink) {} /* an eventfd gives all with one call */
 }
 
 /* Thousands of descriptors, of which few have something to say: where the system keeps the list, nobody walks through it. Each
@@ -2193,6 +2215,113 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
     if (d) closedir(d);
     return found;
 }
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+/* A file without a name, which ends with its last descriptor and mapping; nothing in /dev/shm, which containers keep small. Numbers,
+   since the C library shows their names only with _GNU_SOURCE. */
+CDP__COLD int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+    struct rlimit most;
+    int fd, err;
+    (void)user;
+    if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) return -EFBIG; /* beyond that limit comes a signal */
+    fd = (int)syscall(SYS_memfd_create, "cdp", 11u); /* MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL */
+    if (fd < 0 && errno == EINVAL) fd = (int)syscall(SYS_memfd_create, "cdp", 3u);
+    if (fd < 0) return -errno;
+    do err = posix_fallocate(fd, 0, (off_t)bytes);
+    while (err == EINTR);
+    if (!err && fcntl(fd, 1033, 7) != 0) err = errno; /* F_ADD_SEALS: F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW */
+    if (err) close(fd);
+    return err ? -err : fd;
+}
+
+CDP__COLD void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    const int seals = fcntl(fd, 1034); /* F_GET_SEALS */
+    struct stat s;
+    void *at;
+    (void)user;
+    if (seals < 0 || !(seals & 2) || fstat(fd, &s) != 0 || s.st_size <= 0) return NULL;
+    *bytes = (uint64_t)s.st_size;
+    at = mmap(NULL, (size_t)s.st_size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+CDP__COLD void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    munmap(at, (size_t)bytes);
+}
+
+/* Names in the abstract namespace are no files; processes of another network namespace do not find them. */
+CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 13);
+    union {
+        struct sockaddr any;
+        struct sockaddr_un un;
+    } a;
+    int err;
+    (void)user;
+    if (fd < 0) return -errno;
+    cdp__os_prepare_socket(fd);
+    memset(&a, 0, sizeof a);
+    a.un.sun_family = AF_UNIX;
+    memcpy(a.un.sun_path + 1, name, 12);
+    if (waits ? bind(fd, &a.any, len) == 0 && listen(fd, 4) == 0 : connect(fd, &a.any, len) == 0) return fd;
+    err = errno;
+    close(fd);
+    return -err;
+}
+
+#define CDP__PASS_MAX 4u
+
+CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    struct {
+        int32_t pid;
+        uint32_t uid, gid;
+    } who = {0, 0, 0};
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(CDP__PASS_MAX * sizeof(int32_t))];
+    } c;
+    socklen_t len = sizeof who;
+    struct iovec v;
+    struct msghdr m;
+    char byte = 0;
+    ssize_t r;
+    size_t i, got;
+    (void)user;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.uid != (uint32_t)geteuid()) return -EACCES;
+    memset(&m, 0, sizeof m);
+    memset(&c, 0, sizeof c);
+    v.iov_base = &byte;
+    v.iov_len = 1;
+    m.msg_iov = &v;
+    m.msg_iovlen = 1;
+    m.msg_control = &c;
+    m.msg_controllen = sending ? CMSG_SPACE(n * sizeof *fds) : sizeof c;
+    c.head.cmsg_level = SOL_SOCKET;
+    c.head.cmsg_type = SCM_RIGHTS;
+    c.head.cmsg_len = CMSG_LEN(n * sizeof *fds);
+    if (sending) memcpy(CMSG_DATA(&c.head), fds, n * sizeof *fds);
+    do r = sending ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+    while (r < 0 && errno == EINTR);
+    if (sending || r < 0) return r < 0 ? -errno : 0;
+    got = m.msg_controllen >= sizeof c.head && c.head.cmsg_type == SCM_RIGHTS ? (c.head.cmsg_len - CMSG_LEN(0)) / sizeof *fds : 0;
+    if (got == n && !(m.msg_flags & MSG_CTRUNC)) {
+        memcpy(fds, CMSG_DATA(&c.head), n * sizeof *fds);
+        return 0;
+    }
+    for (i = 0; i < got; ++i) {
+        memcpy(&fd, CMSG_DATA(&c.head) + i * sizeof fd, sizeof fd);
+        close(fd);
+    }
+    return -EMFILE; /* most likely: what there is no room for is dropped */
+}
 #endif
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -2213,8 +2342,9 @@ CDP_API const cdp_os *cdp_os_default(void) {
         cdp__os_addresses,
 #ifdef __linux__
         cdp__os_port_owner,
+        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, cdp__os_pass,
 #else
-        NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL,
 #endif
     };
     return &os;
@@ -5160,17 +5290,40 @@ CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     return g->running ? cdp__min(g->soonest_ns, cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
 }
 
-CDP__UNHURRIED_BEGIN
+/* ---- >>ring (pure): bytes from one writer to one reader, in memory that both see -------------------------------------------- */
 
-/* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
-
-/* One direction of one pair: a ring that one rank fills and the other empties; head and tail only grow. */
+/* Head and tail only grow. Between the threads of a hub, or between processes: then neither believes what the other has stored. */
 typedef struct cdp__ring {
     uint64_t head; /* bytes ever written; only the writer stores */
     uint8_t pad_[56];
     uint64_t tail; /* bytes ever read; only the reader stores */
     uint8_t pad2_[56];
 } cdp__ring; /* the bytes follow */
+
+/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces of memory. Returns how many. */
+CDP__CALLED uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room, const cdp_iov *v, uint32_t n, bool into_ring) {
+    uint8_t *bytes = (uint8_t *)(ring + 1);
+    uint64_t off = at % size, moved = 0;
+    uint32_t i;
+    for (i = 0; i < n && moved < room; ++i) {
+        const uint64_t k = cdp__min(v[i].bytes, room - moved), first = cdp__min(k, size - off);
+        uint8_t *mem = (uint8_t *)v[i].data;
+        if (into_ring) {
+            if (first) memcpy(bytes + off, mem, (size_t)first);
+            if (k > first) memcpy(bytes, mem + first, (size_t)(k - first));
+        } else {
+            if (first) memcpy(mem, bytes + off, (size_t)first);
+            if (k > first) memcpy(mem + first, bytes, (size_t)(k - first));
+        }
+        off = k > first ? k - first : off + first == size ? 0 : off + first;
+        moved += k;
+    }
+    return moved;
+}
+
+CDP__UNHURRIED_BEGIN
+
+/* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
 
 /* A rank's bell: whoever changes one of its rings rings it. */
 typedef struct cdp__bell {
@@ -5233,37 +5386,17 @@ CDP__CALLED void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
     cdp_lock_release(&b->lock);
 }
 
-/* Copy n bytes between the ring (at position `at`, wrapping) and memory. */
-CDP__PRIVATE void cdp__ring_copy(const cdp_hub *h, cdp__ring *ring, uint64_t at, uint8_t *mem, uint64_t n, bool into_ring) {
-    uint8_t *bytes = (uint8_t *)(ring + 1);
-    const uint64_t off = at % h->desc.ring_bytes, first = cdp__min(n, h->desc.ring_bytes - off);
-    if (into_ring) {
-        memcpy(bytes + off, mem, (size_t)first);
-        memcpy(bytes, mem + first, (size_t)(n - first));
-    } else {
-        memcpy(mem, bytes + off, (size_t)first);
-        memcpy(mem + first, bytes, (size_t)(n - first));
-    }
-}
-
 CDP__PRIVATE int64_t cdp__hub_move(cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
     cdp_hub *h = e->hub;
     cdp__ring *ring = sending ? cdp__hub_ring(h, e->rank, peer) : cdp__hub_ring(h, peer, e->rank);
     const bool left = __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE); /* before the ring: its last words count */
-    uint64_t moved = 0, at, room;
-    uint32_t i;
+    uint64_t moved, at, room;
     if (!ring) return CDP_ERR_NOMEM;
     at = __atomic_load_n(sending ? &ring->head : &ring->tail, __ATOMIC_RELAXED); /* ours */
     room = sending ? h->desc.ring_bytes - (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE)) : __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE) - at;
     if (left && (sending || !room)) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
-    for (i = 0; i < n && room; ++i) {
-        const uint64_t bytes = cdp__min(v[i].bytes, room);
-        if (bytes) cdp__ring_copy(h, ring, at, (uint8_t *)v[i].data, bytes, sending);
-        at += bytes;
-        moved += bytes;
-        room -= bytes;
-    }
-    __atomic_store_n(sending ? &ring->head : &ring->tail, at, __ATOMIC_RELEASE);
+    moved = cdp__ring_move(ring, h->desc.ring_bytes, at, room, v, n, sending);
+    __atomic_store_n(sending ? &ring->head : &ring->tail, at + moved, __ATOMIC_RELEASE);
     if (moved) cdp__hub_bell(h, peer);
     return (int64_t)moved;
 }

@@ -29,8 +29,8 @@
         desc        cdp_tcp_desc
         create      cdp_init, cdp_init_url, cdp_init_from_env, and what fills in a desc
         launch      cdp_launch_read: what a launcher says in variables
-        (implementation) handshake: what two processes say before anything else; paths: which addresses are tried; link: one
-        connection and its states; mesh: listener, visitors, links; transport: the mesh as cdp.h wants it; rendezvous;
+        (implementation) handshake: what two processes say before anything else; paths: which addresses are tried; memory: what
+        two ranks of one machine share; link: one connection and its states; mesh: listener, visitors, links; transport: the mesh as cdp.h wants it; rendezvous;
         launchers: their variables; url; public
 
     API BY TASK
@@ -52,9 +52,17 @@
         cdp_init blocks its caller and may run in several threads at once (several groups). A group has one progress
         thread unless no_thread is set or the os has none; all groups' functions: see cdp.h.
 
+    SHARED MEMORY
+        Two ranks of one machine and user talk through memory that both see (on Linux). Their connection stays: it tells when one
+        ends. Who connects makes the memory, of fixed size and reserved before it is used, and hands its descriptor to the other
+        over a Unix socket without a file name; it has no name itself, and ends with the last of the two, however they end.
+        What is read from it is checked: a peer that writes nonsense is named, and harms nobody but what it sends. If it cannot
+        be had (limits, another user or network namespace, a replaced os without it), the rank says so once as a warning, and
+        bytes go over TCP as between machines. With a job key, only who has proved to know it learns where to hand it over.
+
     MEMORY
-        Per connection 16 KiB of receive buffer, made when it is made. Rank 0 also holds the store: about 1 KiB for each
-        rank.
+        Per connection 16 KiB of receive buffer, made when it is made, and twice ring_bytes (256 KiB) between ranks of one machine,
+        together. Rank 0 also holds the store: about 1 KiB for each rank.
 
     ERRORS
         cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list addresses), IO (cannot listen:
@@ -129,6 +137,8 @@ typedef struct cdp_tcp_desc {
                                /* must be in a network of its own                                                     */
     uint16_t first_port;       /* ranks other than 0 listen at a port from here on (default: any free one)            */
     uint16_t last_port;        /* up to here (default: first_port)                                                    */
+    bool no_shared_memory;     /* ranks of one machine talk over TCP, too; one that says so counts for its links       */
+    uint64_t ring_bytes;       /* memory through which two ranks of one machine talk, each way (default: 256 KiB)     */
     bool has_listen_fd;        /* rank 0: listen_fd is a socket that listens at master_port already, inherited from   */
     int32_t listen_fd;         /*   whoever started it; closed in the end, also when cdp_init() fails                 */
     const char *job;           /* prefix of this job's keys in the store: one name per start (default: "cdp")         */
@@ -230,18 +240,24 @@ CDP__UNHURRIED_BEGIN
 /* The rank with the higher number connects, over several of the other's addresses at once, and says HELLO on each; the other
    answers WELCOME, or REFUSED with a reason; on the connection whose WELCOME came first follows CHOSEN, and that one is the
    link. Each is 64 bytes. Nothing else is read from a connection before its HELLO was found right, so that strangers and
-   ranks of other jobs cost a few hundred bytes and get no further. */
-typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3, CDP__CHOSEN = 4 } cdp__hello_type;
+   ranks of other jobs cost a few hundred bytes and get no further.
+   Ranks of one machine go on in memory that both see. HELLO says whether that is wanted, WELCOME under which name the peer waits for
+   it in the machine; who connects makes the memory, hands it over there, and says with CHOSEN what is written in it. When
+   CHOSEN says nothing of the kind, the link is up. Else it is up with TAKEN, which says whether it went well: bytes go through
+   memory in both directions, or `refusal` is 1 and they go through TCP. */
+typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3, CDP__CHOSEN = 4, CDP__TAKEN = 5 } cdp__hello_type;
 typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_INDEX, CDP__REFUSE_COUNT } cdp__refusal;
 
 #define CDP__HELLO_BYTES 64u
 #define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
 #define CDP__JOB_BYTES 16u
+#define CDP__NAME_BYTES 12u
 
 typedef struct cdp__hello {
     uint32_t type, version, world_size, from, to, refusal;
     uint8_t job[CDP__JOB_BYTES];
     uint32_t index; /* of the connections between these two; what a listener is judged by: how many there are */
+    uint8_t memory[CDP__NAME_BYTES]; /* zeros: not wanted, or not possible */
 } cdp__hello;
 
 CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
@@ -255,6 +271,7 @@ CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYT
     cdp__put_u32(out + 28, h->refusal);
     memcpy(out + 32, h->job, CDP__JOB_BYTES);
     cdp__put_u32(out + 48, h->index);
+    memcpy(out + 52, h->memory, CDP__NAME_BYTES);
 }
 
 /* False for bytes that are no hello of any version. */
@@ -267,6 +284,7 @@ CDP__COLD bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello 
     h->refusal = cdp__get_u32(in + 28);
     memcpy(h->job, in + 32, CDP__JOB_BYTES);
     h->index = cdp__get_u32(in + 48);
+    memcpy(h->memory, in + 52, CDP__NAME_BYTES);
     return memcmp(in, "cdp-link", 8) == 0;
 }
 
@@ -398,18 +416,160 @@ CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP
     }
 }
 
+/* ---- >>memory: what two ranks of one machine share ----------------------------------------------------------------------- */
+
+/* Two rings, and for each side a word in which it says before it sleeps what it is to be woken for. The other looks at that after
+   each change, and whoever sleeps looks once more for changes after it has said so; both in one order for all (SEQ_CST), so one
+   of the two sees what the other did. Nothing that the peer stores is believed: positions of its own each side keeps to itself, and
+   those of the peer are read once and checked. */
+#define CDP__SHARED_PIECE (32u * 1024u)
+#define CDP__WAKE_DATA 1u
+#define CDP__WAKE_ROOM 2u
+
+typedef struct cdp__pair {
+    uint8_t proof[CDP__NAME_BYTES]; /* what CHOSEN says is in it: so both know that they see the same memory */
+    uint32_t taken;                 /* and back */
+    uint8_t pad_[48];
+    struct {
+        uint32_t wake;
+        uint8_t pad_[60];
+    } side[2]; /* 0: of who has made it */
+} cdp__pair; /* the two rings follow: first the one that its maker fills */
+
+typedef struct cdp__shared {
+    cdp__pair *pair;
+    uint64_t bytes, room;   /* of all of it, of a ring */
+    cdp__ring *in, *out;
+    uint32_t *mine, *theirs; /* the words */
+    uint64_t in_at, out_at;  /* how far this side has read and written */
+    uint64_t out_tail;       /* how far the peer had read when that was looked at last */
+    uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
+    bool full;               /* what was to be sent did not fit */
+    int32_t bell;            /* wakes the peer */
+    int32_t pass, memory;    /* until it is agreed */
+    struct cdp__shared *next;
+} cdp__shared;
+
+CDP__COLD void cdp__shared_close(const cdp_os *os, cdp__shared *s) {
+    if (!s) return;
+    if (s->pair) os->memory_unmap(os->user, s->pair, s->bytes);
+    if (s->bell >= 0) os->close(os->user, s->bell);
+    if (s->pass >= 0) os->close(os->user, s->pass);
+    if (s->memory >= 0) os->close(os->user, s->memory);
+    cdp__free(os, s);
+}
+
+/* What lies behind descriptor `memory`, which becomes its own. NULL: nothing that could be used. */
+CDP__COLD cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
+    cdp__shared *s = (cdp__shared *)cdp__alloc_zero(os, sizeof *s);
+    cdp__ring *first;
+    if (!s) {
+        os->close(os->user, memory);
+        return NULL;
+    }
+    s->bell = s->pass = -1;
+    s->memory = memory;
+    s->pair = (cdp__pair *)os->memory_map(os->user, memory, true, &s->bytes);
+    s->room = s->bytes < sizeof *s->pair + 2 * sizeof *first ? 0 : (s->bytes - sizeof *s->pair) / 2 / 64 * 64 - sizeof *first;
+    if (!s->pair || !s->room) {
+        cdp__shared_close(os, s);
+        return NULL;
+    }
+    first = (cdp__ring *)(s->pair + 1);
+    s->out = maker ? first : (cdp__ring *)((uint8_t *)(first + 1) + s->room);
+    s->in = maker ? (cdp__ring *)((uint8_t *)(first + 1) + s->room) : first;
+    s->mine = &s->pair->side[maker ? 0 : 1].wake;
+    s->theirs = &s->pair->side[maker ? 1 : 0].wake;
+    return s;
+}
+
+CDP__PRIVATE void cdp__shared_ring_bell(const cdp_os *os, cdp__shared *s, uint32_t what) {
+    if (!(__atomic_load_n(s->theirs, __ATOMIC_SEQ_CST) & what)) return;
+    __atomic_store_n(s->theirs, 0, __ATOMIC_SEQ_CST); /* once is enough: it stays rung until it is heard */
+    os->wake_set(os->user, s->bell);
+}
+
+/* One piece, at once told to the other side. < 0: what that has stored makes no sense. */
+CDP__CALLED int64_t cdp__shared_put(const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n, uint64_t bytes) {
+    uint64_t moved;
+    if (bytes > s->room - (s->out_at - s->out_tail)) {
+        const uint64_t tail = __atomic_load_n(&s->out->tail, __ATOMIC_ACQUIRE);
+        if (s->out_at - tail > s->room) return -1;
+        s->out_tail = s->seen_tail = tail;
+    }
+    moved = cdp__ring_move(s->out, s->room, s->out_at, s->room - (s->out_at - s->out_tail), v, n, true);
+    s->full = moved < bytes;
+    if (!moved) return 0;
+    s->out_at += moved;
+    __atomic_store_n(&s->out->head, s->out_at, __ATOMIC_SEQ_CST);
+    cdp__shared_ring_bell(os, s, CDP__WAKE_DATA);
+    return (int64_t)moved;
+}
+
+CDP__CALLED int64_t cdp__shared_get(const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n) {
+    const uint64_t head = __atomic_load_n(&s->in->head, __ATOMIC_ACQUIRE);
+    uint64_t moved;
+    s->seen_head = head;
+    if (head - s->in_at > s->room) return -1;
+    if (head == s->in_at) return 0;
+    moved = cdp__ring_move(s->in, s->room, s->in_at, head - s->in_at, v, n, false);
+    s->in_at += moved;
+    __atomic_store_n(&s->in->tail, s->in_at, __ATOMIC_SEQ_CST);
+    cdp__shared_ring_bell(os, s, CDP__WAKE_ROOM);
+    return (int64_t)moved;
+}
+
+/* As transport.send and .recv, but < 0: nonsense. Much at once goes in pieces, so that the other side copies at the same time. */
+CDP__CALLED int64_t cdp__shared_move(const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n, bool sending) {
+    uint64_t bytes = 0, off = 0;
+    int64_t moved = 0, r = 0;
+    uint32_t i;
+    for (i = 0; i < n; ++i) bytes += v[i].bytes;
+    if (bytes <= CDP__SHARED_PIECE) return sending ? cdp__shared_put(os, s, v, n, bytes) : cdp__shared_get(os, s, v, n);
+    for (i = 0; i < n; off = 0, ++i)
+        for (; off < v[i].bytes; off += (uint64_t)r, moved += r) {
+            cdp_iov one;
+            one.data = (uint8_t *)v[i].data + off;
+            one.bytes = cdp__min(v[i].bytes - off, CDP__SHARED_PIECE);
+            r = sending ? cdp__shared_put(os, s, &one, 1, one.bytes) : cdp__shared_get(os, s, &one, 1);
+            if (r <= 0) return moved ? moved : r;
+        }
+    return moved;
+}
+
+/* Before sleeping: say it to all. True when there is news, and no time to sleep. */
+CDP__CALLED bool cdp__shared_doze(cdp__shared *list) {
+    cdp__shared *s;
+    bool news = false;
+    for (s = list; s; s = s->next) __atomic_store_n(s->mine, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
+    for (s = list; s; s = s->next)
+        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail)) news = true;
+    return news;
+}
+
+/* Afterwards: what is there now will be looked at next. */
+CDP__CALLED void cdp__shared_rise(cdp__shared *list) {
+    for (; list; list = list->next) {
+        __atomic_store_n(list->mine, 0, __ATOMIC_RELAXED);
+        list->seen_head = __atomic_load_n(&list->in->head, __ATOMIC_ACQUIRE);
+        list->seen_tail = __atomic_load_n(&list->out->tail, __ATOMIC_ACQUIRE);
+    }
+}
+
 /* ---- >>link: one connection and its states ---------------------------------------------------------------------------- */
 
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
     CDP__LINK_CONNECTING, /* ours to make: the addresses of the peer are being tried            */
-    CDP__LINK_CHOOSING,   /* one of them was right: CHOSEN is being sent                        */
+    CDP__LINK_CHOOSING,   /* one of them was right: CHOSEN is being sent, TAKEN awaited; or sent */
     CDP__LINK_UP,
     CDP__LINK_LOST        /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
 
 #define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
+#define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
+#define CDP__LOOK_NS 4000u         /* between two looks at the sockets, of who looks at memory again and again */
 #define CDP__TX_BYTES 512u         /* pieces of a message up to this size are sent as one */
 #define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
 #define CDP__PROBE_EVERY_MS 250u
@@ -452,7 +612,10 @@ typedef struct cdp__link {
     cdp__timer probe_timer;
     cdp__race *race;       /* while CONNECTING */
     uint8_t hello[CDP__HELLO_BYTES];
-    uint32_t hello_sent;
+    uint8_t answer[CDP__HELLO_BYTES];
+    uint32_t hello_sent, hello_got;
+    cdp__shared *shared;   /* bytes go through it; while CHOOSING: it is offered */
+    bool nonsense;         /* what the peer did there makes no sense */
     uint8_t *rx;
     uint32_t rx_at, rx_used;
     bool was_up;
@@ -479,6 +642,8 @@ typedef struct cdp__visitor {
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t sent, got;
     bool welcome; /* it is one of us: WELCOME is being sent, then CHOSEN awaited */
+    bool offers;  /* at `pass` we wait for memory to share */
+    int32_t pass;
     struct cdp__visitor *next;
 } cdp__visitor;
 
@@ -506,8 +671,10 @@ typedef struct cdp__mesh {
     bool met;         /* rank 0 was found otherwise than by its address; `job` is known */
     cdp_store_request addrs; /* its results: where each rank can be reached */
     uint8_t job[CDP__JOB_BYTES];
-    bool keyed, refusal_told;
+    bool keyed, refusal_told, memory_told;
     bool spread;      /* the connections of a link, over the interfaces that the desc names */
+    cdp__shared *sharing; /* those of all links; some may be lost */
+    uint64_t looked_ns;
     uint8_t key[CDP__AUTH_BYTES];
     uint64_t start_ns;
     char job_name[64];
@@ -614,7 +781,7 @@ CDP__COLD void cdp__bundle_ended(cdp__timer *t) {
 CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
-    if (l->mesh->desc.connections > 1 && l->state == CDP__LINK_UP && status == CDP_ERR_PEER_LOST && !err) {
+    if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP && status == CDP_ERR_PEER_LOST && !err) {
         l->broken = l->index;
         cdp__link_drop(l, status, err);
         if (!first->end_timer.next) cdp__bundle_await_end(first);
@@ -634,6 +801,7 @@ CDP__COLD cdp_status cdp__link_explain(const cdp__link *l) {
     cdp__addr_text(&l->addr, at, sizeof at);
     if (l->mesh->desc.connections > 1) cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1, l->mesh->desc.connections);
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
+    if (l->nonsense) return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "rank %u wrote nonsense into the memory that it shares with this rank: something in its process overwrites what is not its own", l->peer);
     if (l->status == CDP_ERR_MISMATCH && l->refusal)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
     if (l->status == CDP_ERR_MISMATCH) return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "what listens at %s is not rank %u of this job", at, l->peer);
@@ -671,6 +839,9 @@ CDP__COLD int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__
     return 1;
 }
 
+/* Can this rank share memory with others of this machine? */
+CDP__COLD bool cdp__mesh_shares(const cdp__mesh *m) { return !m->desc.no_shared_memory && m->os->memory_create && m->loop.wake_fd[1] >= 0; }
+
 CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, const cdp__link *l) {
     cdp__hello h;
     memset(&h, 0, sizeof h);
@@ -681,6 +852,7 @@ CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES]
     h.to = l->peer;
     h.index = l->index;
     memcpy(h.job, m->job, CDP__JOB_BYTES);
+    h.memory[0] = type == CDP__HELLO && !l->index && cdp__mesh_shares(m);
     cdp__hello_encode(&h, out);
 }
 
@@ -696,7 +868,12 @@ CDP__COLD void cdp__link_tell(cdp__link *l) {
     cdp__chunk_encode(bytes, CDP__WORLD_CHANNEL, CDP__FRAME_BYTES + f.bytes, 0);
     v.data = bytes;
     v.bytes = CDP__CHUNK_BYTES + CDP__FRAME_BYTES + f.bytes;
-    (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1); /* a fresh socket takes it whole, or is lost anyway */
+    (void)(l->shared ? cdp__shared_move(l->mesh->os, l->shared, &v, 1, true) : cdp__io_send(&l->mesh->loop, &l->io, &v, 1)); /* a fresh link takes it whole, or is lost anyway */
+}
+
+CDP__COLD void cdp__link_nonsense(cdp__link *l) {
+    if (l->state != CDP__LINK_LOST) cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
+    l->nonsense = true;
 }
 
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
@@ -710,20 +887,95 @@ CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
         v.data = l->rx + l->rx_used;
         v.bytes = CDP__RX_BYTES - l->rx_used;
         r = v.bytes ? cdp__io_recv(&l->mesh->loop, &l->io, &v, 1) : 0;
+        if (r > 0 && l->shared) {
+            cdp__link_nonsense(l);
+            return;
+        }
         if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r); /* what was read before stays readable */
         if (r <= 0) return;
         l->rx_used += (uint32_t)r;
     }
 }
 
+/* With this rank of this machine it goes on over TCP; said once. */
+CDP__COLD void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
+    (void)peer, (void)err; /* unused without log texts */
+    cdp__log(&m->desc.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN, m->desc.rank,
+             "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes go over TCP, which is slower; no_shared_memory says that this is meant", peer, (int)err,
+             err ? strerror(err) : "the other rank could not");
+    m->memory_told = true;
+}
+
+/* The peer waits for memory under this name. Writes into `proof` what CHOSEN is to say. */
+CDP__COLD void cdp__link_offer(cdp__link *l, const uint8_t name[CDP__NAME_BYTES], uint8_t proof[CDP__NAME_BYTES]) {
+    cdp__mesh *m = l->mesh;
+    const cdp_os *os = m->os;
+    const uint64_t room = (cdp__def(m->desc.ring_bytes, CDP__RING_BYTES) + 63) / 64 * 64;
+    const int32_t pass = os->pass_open(os->user, name, false);
+    int32_t fds[2], err = fds[0] = pass < 0 ? pass : os->memory_create(os->user, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+    cdp__shared *s = err < 0 ? NULL : cdp__shared_open(os, fds[0], true);
+    if (s) {
+        s->pass = pass;
+        fds[1] = m->loop.wake_fd[1];
+        err = os->random(os->user, proof, CDP__NAME_BYTES) == CDP_OK ? os->pass(os->user, pass, fds, 2, true) : -EIO;
+        proof[0] |= 1; /* not zeros */
+        memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
+    } else {
+        if (pass >= 0) os->close(os->user, pass);
+        err = err < 0 ? err : -ENOMEM;
+    }
+    if (err >= 0) {
+        l->shared = s;
+        return;
+    }
+    cdp__shared_close(os, s);
+    memset(proof, 0, CDP__NAME_BYTES);
+    cdp__mesh_no_memory(m, l->peer, -err);
+}
+
+/* The answer to CHOSEN is there: memory or not. */
+CDP__COLD void cdp__link_taken(cdp__link *l) {
+    const cdp_os *os = l->mesh->os;
+    cdp__shared *s = l->shared;
+    cdp__hello h;
+    const bool ours = cdp__hello_decode(l->answer, &h) && h.type == CDP__TAKEN && h.from == l->peer;
+    int32_t err = 0;
+    os->close(os->user, s->memory); /* now there certainly is room for one more descriptor */
+    s->memory = -1;
+    if (ours && !h.refusal) err = os->pass(os->user, s->pass, &s->bell, 1, false);
+    os->close(os->user, s->pass);
+    s->pass = -1;
+    if (ours && h.refusal) {
+        cdp__shared_close(os, s);
+        l->shared = NULL;
+        cdp__mesh_no_memory(l->mesh, l->peer, 0);
+    } else if (!ours || !s->pair->taken) {
+        cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
+    } else if (err) {
+        cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
+    }
+}
+
+/* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
+CDP__COLD void cdp__link_choosing(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    const bool offers = l->shared && l->shared->pass >= 0;
+    int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
+    if (r > 0 && offers) r = cdp__hello_recv(m, &l->io, l->answer, &l->hello_got);
+    if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : -r);
+    else if (r > 0 && offers) cdp__link_taken(l);
+    if (r <= 0 || l->state == CDP__LINK_LOST) return;
+    l->state = CDP__LINK_UP;
+    if (!l->shared) return;
+    l->whole = true; /* no other connections are needed */
+    l->shared->next = m->sharing;
+    m->sharing = l->shared;
+}
+
 CDP__CALLED void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
-    if (l->state == CDP__LINK_CHOOSING) {
-        const int32_t r = cdp__hello_send(l->mesh, &l->io, l->hello, &l->hello_sent);
-        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, -r);
-        if (r > 0) l->state = CDP__LINK_UP;
-    }
-    if (!l->wanted) cdp__link_read_ahead(l);
+    if (l->state == CDP__LINK_CHOOSING) cdp__link_choosing(l);
+    if (!l->wanted || l->shared) cdp__link_read_ahead(l);
 }
 
 CDP__COLD bool cdp__link_room(cdp__link *l) {
@@ -776,6 +1028,7 @@ CDP__COLD void cdp__path_answered(cdp__path *p) {
         cdp__link_take(l, &p->io, CDP__LINK_CHOOSING);
         cdp__race_end(l);
         cdp__hello_fill(l->mesh, l->hello, CDP__CHOSEN, l);
+        if (h.memory[0] && !l->index && cdp__mesh_shares(l->mesh)) cdp__link_offer(l, h.memory, l->hello + 52);
         l->hello_sent = 0;
         cdp__link_event(&l->io);
     } else if (ours && h.type == CDP__REFUSED) {
@@ -913,20 +1166,74 @@ CDP__COLD void cdp__visitor_close(cdp__visitor *g) {
     --g->mesh->visitor_count;
     cdp__loop_timer_clear(&g->timer);
     cdp__loop_remove(&g->mesh->loop, &g->io);
+    if (g->offers) g->mesh->os->close(g->mesh->os->user, g->pass);
     cdp__free(g->mesh->os, g);
 }
 
 CDP__COLD void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
 
+/* Wait for memory from this rank, if it is of this machine. Its name goes out with WELCOME. */
+CDP__COLD void cdp__visitor_offer(cdp__visitor *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
+    const cdp_os *os = g->mesh->os;
+    cdp_addr here;
+    uint32_t i;
+    memset(&here, 0, sizeof here);
+    if (os->local_addr(os->user, g->io.fd, &here) < 0 || !cdp__addr_is_here(&g->from, &here) || os->random(os->user, name, CDP__NAME_BYTES) != CDP_OK) return;
+    for (i = 0; i < CDP__NAME_BYTES; ++i) name[i] = (uint8_t)('a' + (name[i] & 15));
+    g->pass = os->pass_open(os->user, name, true);
+    g->offers = g->pass >= 0;
+    if (g->offers) return;
+    memset(name, 0, CDP__NAME_BYTES);
+    cdp__mesh_no_memory(g->mesh, peer, -g->pass);
+}
+
+/* The visitor says with CHOSEN what is in the memory that it has handed over. Others may have come there: they cannot know. */
+CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *chosen) {
+    cdp__mesh *m = g->mesh;
+    const cdp_os *os = m->os;
+    int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
+    uint32_t tries;
+    cdp_addr from;
+    for (tries = 0; tries < 8 && (at = os->accept(os->user, g->pass, &from)) >= 0; ++tries) {
+        cdp__shared *s = NULL;
+        err = os->pass(os->user, at, fds, 2, false);
+        if (!err && !(s = cdp__shared_open(os, fds[0], false))) {
+            os->close(os->user, fds[1]);
+            err = -ENOMEM;
+        }
+        if (s) {
+            s->bell = fds[1];
+            err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0 ? -EPROTO : os->pass(os->user, at, &bell, 1, true);
+        }
+        os->close(os->user, at);
+        if (s && !err) {
+            s->pair->taken = 1;
+            os->close(os->user, s->memory);
+            s->memory = -1;
+            return s;
+        }
+        cdp__shared_close(os, s);
+    }
+    cdp__mesh_no_memory(m, chosen->from, -err);
+    return NULL;
+}
+
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
-CDP__COLD void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l) {
+CDP__COLD void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__hello *chosen) {
+    const bool asks = g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l)) return;
     if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results && cdp__link_paths(l, at)) l->addr.port = at[0].port;
     g->from.port = l->addr.port;
     l->addr = g->from;
-    cdp__link_take(l, &g->io, CDP__LINK_UP);
-    if (l->mesh->leaving && !l->index) cdp__link_tell(l);
+    cdp__link_take(l, &g->io, asks ? CDP__LINK_CHOOSING : CDP__LINK_UP);
+    if (asks) {
+        l->shared = cdp__visitor_share(g, chosen);
+        cdp__hello_fill(l->mesh, l->hello, CDP__TAKEN, l);
+        l->hello[28] = !l->shared;
+        cdp__link_choosing(l);
+    }
+    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
     cdp__link_event(&l->io);
 }
 
@@ -950,12 +1257,13 @@ CDP__COLD bool cdp__visitor_judge(cdp__visitor *g) {
     refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
     l = refusal ? NULL : cdp__bundle_at(&m->links[theirs.from], theirs.index);
     if (l && l->state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
-    if (chosen && !refusal) cdp__visitor_adopt(g, l);
+    if (chosen && !refusal) cdp__visitor_adopt(g, l, &theirs);
     if (g->welcome) return false;
     mine.type = refusal ? CDP__REFUSED : CDP__WELCOME;
     mine.to = theirs.from;
     mine.refusal = refusal;
     if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
+    if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m)) cdp__visitor_offer(g, theirs.from, mine.memory);
     if (refusal) cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s", cdp__refusal_text(refusal));
     cdp__hello_encode(&mine, g->hello);
     g->welcome = !refusal;
@@ -1109,6 +1417,11 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     cdp_iov one;
     int64_t r = 0;
     cdp__link_need(l);
+    if (l->shared && l->state == CDP__LINK_UP) {
+        r = cdp__shared_move(l->mesh->os, l->shared, iov, n, true);
+        if (r >= 0) return r;
+        cdp__link_nonsense(l);
+    }
     if (n > 1 && cdp__iov_join(iov, n, small, &one)) iov = &one, n = 1;
     if (l->state == CDP__LINK_UP) r = cdp__io_send(&l->mesh->loop, &l->io, iov, n);
     if (r < 0) { /* what the peer said before it went may still be in the socket */
@@ -1125,6 +1438,11 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     int64_t moved = 0;
     uint32_t i;
     cdp__link_need(l);
+    if (l->shared && l->state >= CDP__LINK_UP) { /* also what was written before the end */
+        moved = l->nonsense ? 0 : cdp__shared_move(l->mesh->os, l->shared, iov, n, false);
+        if (moved < 0) cdp__link_nonsense(l);
+        return moved <= 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
+    }
     if (l->state == CDP__LINK_UP && l->rx_at == l->rx_used) {
         l->rx_at = l->rx_used = 0;
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
@@ -1154,9 +1472,10 @@ CDP__CALLED int64_t cdp__bundle_move(cdp__mesh *m, uint32_t peer, const cdp_iov 
     cdp_iov v[CDP__IOV_MAX];
     uint32_t i;
     int64_t r;
+    if (first->shared && first->state >= CDP__LINK_UP) return send ? cdp__mesh_send(m, peer, iov, n) : cdp__mesh_recv(m, peer, iov, n);
     if (!first->whole && l->state != CDP__LINK_LOST) {
         bool whole = true;
-        for (i = 0; i < m->desc.connections; ++i) {
+        for (i = 0; i < m->desc.connections && (!i || first->state >= CDP__LINK_UP); ++i) { /* the first may do without the others */
             cdp__link_need(cdp__bundle_at(first, i));
             whole = whole && cdp__bundle_at(first, i)->state == CDP__LINK_UP;
         }
@@ -1184,7 +1503,15 @@ CDP__CALLED cdp_status cdp__mesh_news(cdp__mesh *m) {
 
 CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
-    const cdp_status st = cdp__loop_run(&m->loop, lock, deadline_ns);
+    cdp_status st;
+    if (m->sharing && !deadline_ns) { /* who looks again and again looks at the memory meanwhile */
+        const uint64_t now = m->os->now_ns(m->os->user);
+        if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
+        m->looked_ns = now;
+    }
+    if (m->sharing && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
+    st = cdp__loop_run(&m->loop, lock, deadline_ns);
+    cdp__shared_rise(m->sharing);
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
@@ -1359,19 +1686,21 @@ CDP__COLD bool cdp__mesh_linked(void *self, uint32_t peer) {
     cdp__mesh *m = (cdp__mesh *)self;
     uint32_t i = 0;
     while (i < m->desc.connections && cdp__bundle_at(&m->links[peer], i)->state == CDP__LINK_UP) ++i;
-    return i == m->desc.connections;
+    return i == m->desc.connections || (i && m->links[peer].shared);
 }
 
 /* The pair of addresses that a link runs over, or how far it is. */
 CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
     static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
     cdp__mesh *m = (cdp__mesh *)self;
+    const cdp__shared *s = m->links[peer].state == CDP__LINK_UP ? m->links[peer].shared : NULL;
     cdp__text t = {out, size, 0};
     char here[80], there[80];
     cdp_addr at;
     uint32_t i;
+    if (s) cdp__text_add(&t, "memory, %llu KiB each way, beside ", (unsigned long long)(s->room / 1024));
     cdp__text_add(&t, "TCP");
-    for (i = 0; i < m->desc.connections; ++i) {
+    for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
         const cdp__link *l = cdp__bundle_at(&m->links[peer], i);
         memset(&at, 0, sizeof at);
         if (l->state == CDP__LINK_UP) (void)m->os->local_addr(m->os->user, l->io.fd, &at);
@@ -1411,6 +1740,7 @@ CDP__COLD void cdp__mesh_close(void *self) {
     for (i = 0; m->links && i < m->desc.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
+        cdp__shared_close(os, m->links[i].shared);
     }
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_remove(&m->loop, &m->listener);

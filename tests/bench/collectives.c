@@ -1,6 +1,7 @@
-/* Measures the collectives of cdp over TCP on 127.0.0.1: one line for each op and size. The program forks its ranks.
+/* Measures the collectives of cdp between processes of this machine: one line for each op and size. The program forks its ranks.
+   Over memory that they share, as they do by themselves, or over TCP on 127.0.0.1.
 
-   collectives [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] ...        (--help says it all)
+   collectives [--transport memory|tcp] [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] ...        (--help says it all)
 
    gcc -O2 -I. tests/bench/collectives.c -o collectives -pthread -lm */
 #define CDP_IMPLEMENTATION
@@ -10,6 +11,7 @@
 
 static cdp_group *group;
 static uint16_t port;
+static const char *transport = "memory";
 
 static bool call(m_case *c) {
     cdp_status st = CDP_OK;
@@ -42,8 +44,10 @@ static int rank_main(uint32_t rank) {
     d.world_size = m_opt.ranks;
     d.master_port = port;
     d.init_timeout_ms = d.timeout_ms = 60000;
+    d.no_shared_memory = strcmp(transport, "tcp") == 0;
+    if (getenv("RING_BYTES")) d.ring_bytes = strtoull(getenv("RING_BYTES"), NULL, 10);
     if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
-    right = m_run("cdp", "tcp", has, call);
+    right = m_run("cdp", transport, has, call);
     cdp_group_destroy(group);
     return right ? 0 : 1;
 }
@@ -61,7 +65,15 @@ static uint16_t free_port(void) {
 }
 
 int main(int argc, char **argv) {
-    const int status = m_parse(argc, argv);
+    int status;
+    if (argc > 2 && strcmp(argv[1], "--transport") == 0) {
+        transport = argv[2];
+        argv[2] = argv[0];
+        argc -= 2;
+        argv += 2;
+    }
+    if (strcmp(transport, "memory") != 0 && strcmp(transport, "tcp") != 0) argc = 0;
+    status = argc ? m_parse(argc, argv) : m_usage("collectives [--transport memory|tcp]", stderr, 2);
     if (status >= 0) return status;
     m_open();
     port = free_port();

@@ -26,6 +26,7 @@ static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint
         everywhere[i].bytes = sizeof where - 1;
     }
     m->addrs.results = everywhere;
+    m->desc.ring_bytes = 1000;
     m->desc.logger.func = quiet;
     m->desc.logger.user = log;
     m->desc.logger.level = CDP_LOG_DEBUG;
@@ -46,7 +47,7 @@ static void check_links(const cdp__mesh *m, const world *w) {
 /* Connections and what comes over them, as in fuzz_store_server.c. */
 static void run_visitors(input in, uint8_t flags) {
     world *w = (world *)calloc(1, sizeof *w);
-    const cdp_os os = world_os(w);
+    cdp_os os = world_os(w);
     uint64_t log = 0;
     cdp_addr at;
     cdp__mesh *m;
@@ -55,6 +56,8 @@ static void run_visitors(input in, uint8_t flags) {
     w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
     w->chance = (flags & 4) != 0;
     w->far = (flags & 16) != 0;
+    if (flags & 64) world_share(w, &os);
+    w->memory_fail_at = flags & 32 ? flags & 7 : 0;
     m = open_mesh(&os, &log, 0, flags);
     memset(&at, 0, sizeof at);
     if (m && m->links) cdp__loop_add(&m->loop, &m->listener, os.listen(os.user, &at, &m->at), cdp__mesh_accept, m);
@@ -83,20 +86,22 @@ static void run_visitors(input in, uint8_t flags) {
     if (m) m->addrs.results = NULL;
     if (m) cdp__mesh_close(m);
     for (i = 0; i < CONNS; ++i) T(!w->conn[i].open);
-    T(w->live == 0);
+    T(w->live == 0 && w->memory_fds == 0);
     free(w);
 }
 
 /* A rank connects: what comes back is the input. */
 static void run_connector(input in, uint8_t flags) {
     world *w = (world *)calloc(1, sizeof *w);
-    const cdp_os os = world_os(w);
+    cdp_os os = world_os(w);
     uint64_t log = 0;
     cdp__mesh *m;
     uint32_t i;
     w->piece = flags & 1 ? 1 + next_byte(&in) : 0;
     w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
     w->chance = (flags & 4) != 0;
+    if (flags & 64) world_share(w, &os);
+    w->memory_fail_at = flags & 32 ? flags & 7 : 0;
     m = open_mesh(&os, &log, 2, flags);
     if (m && m->links) {
         cdp__link_need(&m->links[(flags & 16 ? 1 : 0) + (flags & 64 ? 3 : 0)]);
@@ -115,7 +120,7 @@ static void run_connector(input in, uint8_t flags) {
     }
     if (m) m->addrs.results = NULL;
     if (m) cdp__mesh_close(m);
-    T(!w->conn[0].open && w->live == 0);
+    T(!w->conn[0].open && w->live == 0 && w->memory_fds == 0);
     free(w);
 }
 
@@ -143,19 +148,27 @@ static uint8_t *put_words(uint8_t *p, bool connector) {
         return p + CDP__AUTH_BYTES;
     }
     memset(&h, 0, sizeof h);
-    h.type = pick(6) ? connector ? CDP__WELCOME : CDP__HELLO : pick(5);
+    h.type = pick(3) ? connector ? CDP__WELCOME : CDP__HELLO : pick(3) ? connector ? CDP__TAKEN : CDP__CHOSEN : pick(7);
     h.version = pick(8) ? CDP_WIRE_VERSION : pick(9);
     h.world_size = pick(8) ? 3 : pick(6);
     h.from = connector ? pick(2) : 1 + pick(3);
     h.to = connector ? 2 : pick(8) == 0;
-    h.refusal = pick(8);
     h.index = pick(8) ? pick(CONNECTIONS) : pick(9);
+    h.refusal = pick(8) ? pick(3) / 2 : pick(8);
+    if (pick(8) && h.type <= CDP__WELCOME) h.memory[0] = 1;
+    else if (pick(4)) memset(h.memory, 1, sizeof h.memory);
+    cdp__hello_encode(&h, p);
+    p += CDP__HELLO_BYTES;
+    if (!pick(2)) return p;
+    h.type = connector ? CDP__TAKEN : CDP__CHOSEN; /* what comes next when all goes well */
+    h.refusal = connector && !pick(3);
+    memset(h.memory, pick(4) != 0, sizeof h.memory);
     cdp__hello_encode(&h, p);
     return p + CDP__HELLO_BYTES;
 }
 
 static size_t make_input(uint64_t seed, uint8_t *out) {
-    uint8_t body[4096], *p = out, *q = body;
+    uint8_t body[8192], *p = out, *q = body;
     uint64_t at = 0, total;
     uint32_t i, n;
     (void)seed;

@@ -5,6 +5,8 @@
 
 #define CONNS 4
 #define LISTENER 100
+#define WAKE 101
+#define MEMORY 102 /* and above: sockets and memory for sharing */
 
 /* ---- the false os ---- */
 
@@ -27,6 +29,9 @@ typedef struct world {
     uint32_t connects, silent_connects; /* as many first connections are closed without a word */
     const uint8_t *then;                /* and the next is answered with this */
     uint64_t then_bytes;
+    uint64_t memory_calls, memory_fail_at; /* the one that fails */
+    int32_t memory_fds;                    /* that are open */
+    uint8_t memory[64 * 1024];             /* what is shared, there is one only */
 } world;
 
 static void *world_alloc(void *user, uint64_t bytes) {
@@ -66,7 +71,7 @@ static int32_t world_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
 
 static int32_t world_accept(void *user, int32_t fd, cdp_addr *from) {
     world *w = (world *)user;
-    (void)fd;
+    if (fd >= MEMORY) return w->memory_fail_at && ++w->memory_calls % w->memory_fail_at == 0 ? -EAGAIN : MEMORY + w->memory_fds++;
     memset(from, 0, sizeof *from);
     from->family = 4;
     from->ip[0] = w->far ? 10 : 127;
@@ -124,7 +129,11 @@ static int64_t world_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n
 
 static void world_close(void *user, int32_t fd) {
     world *w = (world *)user;
-    if (fd == LISTENER) return;
+    if (fd == LISTENER || fd == WAKE) return;
+    if (fd >= MEMORY) {
+        --w->memory_fds;
+        return;
+    }
     T(w->conn[fd].open);
     w->conn[fd].open = false;
 }
@@ -140,14 +149,69 @@ static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t dead
     uint32_t i;
     int32_t got = 0;
     for (i = 0; i < n; ++i) {
-        const pipe_end *c = fds[i].fd == LISTENER ? NULL : &w->conn[fds[i].fd];
-        const bool readable = c ? c->in_bytes || c->ended : w->accepted < CONNS;
+        const pipe_end *c = fds[i].fd >= LISTENER ? NULL : &w->conn[fds[i].fd];
+        const bool readable = c ? c->in_bytes || c->ended : fds[i].fd == LISTENER && w->accepted < CONNS;
         fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0) | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
         got += fds[i].got != 0;
     }
     if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
     T(got || deadline != CDP__NEVER); /* nobody sleeps forever here */
     return got;
+}
+
+static bool world_memory_fails(world *w) { return w->memory_fail_at && ++w->memory_calls == w->memory_fail_at; }
+
+static int32_t world_memory_create(void *user, uint64_t bytes) {
+    world *w = (world *)user;
+    T(bytes <= sizeof w->memory);
+    return world_memory_fails(w) ? -ENOMEM : MEMORY + w->memory_fds++;
+}
+
+static void *world_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    world *w = (world *)user;
+    T(fd >= MEMORY && writable);
+    *bytes = w->memory_calls % 5 == 4 ? 100 : sizeof w->memory;
+    return world_memory_fails(w) ? NULL : w->memory;
+}
+
+static void world_memory_unmap(void *user, void *at, uint64_t bytes) {
+    (void)bytes;
+    T(at == ((world *)user)->memory);
+}
+
+static int32_t world_pass_open(void *user, const uint8_t name[12], bool waits) {
+    world *w = (world *)user;
+    (void)name, (void)waits;
+    return world_memory_fails(w) ? -ECONNREFUSED : MEMORY + w->memory_fds++;
+}
+
+static int32_t world_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    world *w = (world *)user;
+    uint32_t i;
+    T(fd >= MEMORY);
+    if (world_memory_fails(w)) return -EMFILE;
+    for (i = 0; i < n && !sending; ++i) fds[i] = MEMORY + w->memory_fds++;
+    return 0;
+}
+
+static int32_t world_wake_open(void *user, int32_t fd[2]) {
+    (void)user;
+    fd[0] = fd[1] = WAKE;
+    return 0;
+}
+
+static void world_wake(void *user, int32_t fd) { (void)user, T(fd == WAKE || fd >= MEMORY); }
+
+/* Memory that always looks the same, and descriptors that are counted. */
+static __attribute__((unused)) void world_share(world *w, cdp_os *os) {
+    memset(w->memory, 1, 16); /* what a CHOSEN may say, and that it was taken */
+    os->memory_create = world_memory_create;
+    os->memory_map = world_memory_map;
+    os->memory_unmap = world_memory_unmap;
+    os->pass_open = world_pass_open;
+    os->pass = world_pass;
+    os->wake_open = world_wake_open;
+    os->wake_set = os->wake_clear = world_wake;
 }
 
 static cdp_os world_os(world *w) {

@@ -8,8 +8,8 @@
     Integers are any bits, floats any floats: in some cells NaN, infinities, denormals and signed zeros among them. The
     reference knows nothing of the library's kernels or algorithms: it follows the rules that cdp.h states, with 16-bit
     floats decoded and rounded by definition, and combines in the order that is written down here; every bit is compared.
-    Transports: a hub with a thread per rank, a hub whose ranks are polled in turn, TCP over loopback, and TCP in the
-    simulator with delays, cut segments and small buffers. */
+    Transports: a hub with a thread per rank, a hub whose ranks are polled in turn, TCP over loopback, memory that
+    is shared as between processes, and TCP in the simulator with delays, cut segments and small buffers. */
 #define CDP_IMPLEMENTATION
 #define CDP__BLOCK_BYTES 3000u /* so that most operations take all connections of a link */
 #include "cdp_tcp.h"
@@ -36,8 +36,8 @@
 #define HAS_SIM 1
 #endif
 
-typedef enum transport { HUB, POLLED, TCP, SIMULATED, TRANSPORTS } transport;
-static const char *const transport_names[TRANSPORTS] = {"hub", "polled hub", "TCP", "simulated TCP"};
+typedef enum transport { HUB, POLLED, TCP, MEMORY, SIMULATED, TRANSPORTS } transport;
+static const char *const transport_names[TRANSPORTS] = {"hub", "polled hub", "TCP", "shared memory", "simulated TCP"};
 
 static uint64_t seed = 1, cells_run[TRANSPORTS], loans_seen;
 static bool everything;
@@ -711,6 +711,8 @@ static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     d.reproducible = t->reproducible;
     d.no_thread = t->n % 3 == 0;
     d.connections = t->n % 2 ? 1 : 3;
+    d.no_shared_memory = t->by == TCP;
+    if (t->n % 4 == 0) d.ring_bytes = 1000; /* everything wraps, and waits for room */
     d.logger.level = CDP_LOG_SILENT;
     return d;
 }
@@ -857,7 +859,7 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
         h.world_size = t->n;
         if (!T_EQ(CDP_OK, cdp_hub_create(&h, &t->hub))) abort();
     }
-    if (t->by == TCP) t->port = free_port();
+    if (t->by == TCP || t->by == MEMORY) t->port = free_port();
     if (t->by == SIMULATED) run_simulated(t, sim_seed, wild);
     else if (t->by == POLLED) run_polled(t);
     else run_threads(t);
@@ -891,6 +893,7 @@ static void table_of(uint32_t n) {
         const uint64_t start = test_now_ns();
         table t;
         if (by == SIMULATED && !HAS_SIM) continue;
+        if (everything && n > 3 && by == (n % 2 ? TCP : MEMORY)) continue;
         table_open(&t, n, (transport)by);
         for (uint32_t i = 0; i < COMBINATIONS; ++i) {
             const uint64_t salt = mix(seed, mix(n * 16 + by, i));

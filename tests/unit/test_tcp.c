@@ -494,6 +494,7 @@ TEST(ranks_over_several_connections) {
             memset(&like, 0, sizeof like);
             like.os = counted_os();
             like.connections = k == 4 ? 16 : k;
+            like.no_shared_memory = n != 3; /* which needs one alone */
             like.no_thread = (n + k) % 2;
             like.piece_bytes = n % 2 ? 1000 : 0;
             like.small_bytes = n % 3 ? 0 : 1;
@@ -640,6 +641,7 @@ TEST(a_lost_connection_is_named) {
                     k[r].desc.world_size = 2;
                     k[r].desc.master_port = port;
                     k[r].desc.connections = 3;
+                    k[r].desc.no_shared_memory = true;
                     k[r].desc.timeout_ms = 20000;
                     k[r].desc.no_thread = cut.idle;
                     k[r].desc.logger.level = CDP_LOG_SILENT;

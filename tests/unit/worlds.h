@@ -1,4 +1,4 @@
-/*  worlds.h - one test body for all ranks, as threads: over a hub and over TCP, each with a progress thread and without.
+/*  worlds.h - one test body for all ranks, as threads: over a hub, TCP and shared memory, with a progress thread and without.
     Include after cdp_tcp.h. */
 #ifndef WORLDS_INCLUDED
 #define WORLDS_INCLUDED
@@ -10,7 +10,7 @@
 #define RANKS_MAX 8u
 
 static uint32_t world_size;
-static bool over_tcp, no_thread;
+static bool over_tcp, shared_memory, no_thread;
 static cdp_hub *hub;
 static uint16_t port;
 static uint32_t timeout_ms, max_lanes;
@@ -31,7 +31,7 @@ static void *rank_main(void *arg) {
     const uint32_t rank = (uint32_t)(uintptr_t)arg;
     cdp_group *g = NULL;
     if (over_tcp) {
-        const cdp_tcp_desc d = {.rank = rank, .world_size = world_size, .master_port = port, .timeout_ms = timeout_ms, .init_timeout_ms = 20000, .max_lanes = max_lanes, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
+        const cdp_tcp_desc d = {.rank = rank, .world_size = world_size, .master_port = port, .timeout_ms = timeout_ms, .init_timeout_ms = 20000, .max_lanes = max_lanes, .no_thread = no_thread, .no_shared_memory = !shared_memory, .logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_init(&d, &g))) return NULL;
     } else {
         const cdp_group_desc d = {.rank = rank, .world_size = world_size, .hub = hub, .timeout_ms = timeout_ms, .max_lanes = max_lanes, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
@@ -43,9 +43,9 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* All ranks as threads of this program; over a hub, then over TCP, each with a progress thread and without. */
+/* All ranks as threads of this program; over a hub, then over TCP, each with a progress thread and without, and over memory. */
 static void run(uint32_t n, uint32_t timeout, void (*func)(uint32_t rank, cdp_group *w)) {
-    for (uint32_t how = 0; how < 4 && !test__now.failed_checks; ++how) {
+    for (uint32_t how = 0; how < 5 && !test__now.failed_checks; ++how) {
         pthread_t t[RANKS_MAX];
         const cdp_hub_desc h = {.world_size = n};
         const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
@@ -55,6 +55,7 @@ static void run(uint32_t n, uint32_t timeout, void (*func)(uint32_t rank, cdp_gr
         timeout_ms = timeout;
         body = func;
         over_tcp = how >= 2;
+        shared_memory = how == 4;
         no_thread = how % 2;
         if (!over_tcp && !OK(cdp_hub_create(&h, &hub))) return;
         const int32_t fd = cdp__os_listen(NULL, &any, &bound);

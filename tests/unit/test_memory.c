@@ -1,0 +1,423 @@
+/* Memory that ranks of one machine share: rings between two processes, how links come to use them, and what happens when that is
+   not possible or a peer writes nonsense. */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "test.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* ---- rings between two processes ---- */
+
+typedef struct side {
+    cdp__shared *s;
+    int32_t bell; /* our own */
+    uint64_t state, sent, got, total;
+    uint32_t most; /* bytes of one piece */
+    uint64_t slept;
+} side;
+
+static uint8_t byte_at(uint64_t i, bool maker) { return (uint8_t)((i * 2654435761u >> 13) + (maker ? 1 : 7)); }
+
+static void side_step(side *d, bool maker, bool *moved) {
+    static uint8_t out[100000], in[100000];
+    cdp_iov v[3];
+    int64_t r;
+    uint64_t n = cdp__min(1 + test_random(&d->state) % d->most, d->total - d->sent), first = n ? test_random(&d->state) % (n + 1) : 0;
+    for (uint64_t i = 0; i < n; ++i) out[i] = byte_at(d->sent + i, maker);
+    v[0].data = out, v[0].bytes = first;
+    v[1].data = NULL, v[1].bytes = 0;
+    v[2].data = out + first, v[2].bytes = n - first;
+    r = n ? cdp__shared_move(cdp_os_default(), d->s, v, 3, true) : 0;
+    T(r >= 0 && (uint64_t)r <= n);
+    d->sent += (uint64_t)r;
+    *moved = r > 0;
+    n = 1 + test_random(&d->state) % d->most;
+    v[0].data = in, v[0].bytes = n;
+    r = cdp__shared_move(cdp_os_default(), d->s, v, 1, false);
+    T(r >= 0 && (uint64_t)r <= n);
+    for (int64_t i = 0; i < r; ++i)
+        if (in[i] != byte_at(d->got + (uint64_t)i, !maker)) {
+            test_check(false, __FILE__, __LINE__, "byte %llu is wrong", (unsigned long long)(d->got + (uint64_t)i));
+            exit(9);
+        }
+    d->got += (uint64_t)r;
+    *moved = *moved || r > 0;
+}
+
+static void side_run(side *d, bool maker) {
+    while (d->sent < d->total || d->got < d->total) {
+        bool moved;
+        side_step(d, maker, &moved);
+        if (moved) continue;
+        if (!cdp__shared_doze(d->s)) {
+            cdp_pollfd p = {d->bell, CDP_IO_READ, 0};
+            if (cdp_os_default()->poll(NULL, &p, 1, test_now_ns() + 30000000000u) != 1) {
+                test_check(false, __FILE__, __LINE__, "nobody woke this side: sent %llu, got %llu of %llu", (unsigned long long)d->sent, (unsigned long long)d->got, (unsigned long long)d->total);
+                exit(9);
+            }
+            cdp_os_default()->wake_clear(NULL, d->bell);
+            ++d->slept;
+        }
+        cdp__shared_rise(d->s);
+    }
+}
+
+static void hammer(uint64_t room, uint32_t most, uint64_t total) {
+    const cdp_os *os = cdp_os_default();
+    const int32_t memory = os->memory_create(NULL, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+    int32_t bells[2][2];
+    pid_t child;
+    int status = 0;
+    if (!T(memory >= 0) || !T(os->wake_open(NULL, bells[0]) == 0) || !T(os->wake_open(NULL, bells[1]) == 0)) return;
+    fflush(stdout);
+    child = fork();
+    for (int me = 0; me < 2; ++me) {
+        side d = {.bell = bells[me][0], .state = room + (uint64_t)me, .total = total, .most = most};
+        if (me == (child == 0)) continue; /* the child is 0 */
+        d.s = cdp__shared_open(os, dup(memory), me == 0);
+        if (!T(d.s != NULL)) break;
+        T_EQ(room, d.s->room);
+        d.s->bell = dup(bells[1 - me][1]);
+        side_run(&d, me == 0);
+        cdp__shared_close(os, d.s);
+        if (child) printf("  ring of %llu bytes: %llu bytes each way, slept %llu times\n", (unsigned long long)room, (unsigned long long)total, (unsigned long long)d.slept);
+    }
+    if (!child) _exit(test__now.failed_checks ? 9 : 0);
+    waitpid(child, &status, 0);
+    T_EQ(0, status);
+    close(memory);
+    close(bells[0][0]);
+    close(bells[1][0]);
+}
+
+TEST(two_processes_hammer_rings) {
+    const uint64_t part = TEST_SLOW ? 16 : 1;
+    hammer(64, 1, (30 << 10) / part);
+    hammer(64, 100, (1 << 20) / part);
+    hammer(1024, 3000, (4 << 20) / part);
+    hammer(256 * 1024, 100000, (64 << 20) / part);
+}
+
+/* ---- links: ranks are threads here ---- */
+
+static uint16_t free_port(void) {
+    const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
+    cdp_addr bound;
+    close(cdp__os_listen(NULL, &any, &bound));
+    return bound.port;
+}
+
+typedef struct member {
+    pthread_t id;
+    cdp_tcp_desc desc;
+    void (*body)(struct member *m);
+    cdp_group *g;
+    cdp_status status;
+    cdp_error error;
+    char described[8192];
+} member;
+
+#define RANKS_MAX 8u
+static member members[RANKS_MAX];
+static uint32_t met;
+
+static void meet(uint32_t n) {
+    const uint32_t until = (__atomic_fetch_add(&met, 1, __ATOMIC_SEQ_CST) / n + 1) * n;
+    while (__atomic_load_n(&met, __ATOMIC_SEQ_CST) < until) test_sleep_ms(1);
+}
+
+static void *member_main(void *p) {
+    member *m = (member *)p;
+    m->status = cdp_init(&m->desc, &m->g);
+    if (m->status == CDP_OK) m->body(m);
+    m->error = *cdp_last_error();
+    cdp_group_destroy(m->g);
+    return NULL;
+}
+
+/* `like` has what all have in common; per_rank (may be NULL) changes it for one. */
+static void job(uint32_t n, const cdp_tcp_desc *like, void (*per_rank)(cdp_tcp_desc *d), void (*body)(member *m)) {
+    const uint16_t port = free_port();
+    met = 0;
+    memset(members, 0, sizeof members);
+    for (uint32_t r = 0; r < n; ++r) {
+        members[r].desc = *like;
+        members[r].desc.rank = r;
+        members[r].desc.world_size = n;
+        members[r].desc.master_port = port;
+        members[r].desc.init_timeout_ms = 20000 * TEST_SLACK;
+        if (!members[r].desc.timeout_ms) members[r].desc.timeout_ms = 20000 * TEST_SLACK;
+        members[r].body = body;
+        if (per_rank) per_rank(&members[r].desc);
+        pthread_create(&members[r].id, NULL, member_main, &members[r]);
+    }
+    for (uint32_t r = 0; r < n; ++r) pthread_join(members[r].id, NULL);
+    for (uint32_t r = 0; r < n; ++r) test_check(members[r].status == CDP_OK, __FILE__, __LINE__, "rank %u: %s", r, members[r].error.text);
+}
+
+static cdp__link *link_of(member *m, uint32_t peer) { return &((cdp__mesh *)m->g->mux->transport.self)->links[peer]; }
+
+static void describe_all(member *m) {
+    const uint32_t n = m->desc.world_size;
+    uint32_t *all = (uint32_t *)calloc(2 * n, sizeof *all), me = m->desc.rank;
+    for (uint32_t i = 0; i < 20; ++i) {
+        m->status = cdp_alltoall(m->g, all, all + n, 1, CDP_DTYPE_U32);
+        if (m->status == CDP_OK) m->status = cdp_allgather(m->g, &me, all, 1, CDP_DTYPE_U32);
+        for (uint32_t r = 0; r < n && m->status == CDP_OK; ++r) T_EQ(r, all[r]);
+    }
+    free(all);
+    cdp_describe(m->g, m->described, sizeof m->described);
+    if (m->status == CDP_OK) m->status = cdp_barrier(m->g);
+}
+
+static uint32_t count_of(const char *part, const char *text) {
+    uint32_t n = 0;
+    while ((text = strstr(text, part)) != NULL) ++n, ++text;
+    return n;
+}
+
+static void odd_ones_refuse(cdp_tcp_desc *d) { d->no_shared_memory = d->rank % 2; }
+
+TEST(links_say_what_they_are) {
+    cdp_tcp_desc like = {0};
+    job(4, &like, NULL, describe_all);
+    for (uint32_t r = 0; r < 4; ++r) T_EQ(3, count_of("memory, 256 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
+    like.job_key = "0123456789abcdef";
+    like.ring_bytes = 64 * 1024;
+    like.no_thread = true;
+    job(3, &like, NULL, describe_all);
+    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of("memory, 64 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
+    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of(", key proved", members[r].described));
+    job(4, &like, odd_ones_refuse, describe_all);
+    for (uint32_t r = 0; r < 4; ++r) T_EQ(r % 2 ? 0 : 1, count_of("KiB each way, beside TCP", members[r].described));
+}
+
+/* ---- it cannot be set up ---- */
+
+typedef enum trouble { T_CREATE, T_MAP_MAKER, T_MAP_OTHER, T_WAIT, T_CONNECT, T_SEND_MAKER, T_RECV_OTHER, T_SEND_OTHER, TROUBLES } trouble;
+static trouble now;
+static uint32_t warned;
+
+static int32_t no_create(void *user, uint64_t bytes) { return now == T_CREATE ? -ENOMEM : cdp_os_default()->memory_create(user, bytes); }
+static void *no_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    cdp__pair *at = now == T_MAP_MAKER ? NULL : (cdp__pair *)cdp_os_default()->memory_map(user, fd, writable, bytes);
+    if (!at || now != T_MAP_OTHER || !at->proof[0]) return at;
+    cdp_os_default()->memory_unmap(user, at, *bytes);
+    return NULL;
+}
+static int32_t no_pass_open(void *user, const uint8_t name[12], bool waits) {
+    if (now == T_WAIT && waits) return -EMFILE;
+    if (now == T_CONNECT && !waits) return -ECONNREFUSED; /* as from another network namespace */
+    return cdp_os_default()->pass_open(user, name, waits);
+}
+static int32_t no_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    if (now == T_SEND_MAKER && sending && n == 2) return -ETOOMANYREFS;
+    if (now == T_SEND_OTHER && sending && n == 1) return -ETOOMANYREFS;
+    if (now == T_RECV_OTHER && !sending && n == 2) {
+        if (cdp_os_default()->pass(user, fd, fds, n, sending) == 0) close(fds[0]), close(fds[1]);
+        return -EMFILE;
+    }
+    return cdp_os_default()->pass(user, fd, fds, n, sending);
+}
+static void count_warnings(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)rank, (void)user;
+    if (level == CDP_LOG_WARN && strstr(text, "no shared memory with rank")) __atomic_add_fetch(&warned, 1, __ATOMIC_SEQ_CST);
+    else if (level <= CDP_LOG_WARN) printf("  %s\n", text);
+}
+
+TEST(without_memory_it_goes_over_tcp) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os, .logger = {.func = count_warnings}};
+    os.memory_create = no_create;
+    os.memory_map = no_map;
+    os.pass_open = no_pass_open;
+    os.pass = no_pass;
+    for (now = T_CREATE; now < TROUBLES; now = (trouble)(now + 1)) {
+        warned = 0;
+        like.no_thread = now % 2;
+        job(3, &like, NULL, describe_all);
+        for (uint32_t r = 0; r < 3; ++r) T_EQ(0, count_of("KiB each way, beside TCP", members[r].described));
+        test_check(warned >= 1 && warned <= 3, __FILE__, __LINE__, "trouble %d: %u warnings of 3 ranks", (int)now, warned);
+    }
+    os = *cdp_os_default(); /* an os that knows no such memory: nothing to say */
+    os.memory_create = NULL;
+    os.memory_map = NULL;
+    os.pass_open = NULL;
+    warned = 0;
+    job(3, &like, NULL, describe_all);
+    T_EQ(0, warned);
+}
+
+/* In a child, since limits are those of a process. */
+static void limited(int what, rlim_t limit) {
+    int status;
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) {
+        cdp_tcp_desc like = {.ring_bytes = 8 << 20, .logger = {.func = count_warnings}};
+        struct rlimit l = {limit, limit};
+        alarm(60 * TEST_SLACK);
+        if (setrlimit(what, &l) != 0) _exit(8);
+        job(2, &like, NULL, describe_all);
+        T_EQ(0, count_of("KiB each way, beside TCP", members[0].described) + count_of("KiB each way, beside TCP", members[1].described));
+        T(warned >= 1);
+        _exit(test__now.failed_checks ? 9 : 0);
+    }
+    waitpid(child, &status, 0);
+    T_EQ(0, status);
+}
+
+TEST(limits_of_the_system_are_no_crash) {
+    limited(RLIMIT_FSIZE, 4 << 20);
+}
+
+/* Memory whose size can change is not taken: whoever has it could make a signal out of it. */
+TEST(only_sealed_memory_is_mapped) {
+    const cdp_os *os = cdp_os_default();
+    uint64_t bytes = 0;
+    FILE *f = tmpfile();
+    const int fd = f ? fileno(f) : -1, sealed = os->memory_create(NULL, 10000);
+    void *at = os->memory_map(NULL, sealed, true, &bytes);
+    T(fd >= 0 && ftruncate(fd, 100000) == 0 && !os->memory_map(NULL, fd, true, &bytes));
+    T(sealed >= 0 && at && bytes == 10000);
+    T(ftruncate(sealed, 100) != 0 && ftruncate(sealed, 20000) != 0);
+    T(os->memory_create(NULL, UINT64_MAX) < 0);
+    memset(at, 1, 10000);
+    os->memory_unmap(NULL, at, bytes);
+    close(sealed);
+    if (f) fclose(f);
+}
+
+/* Somebody else knocks where memory is awaited: descriptors of all kinds, or none. */
+static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits) {
+    const int32_t fd = cdp_os_default()->pass_open(user, name, waits);
+    for (int k = 0; waits && k < 3; ++k) {
+        const int32_t at = cdp_os_default()->pass_open(user, name, false);
+        int32_t fds[2] = {cdp_os_default()->memory_create(NULL, k == 0 ? 100 : 600000), 2};
+        if (k < 2) T_EQ(0, cdp_os_default()->pass(user, at, fds, 2, true));
+        close(fds[0]);
+        close(at);
+    }
+    return fd;
+}
+
+TEST(strangers_are_not_taken) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os};
+    os.pass_open = stranger_pass_open;
+    job(3, &like, NULL, describe_all);
+    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
+}
+
+/* ---- nonsense ---- */
+
+static uint32_t nonsense;
+
+static void write_nonsense(member *m) {
+    static float x[3][300000];
+    m->status = cdp_barrier(m->g);
+    meet(3);
+    if (m->desc.rank == 2) { /* to rank 0 */
+        cdp__link *l = link_of(m, 0);
+        cdp__shared *s = l->shared;
+        uint64_t state = nonsense;
+        if (!T(s != NULL)) return;
+        switch (nonsense % 8) {
+        case 0: s->out->head += s->room + 1; break;
+        case 1: s->out->head -= 1; break;
+        case 2: s->in->tail += 1; break;
+        case 3: s->in->tail -= s->room + 1; break;
+        case 4: s->out->head = test_random(&state); break;
+        case 5: s->in->tail = test_random(&state); break;
+        case 6: T(send(l->io.fd, "x", 1, MSG_NOSIGNAL) == 1); break;
+        default: /* everything that is shared, and what a process writes afterwards */
+            for (uint64_t i = 0; i < s->bytes; ++i) ((uint8_t *)s->pair)[i] = (uint8_t)test_random(&state);
+            break;
+        }
+    }
+    meet(3);
+    if (m->desc.rank == 2) {
+        test_sleep_ms(100);
+        return; /* what it says itself does not count */
+    }
+    for (uint32_t i = 0; i < 50 && m->status == CDP_OK; ++i) m->status = cdp_allreduce(m->g, NULL, x[m->desc.rank], 300000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    if (m->status == CDP_OK) return;
+    m->error = *cdp_last_error();
+    test_check(m->error.peer == 2 && (m->error.status == CDP_ERR_MISMATCH || m->error.status == CDP_ERR_PEER_LOST), __FILE__, __LINE__, "nonsense %u: rank %u: %s: %s", nonsense, m->desc.rank, cdp_status_name(m->error.status), m->error.text);
+    m->status = CDP_OK;
+    ++m->desc.records;
+}
+
+TEST(nonsense_of_a_peer_is_named) {
+    cdp_tcp_desc like = {.timeout_ms = 3000, .logger = {.level = CDP_LOG_SILENT}};
+    for (nonsense = 0; nonsense < 24 && !test__now.failed_checks; ++nonsense) {
+        job(3, &like, NULL, write_nonsense);
+        test_check(members[0].desc.records && members[1].desc.records, __FILE__, __LINE__, "nonsense %u was not noticed", nonsense);
+    }
+}
+
+/* ---- sleeping ---- */
+
+static void tiny_steps(member *m) {
+    static uint8_t bytes[RANKS_MAX][5000];
+    for (uint32_t i = 0; i < (TEST_SLOW ? 50 : 400) && m->status == CDP_OK; ++i) {
+        m->status = cdp_allreduce(m->g, NULL, bytes[m->desc.rank], i % 7 ? 3 : 5000, CDP_DTYPE_U8, CDP_REDUCE_MAX);
+        if (i % 50 == m->desc.rank) test_sleep_ms(1); /* now and then all others sleep */
+    }
+}
+
+TEST(who_sleeps_is_woken) {
+    for (uint32_t n = 2; n <= 8; n *= 2) {
+        cdp_tcp_desc like = {.no_spin = true, .no_thread = n == 4, .ring_bytes = n == 8 ? 256 : 0};
+        job(n, &like, NULL, tiny_steps);
+    }
+}
+
+/* ---- nothing stays behind ---- */
+
+static uint32_t mappings(void) {
+    char line[400];
+    uint32_t n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f && fgets(line, sizeof line, f)) n += strstr(line, "memfd:cdp") != NULL;
+    if (f) fclose(f);
+    return n;
+}
+
+static void leave_at_once(member *m) { /* while links are being made */
+    const uint32_t to = (m->desc.rank + 1) % m->desc.world_size;
+    cdp_work w;
+    uint32_t x = 0;
+    m->status = cdp_send_async(m->g, &x, 1, CDP_DTYPE_U32, to, 1, &w);
+    if (m->desc.rank == 1) cdp_group_abort(m->g, "enough");
+    m->status = CDP_OK;
+}
+
+TEST(no_mapping_or_descriptor_is_left) {
+    for (uint32_t i = 0; i < 30; ++i) {
+        cdp_tcp_desc like = {.no_thread = i % 2, .timeout_ms = 2000, .logger = {.level = CDP_LOG_SILENT}};
+        job(1 + i % 4, &like, NULL, i % 3 ? leave_at_once : describe_all); /* descriptors are counted by the harness */
+        T_EQ(0, mappings());
+    }
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"two_processes_hammer_rings", two_processes_hammer_rings, 60},
+        {"links_say_what_they_are", links_say_what_they_are, 20},
+        {"without_memory_it_goes_over_tcp", without_memory_it_goes_over_tcp, 30},
+        {"limits_of_the_system_are_no_crash", limits_of_the_system_are_no_crash, 60},
+        {"only_sealed_memory_is_mapped", only_sealed_memory_is_mapped, 10},
+        {"strangers_are_not_taken", strangers_are_not_taken, 20},
+        {"nonsense_of_a_peer_is_named", nonsense_of_a_peer_is_named, 60},
+        {"who_sleeps_is_woken", who_sleeps_is_woken, 30},
+        {"no_mapping_or_descriptor_is_left", no_mapping_or_descriptor_is_left, 60},
+    };
+    if (!cdp_os_default()->memory_create) {
+        puts("SKIP: no shared memory on this system\n0 passed, 0 failed");
+        return 0;
+    }
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
