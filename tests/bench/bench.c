@@ -93,7 +93,7 @@ static shared *sh;
 static double seconds_each = 0.1;
 static uint32_t pass_count = 4;
 static uint64_t span = 64 * MIB; /* what the largest measurements walk through */
-static bool counting;
+static bool counting, over_memory;
 static const char *only;
 static int links[MAX_RANKS][MAX_RANKS]; /* raw: links[me][peer] */
 static uint32_t me, ranks;
@@ -524,6 +524,7 @@ static void join_job(uint16_t port) {
     d.master_port = port;
     d.init_timeout_ms = 60000;
     d.timeout_ms = 60000;
+    d.no_shared_memory = !over_memory; /* what it is compared with are bare sockets */
     if (counting) {
         os = *cdp_os_default();
         os.send = count_send;
@@ -707,7 +708,7 @@ static void print_lines(void) {
         test_case *c = &sh->cases[i];
         qsort(c->samples, c->samples_used, sizeof *c->samples, compare);
         if (!c->samples_used) continue;
-        printf("%s\t%s\t%s\t%u\t%llu\t%.2f\t%.2f\t%.2f\t%.3f\t%llu\n", infos[c->op].lib, infos[c->op].transport, infos[c->op].name, c->ranks, (unsigned long long)c->bytes, median(c),
+        printf("%s\t%s\t%s\t%u\t%llu\t%.2f\t%.2f\t%.2f\t%.3f\t%llu\n", infos[c->op].lib, over_memory && *infos[c->op].lib == 'c' ? "memory" : infos[c->op].transport, infos[c->op].name, c->ranks, (unsigned long long)c->bytes, median(c),
                at_quantile(c, 0), at_quantile(c, 0.9), busbw(c, median(c)), (unsigned long long)c->samples_used);
     }
 }
@@ -721,7 +722,7 @@ static void print_tables(void) {
         if (c->op <= RAW_ADD && c->samples_used)
             printf("%-20s %5u %8s %11.2f %11.2f %11.2f %9.2f\n", infos[c->op].name, c->ranks, size_text(c->bytes, size), median(c), at_quantile(c, 0), at_quantile(c, 0.9), busbw(c, median(c)));
     }
-    printf("\n%-20s %5s %8s %11s %11s %11s %9s %11s %7s\n", "cdp over tcp", "ranks", "bytes", "median us", "min us", "p90 us", "busbw", "limit us", "ratio");
+    printf("\n%-20s %5s %8s %11s %11s %11s %9s %11s %7s\n", over_memory ? "cdp over memory" : "cdp over tcp", "ranks", "bytes", "median us", "min us", "p90 us", "busbw", "limit us", "ratio");
     for (i = 0; i < sh->case_count; ++i) {
         const test_case *c = &sh->cases[i];
         const double limit = limit_us(c);
@@ -806,13 +807,14 @@ static bool any_of(uint32_t n, bool raw) {
 }
 
 static int usage(FILE *f, int code) {
-    fprintf(f, "bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list]\n"
+    fprintf(f, "bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list] [--transport tcp|memory]\n"
                "  --quick      one short pass: less than half a minute\n"
                "  --passes N   how often everything is measured (default 4); samples of all passes count;\n"
                "               0: only count calls\n"
                "  --seconds S  how long each measurement runs in a pass (default 0.1)\n"
                "  --only TEXT  only measurements whose LIB/OP/RANKS/BYTES/ contains TEXT, say cdp/allreduce/2/4/\n"
                "  --list       the names of all measurements\n"
+               "  --transport  what cdp talks over (default: tcp, as the bare sockets beside it)\n"
                "Several programs that run at once disturb each other: leave the machine alone meanwhile.\n");
     return code;
 }
@@ -830,6 +832,7 @@ int main(int argc, char **argv) {
         else if (a + 1 < argc && strcmp(argv[a], "--passes") == 0) pass_count = (uint32_t)atoi(argv[++a]);
         else if (a + 1 < argc && strcmp(argv[a], "--seconds") == 0) seconds_each = atof(argv[++a]);
         else if (a + 1 < argc && strcmp(argv[a], "--only") == 0) only = argv[++a];
+        else if (a + 1 < argc && strcmp(argv[a], "--transport") == 0 && (strcmp(argv[a + 1], "tcp") == 0 || strcmp(argv[a + 1], "memory") == 0)) over_memory = *argv[++a] == 'm';
         else return usage(stderr, 2);
     }
     plan();

@@ -45,7 +45,6 @@ static int rank_main(uint32_t rank) {
     d.master_port = port;
     d.init_timeout_ms = d.timeout_ms = 60000;
     d.no_shared_memory = strcmp(transport, "tcp") == 0;
-    if (getenv("RING_BYTES")) d.ring_bytes = strtoull(getenv("RING_BYTES"), NULL, 10);
     if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
     right = m_run("cdp", transport, has, call);
     cdp_group_destroy(group);

@@ -101,6 +101,7 @@ int main(int argc, char **argv) {
     if (cdp_tcp_desc_from_env(&t) != CDP_OK) return cdp_print_error(stderr);
     t.os = &os;
     t.timeout_ms = 60000;
+    t.no_shared_memory = true; /* what goes over sockets is counted, and compared with others that use them */
     if (cdp_init(&t, &world) != CDP_OK) return cdp_print_error(stderr);
     params = (cdp_param *)calloc(options.params, sizeof *params);
     for (uint32_t i = 0; i < options.params; ++i) {

@@ -41,11 +41,12 @@ function size_text(b) { return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b
     if (!(who in known)) { known[who] = 1; whos[++who_count] = who }
 }
 END {
-    printf "%-15s %5s %9s | %11s %8s | %-22s %11s %8s %6s | %-16s %9s | %9s %6s\n", "op", "ranks", "bytes", "cdp us", "GB/s", "best TCP peer", "us", "GB/s", "time", "best shm peer", "us", "raw us", "raw/us"
+    printf "%-15s %5s %9s | %11s %8s | %-22s %11s %8s %6s | %-16s %9s %9s %6s | %9s %6s\n", "op", "ranks", "bytes", "cdp us", "GB/s", "best TCP peer", "us", "GB/s", "time", "best shm peer", "us", "cdp us", "time", "raw us", "raw/us"
     for (i = 1; i <= row_count; ++i) {
         split(rows[i], f, SUBSEP)
         op = f[1]; p = f[2]; bytes = f[3]
         mine = us_of("cdp\ttcp", op, p, bytes)
+        own = us_of("cdp\tmemory", op, p, bytes)
         best = 0; name = "-"; shm = 0; shm_name = "-"
         for (w = 1; w <= who_count; ++w) {
             split(whos[w], n, "\t")
@@ -57,8 +58,8 @@ END {
         }
         l = limit(op, p, bytes)
         gb = factor(op, p) * bytes / 1000
-        printf "%-15s %5d %9s | %11.2f %8.3f | %-22s %11.2f %8.3f %6s | %-16s %9.2f | %9s %6s\n", op, p, size_text(bytes), mine, mine ? gb / mine : 0, name, best, best ? gb / best : 0,
-               best ? sprintf("%.2f", mine / best) : "-", shm_name, shm, l ? sprintf("%.2f", l) : "-", l && mine ? sprintf("%.2f", l / mine) : "-"
+        printf "%-15s %5d %9s | %11.2f %8.3f | %-22s %11.2f %8.3f %6s | %-16s %9.2f %9.2f %6s | %9s %6s\n", op, p, size_text(bytes), mine, mine ? gb / mine : 0, name, best, best ? gb / best : 0,
+               best ? sprintf("%.2f", mine / best) : "-", shm_name, shm, own, shm && own ? sprintf("%.2f", own / shm) : "-", l ? sprintf("%.2f", l) : "-", l && mine ? sprintf("%.2f", l / mine) : "-"
         if (best && mine) {
             class = bytes < 65536 ? "up to 4 KiB" : bytes < 1048576 ? "64 KiB" : "1 MiB and more"
             ratios[class] = ratios[class] " " mine / best
