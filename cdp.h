@@ -433,12 +433,14 @@ typedef struct cdp_os {
        later) and cannot be made smaller. memory_map: where it is seen from here, and its size; NULL when it cannot be seen, or
        could be made smaller. pass_open: a socket that waits under this name for others of this machine, or one that is
        connected to who does; accept() and close() as above. pass: n descriptors to (`sending`) or from whoever is connected
-       there, a process of the same user: 0 or -errno. */
+       there, a process of the same user: its number (0: not known), or -errno. */
     int32_t (*memory_create)(void *user, uint64_t bytes);
     void *(*memory_map)(void *user, int32_t fd, bool writable, uint64_t *bytes);
     void (*memory_unmap)(void *user, void *at, uint64_t bytes);
     int32_t (*pass_open)(void *user, const uint8_t name[12], bool waits);
     int32_t (*pass)(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending);
+    /* Optional. Copy n pieces of the memory of process `pid`, from these addresses: 0, or -errno. */
+    int32_t (*memory_read)(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n);
 } cdp_os;
 
 /* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
@@ -2310,17 +2312,32 @@ CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n,
     if (sending) memcpy(CMSG_DATA(&c.head), fds, n * sizeof *fds);
     do r = sending ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
     while (r < 0 && errno == EINTR);
-    if (sending || r < 0) return r < 0 ? -errno : 0;
+    if (sending || r < 0) return r < 0 ? -errno : who.pid;
     got = m.msg_controllen >= sizeof c.head && c.head.cmsg_type == SCM_RIGHTS ? (c.head.cmsg_len - CMSG_LEN(0)) / sizeof *fds : 0;
     if (got == n && !(m.msg_flags & MSG_CTRUNC)) {
         memcpy(fds, CMSG_DATA(&c.head), n * sizeof *fds);
-        return 0;
+        return who.pid;
     }
     for (i = 0; i < got; ++i) {
         memcpy(&fd, CMSG_DATA(&c.head) + i * sizeof fd, sizeof fd);
         close(fd);
     }
     return -EMFILE; /* most likely: what there is no room for is dropped */
+}
+
+CDP__PRIVATE int32_t cdp__os_memory_read(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+    struct iovec here[CDP__IOV_MAX], there[CDP__IOV_MAX];
+    const uint32_t k = cdp__os_iov(to, n, here);
+    uint64_t bytes = 0;
+    uint32_t i;
+    long r;
+    (void)user;
+    for (i = 0; i < k; bytes += to[i++].bytes) {
+        there[i].iov_base = (void *)(uintptr_t)from[i];
+        there[i].iov_len = here[i].iov_len;
+    }
+    r = syscall(SYS_process_vm_readv, (long)pid, here, (long)k, there, (long)k, 0l);
+    return r < 0 ? -errno : (uint64_t)r == bytes ? 0 : -EFAULT;
 }
 #endif
 
@@ -2342,9 +2359,9 @@ CDP_API const cdp_os *cdp_os_default(void) {
         cdp__os_addresses,
 #ifdef __linux__
         cdp__os_port_owner,
-        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, cdp__os_pass,
+        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, cdp__os_pass, cdp__os_memory_read,
 #else
-        NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 #endif
     };
     return &os;

@@ -59,6 +59,8 @@
         What is read from it is checked: a peer that writes nonsense is named, and harms nobody but what it sends. If it cannot
         be had (limits, another user or network namespace, a replaced os without it), the rank says so once as a warning, and
         bytes go over TCP as between machines. With a job key, only who has proved to know it learns where to hand it over.
+        Messages from lend_bytes on are read by the receiver where they lie (process_vm_readv), if the system permits that: containers
+        and Yama often do not. Then they go through the memory, too.
 
     MEMORY
         Per connection 16 KiB of receive buffer, made when it is made, and twice ring_bytes (256 KiB) between ranks of one machine,
@@ -147,6 +149,7 @@ typedef struct cdp_tcp_desc {
     uint32_t timeout_ms;
     uint64_t small_bytes;      /* must be equal on all ranks, and is compared */
     uint64_t piece_bytes;      /* likewise */
+    uint64_t lend_bytes;       /* between ranks of one machine (default: 128 KiB)                                     */
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
@@ -423,24 +426,42 @@ CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP
    of the two sees what the other did. Nothing that the peer stores is believed: positions of its own each side keeps to itself, and
    those of the peer are read once and checked. */
 #define CDP__SHARED_PIECE (32u * 1024u)
+#define CDP__PULL_BYTES (128u * 1024u) /* less than that is copied faster through the ring */
 #define CDP__WAKE_DATA 1u
 #define CDP__WAKE_ROOM 2u
+
+/* Large messages stay where they are, and the peer reads them there, where the system lets it (that is tried when the link is
+   made). `state` changes when the loan ends: what was read before that is seen is good. */
+typedef struct cdp__lent {
+    uint64_t at, bytes;
+    uint32_t state; /* 2: lent, and a number that grows */
+    uint32_t pad_;
+} cdp__lent;
+
+typedef struct cdp__side {
+    uint32_t wake;
+    uint8_t pad_[60];
+    uint64_t proof_at;          /* where this side keeps the proof for itself: who reads it there can read everything */
+    uint32_t reads;             /* this side can read the other's memory */
+    uint8_t pad2_[52];
+    cdp__lent lent[CDP__LOANS]; /* by this side */
+} cdp__side;
 
 typedef struct cdp__pair {
     uint8_t proof[CDP__NAME_BYTES]; /* what CHOSEN says is in it: so both know that they see the same memory */
     uint32_t taken;                 /* and back */
     uint8_t pad_[48];
-    struct {
-        uint32_t wake;
-        uint8_t pad_[60];
-    } side[2]; /* 0: of who has made it */
+    cdp__side side[2]; /* 0: of who has made it */
 } cdp__pair; /* the two rings follow: first the one that its maker fills */
 
 typedef struct cdp__shared {
     cdp__pair *pair;
     uint64_t bytes, room;   /* of all of it, of a ring */
     cdp__ring *in, *out;
-    uint32_t *mine, *theirs; /* the words */
+    cdp__side *mine, *theirs;
+    uint8_t proof[CDP__NAME_BYTES];
+    uint32_t lent[CDP__LOANS]; /* states, as this side knows them */
+    int32_t pid;               /* of the peer, if its memory can be read; else 0 */
     uint64_t in_at, out_at;  /* how far this side has read and written */
     uint64_t out_tail;       /* how far the peer had read when that was looked at last */
     uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
@@ -478,14 +499,43 @@ CDP__COLD cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool m
     first = (cdp__ring *)(s->pair + 1);
     s->out = maker ? first : (cdp__ring *)((uint8_t *)(first + 1) + s->room);
     s->in = maker ? (cdp__ring *)((uint8_t *)(first + 1) + s->room) : first;
-    s->mine = &s->pair->side[maker ? 0 : 1].wake;
-    s->theirs = &s->pair->side[maker ? 1 : 0].wake;
+    s->mine = &s->pair->side[maker ? 0 : 1];
+    s->theirs = &s->pair->side[maker ? 1 : 0];
     return s;
 }
 
+/* Both know the proof now. Where is ours kept, for the peer to try. */
+CDP__COLD void cdp__shared_prove(cdp__shared *s, const uint8_t proof[CDP__NAME_BYTES]) {
+    memcpy(s->proof, proof, CDP__NAME_BYTES);
+    s->mine->proof_at = (uint64_t)(uintptr_t)s->proof;
+}
+
+/* Bytes of the peer's own memory. With them comes the proof, lest another process has its number now. 0, or -errno. */
+CDP__CALLED int32_t cdp__shared_read(const cdp_os *os, const cdp__shared *s, int32_t pid, uint64_t at, void *dst, uint64_t bytes) {
+    uint8_t proof[CDP__NAME_BYTES];
+    uint64_t from[2];
+    cdp_iov to[2];
+    int32_t r;
+    from[0] = s->theirs->proof_at;
+    to[0].data = proof;
+    to[0].bytes = sizeof proof;
+    from[1] = at;
+    to[1].data = dst;
+    to[1].bytes = bytes;
+    r = os->memory_read(os->user, pid, from, to, bytes ? 2 : 1);
+    return r == 0 && memcmp(proof, s->proof, sizeof proof) != 0 ? -ESRCH : r;
+}
+
+/* The peer has said where its proof is. */
+CDP__COLD void cdp__shared_try(const cdp_os *os, cdp__shared *s, int32_t pid) {
+    if (pid <= 0 || !os->memory_read || cdp__shared_read(os, s, pid, 0, NULL, 0) != 0) return;
+    s->pid = pid;
+    __atomic_store_n(&s->mine->reads, 1, __ATOMIC_RELEASE);
+}
+
 CDP__PRIVATE void cdp__shared_ring_bell(const cdp_os *os, cdp__shared *s, uint32_t what) {
-    if (!(__atomic_load_n(s->theirs, __ATOMIC_SEQ_CST) & what)) return;
-    __atomic_store_n(s->theirs, 0, __ATOMIC_SEQ_CST); /* once is enough: it stays rung until it is heard */
+    if (!(__atomic_load_n(&s->theirs->wake, __ATOMIC_SEQ_CST) & what)) return;
+    __atomic_store_n(&s->theirs->wake, 0, __ATOMIC_SEQ_CST); /* once is enough: it stays rung until it is heard */
     os->wake_set(os->user, s->bell);
 }
 
@@ -541,7 +591,7 @@ CDP__CALLED int64_t cdp__shared_move(const cdp_os *os, cdp__shared *s, const cdp
 CDP__CALLED bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
-    for (s = list; s; s = s->next) __atomic_store_n(s->mine, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
+    for (s = list; s; s = s->next) __atomic_store_n(&s->mine->wake, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
     for (s = list; s; s = s->next)
         if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail)) news = true;
     return news;
@@ -550,7 +600,7 @@ CDP__CALLED bool cdp__shared_doze(cdp__shared *list) {
 /* Afterwards: what is there now will be looked at next. */
 CDP__CALLED void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
-        __atomic_store_n(list->mine, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&list->mine->wake, 0, __ATOMIC_RELAXED);
         list->seen_head = __atomic_load_n(&list->in->head, __ATOMIC_ACQUIRE);
         list->seen_tail = __atomic_load_n(&list->out->tail, __ATOMIC_ACQUIRE);
     }
@@ -917,9 +967,11 @@ CDP__COLD void cdp__link_offer(cdp__link *l, const uint8_t name[CDP__NAME_BYTES]
     if (s) {
         s->pass = pass;
         fds[1] = m->loop.wake_fd[1];
-        err = os->random(os->user, proof, CDP__NAME_BYTES) == CDP_OK ? os->pass(os->user, pass, fds, 2, true) : -EIO;
+        err = os->random(os->user, proof, CDP__NAME_BYTES) == CDP_OK ? 0 : -EIO;
         proof[0] |= 1; /* not zeros */
         memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
+        cdp__shared_prove(s, proof);
+        if (!err) err = os->pass(os->user, pass, fds, 2, true);
     } else {
         if (pass >= 0) os->close(os->user, pass);
         err = err < 0 ? err : -ENOMEM;
@@ -939,10 +991,10 @@ CDP__COLD void cdp__link_taken(cdp__link *l) {
     cdp__shared *s = l->shared;
     cdp__hello h;
     const bool ours = cdp__hello_decode(l->answer, &h) && h.type == CDP__TAKEN && h.from == l->peer;
-    int32_t err = 0;
+    int32_t pid = 0;
     os->close(os->user, s->memory); /* now there certainly is room for one more descriptor */
     s->memory = -1;
-    if (ours && !h.refusal) err = os->pass(os->user, s->pass, &s->bell, 1, false);
+    if (ours && !h.refusal) pid = os->pass(os->user, s->pass, &s->bell, 1, false);
     os->close(os->user, s->pass);
     s->pass = -1;
     if (ours && h.refusal) {
@@ -951,8 +1003,10 @@ CDP__COLD void cdp__link_taken(cdp__link *l) {
         cdp__mesh_no_memory(l->mesh, l->peer, 0);
     } else if (!ours || !s->pair->taken) {
         cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
-    } else if (err) {
-        cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
+    } else if (pid < 0) {
+        cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
+    } else {
+        cdp__shared_try(os, s, pid);
     }
 }
 
@@ -1197,7 +1251,7 @@ CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *cho
     for (tries = 0; tries < 8 && (at = os->accept(os->user, g->pass, &from)) >= 0; ++tries) {
         cdp__shared *s = NULL;
         err = os->pass(os->user, at, fds, 2, false);
-        if (!err && !(s = cdp__shared_open(os, fds[0], false))) {
+        if (err >= 0 && !(s = cdp__shared_open(os, fds[0], false))) {
             os->close(os->user, fds[1]);
             err = -ENOMEM;
         }
@@ -1206,7 +1260,9 @@ CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *cho
             err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0 ? -EPROTO : os->pass(os->user, at, &bell, 1, true);
         }
         os->close(os->user, at);
-        if (s && !err) {
+        if (s && err >= 0) {
+            cdp__shared_prove(s, chosen->memory);
+            cdp__shared_try(os, s, err);
             s->pair->taken = 1;
             os->close(os->user, s->memory);
             s->memory = -1;
@@ -1492,6 +1548,49 @@ CDP__CALLED int64_t cdp__bundle_move(cdp__mesh *m, uint32_t peer, const cdp_iov 
 
 CDP__PRIVATE int64_t cdp__bundle_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, true); }
 CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, false); }
+
+CDP__COLD bool cdp__mesh_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    cdp__shared *s = l->shared;
+    cdp__lent *lent;
+    uint32_t i = 0;
+    if (l->state != CDP__LINK_UP || !s || !__atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE)) return false;
+    while (i < CDP__LOANS && (s->lent[i] & 2)) ++i;
+    if (i == CDP__LOANS) return false;
+    lent = &s->mine->lent[i];
+    lent->at = (uint64_t)(uintptr_t)data;
+    lent->bytes = bytes;
+    s->lent[i] |= 2;
+    __atomic_store_n(&lent->state, s->lent[i], __ATOMIC_RELEASE);
+    *token = (uint64_t)i << 32 | s->lent[i];
+    return true;
+}
+
+CDP__COLD void cdp__mesh_recall(void *self, uint32_t peer, uint64_t token) {
+    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
+    const uint32_t i = (uint32_t)(token >> 32);
+    s->lent[i] += 2;
+    __atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_SEQ_CST); /* before the owner writes there */
+}
+
+CDP__COLD int64_t cdp__mesh_pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    const cdp__shared *s = l->shared;
+    cdp__lent *lent;
+    uint64_t at, all;
+    int32_t r;
+    if (!s || !s->pid || token >> 32 >= CDP__LOANS) return 0;
+    lent = &s->theirs->lent[token >> 32];
+    if (__atomic_load_n(&lent->state, __ATOMIC_ACQUIRE) != (uint32_t)token) return 0;
+    at = lent->at;
+    all = lent->bytes;
+    if (offset > all || bytes > all - offset) return 0;
+    r = cdp__shared_read(l->mesh->os, s, s->pid, at + offset, dst, bytes);
+    if (__atomic_load_n(&lent->state, __ATOMIC_ACQUIRE) != (uint32_t)token) return 0;
+    if (r == 0) return (int64_t)bytes;
+    if (l->state == CDP__LINK_LOST) return cdp__link_explain(l);
+    return cdp__fail_peer(r == -ESRCH ? CDP_ERR_PEER_LOST : CDP_ERR_IO, peer, -r, "cannot read what rank %u has lent to this one%s", peer, r == -ESRCH ? ": its process has ended" : "");
+}
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
 CDP__CALLED cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2557,6 +2656,7 @@ CDP__COLD cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.timeout_ms = d->timeout_ms;
     g.small_bytes = d->small_bytes;
     g.piece_bytes = d->piece_bytes;
+    g.lend_bytes = cdp__def(d->lend_bytes, CDP__PULL_BYTES);
     g.spin_us = d->spin_us;
     g.no_spin = d->no_spin;
     g.no_thread = d->no_thread;
@@ -2620,6 +2720,9 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.describe = cdp__mesh_describe;
     t.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
+    t.lend = cdp__mesh_lend;
+    t.recall = cdp__mesh_recall;
+    t.pull = cdp__mesh_pull;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;

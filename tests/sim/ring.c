@@ -237,8 +237,8 @@ static void begin(void) {
         t->s.room = now.room;
         t->s.out = i == 0 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
         t->s.in = i == 1 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
-        t->s.mine = &pair_of()->side[i].wake;
-        t->s.theirs = &pair_of()->side[1 - i].wake;
+        t->s.mine = &pair_of()->side[i];
+        t->s.theirs = &pair_of()->side[1 - i];
         t->s.bell = 1 - i;
         getcontext(&t->context);
         t->context.uc_stack.ss_sp = stacks[i];

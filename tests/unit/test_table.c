@@ -713,6 +713,7 @@ static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     d.connections = t->n % 2 ? 1 : 3;
     d.no_shared_memory = t->by == TCP;
     if (t->n % 4 == 0) d.ring_bytes = 1000; /* everything wraps, and waits for room */
+    if (t->n % 3) d.lend_bytes = 1 + t->n % 2 * 999;
     d.logger.level = CDP_LOG_SILENT;
     return d;
 }
