@@ -43,10 +43,10 @@
         os                                         everything that is asked of the machine, replaceable as a whole
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
-        works, messages, objects                   chaining, cancelling; from one rank to another; bytes of any length
+        works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, ring, hub, pending, drive, group, work, objects, recorder, bucket, reducer, join, trace, hooks
+        mux, exec, ring, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -237,6 +237,8 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
     CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
+    CDP_DTYPE_F8E4M3, /* one byte: 4 and 3, or 5 and 2 exponent and fraction bits. They can be copied; */
+    CDP_DTYPE_F8E5M2, /* only a GPU reduces them, see cdp_nccl.h                                       */
     CDP_DTYPE_COUNT
 } cdp_dtype;
 
@@ -862,6 +864,47 @@ typedef struct cdp_transfer {
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
    for another because of the order inside a batch. Errors: as for cdp_send(); STATE: max_pending of the desc. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
+
+/* ---- >>backend interface: memory that the processor does not reach -------------------------------------------------- */
+
+/* Runs whole requests on memory of its own, such as that of a GPU, in queues of its own. With one, the calls above look where
+   their pointers point to: what the backend owns goes to it, the rest over the links as before. cdp_nccl.h is one. For its works
+   cdp_work_wait() orders what the caller does next on the device and returns; cdp_work_wait_for() and cdp_work_test() look
+   whether they are done; cdp_work_then(), cdp_start_after(), cdp_work_cancel() and receives from any rank are UNSUPPORTED.
+   Functions are called without the group's lock, but `failed`. A status < 0 from start, transfer or wait that leaves or found
+   something on its way breaks the group on all ranks. */
+typedef struct cdp_backend {
+    void *self;
+    int (*owns)(void *self, const void *data); /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
+    /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it started, from 1, below 2^62, and
+       0 when it failed before anything was started. */
+    cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
+    cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number); /* messages, as one */
+    /* Until os->now_ns >= deadline_ns (0: just look): OK, PENDING or why not. UINT64_MAX: only order what the caller does next
+       after it. INVALID and STATE are the caller's mistakes. `number` 0: everything so far. Of look only: the lock may be held. */
+    cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
+    void (*failed)(void *self, const cdp_error *error); /* the group broke: stop what runs. Lock held, must not block */
+    cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part); /* optional: give `part` (NULL: none for this rank) one */
+    void (*destroy)(void *self);
+    /* Memory for gradients, in the order of what the caller does; with the processor's memory on one side: copied on return. */
+    void *(*alloc)(void *self, uint64_t bytes); /* NULL: explained */
+    void (*free)(void *self, void *data);
+    cdp_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes);
+    cdp_status (*zero)(void *self, void *dst, uint64_t bytes);
+    cdp_status (*scale)(void *self, cdp_dtype dtype, void *data, uint64_t count, double factor);
+    cdp_status (*sum_squares)(void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum); /* waits for the result */
+} cdp_backend;
+
+/* Give the group a backend; it is copied, and destroyed with the group. Groups made of this one have none, but those of
+   cdp_group_split(). Errors: INVALID; STATE (it has one). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(cdp_group *group, const cdp_backend *backend);
+CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: none */
+/* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH names both), and name who does not
+   call by the deadline; nothing else is sent. `wait`: until they have. Errors: the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
+/* For backends: break the group on all ranks for this thread's last error, unless it is broken. Any thread, not in `failed`. */
+CDP_API void cdp_group_fail(cdp_group *group);
+
 /* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
 
 /* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates: when something does not fit
@@ -910,7 +953,7 @@ typedef struct cdp_param {
     cdp_dtype dtype;   /* f32 (default), f64, f16 or bf16; may differ between parameters */
     uint64_t rows;     /* for hooks that see matrices, and for `sparse`: the first dimension, which divides count (default: a vector) */
     bool sparse;       /* an embedding: gradients come as few rows of it, see cdp_ddp_ready_rows(); needs rows, no grad */
-    uint32_t device;   /* where data and grad are; 0, the memory of the processor, is all there is so far */
+    uint32_t device;   /* 0: where data and grad are is seen from the pointers; device memory needs cdp_nccl_attach() */
 } cdp_param;
 
 /* State that is no parameter, such as running means: rank 0's is copied to every rank before each synchronized step. */
@@ -2690,12 +2733,12 @@ CDP__UNHURRIED_BEGIN
 /* ---- >>dtype (pure) ------------------------------------------------------------------------------------------------ */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
-    static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1};
+    static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
     return (uint32_t)dtype < CDP_DTYPE_COUNT ? sizes[dtype] : 0;
 }
 
 CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
-    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8", "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool"};
+    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8", "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool", "f8e4m3", "f8e5m2"};
     return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
 }
 
@@ -2716,6 +2759,7 @@ CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) { return t == CDP_DTYPE_F16 ||
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) { return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t); }
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce op) {
+    if (t > CDP_DTYPE_BOOL) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR) return !cdp__dtype_is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
     return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
@@ -3771,7 +3815,8 @@ CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) 
     if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
     if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
     if (cdp__root_is_bucket(f->root)) cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
-    if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo)->name);
+    if (cdp__algo_at(f->algo)->kind == CDP_COLL_BARRIER) cdp__text_add(&t, ", in device memory");
+    else if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo)->name);
 }
 
 /* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the first cause. */
@@ -3987,6 +4032,7 @@ typedef struct cdp__op {
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
     void *user;
     cdp_message *got; /* a receive of up to `count` elements: where to say how many came */
+    bool device;      /* a backend runs it: only the call is compared, by a barrier */
 } cdp__op;
 
 /* A work that is no operation of the queue. Its place is used again; `use` says which work of it is meant. */
@@ -4010,6 +4056,7 @@ typedef struct cdp__pend {
 } cdp__pend;
 
 #define CDP__PEND_BIT (1ull << 63) /* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
+#define CDP__DEVICE_BIT (1ull << 62) /* and this one alone: it is the backend's, and the rest the backend's number */
 #define CDP__CANCELS 16u           /* cancelled messages of a lane that are remembered */
 
 typedef enum cdp__health {
@@ -4044,6 +4091,7 @@ struct cdp_group {
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* that were made on it */
+    const cdp_backend *backend; /* NULL: none */
     uint64_t wired;             /* messages, without the cancelled ones */
     uint64_t cancelled[CDP__CANCELS];
     uint32_t cancel_count;
@@ -4461,6 +4509,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
     g->answer_ns = g->os->now_ns(g->os->user) + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
     if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failed) g->mux->transport.failed(g->mux->transport.self, cause);
+    if (g->backend) g->backend->failed(g->backend->self, &g->error);
     cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
@@ -5022,7 +5071,7 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
     f.kind = (uint8_t)rq->kind;
     f.dtype = (uint8_t)rq->dtype;
     f.op = (uint8_t)rq->op;
-    f.algo = (uint8_t)cdp__select(&g->mux->choosing, rq->kind, cdp__op_bytes(g, op), g->desc.world_size);
+    f.algo = (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind, op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size);
     f.seq = op->wire;
     f.count = op->parts ? 0 : rq->count;
     f.parts = op->parts;
@@ -5045,6 +5094,11 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->in_place = !rq->in || rq->in == rq->out;
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
+    if (op->device) {
+        s->kind = CDP_COLL_BARRIER;
+        s->count = s->root = 0;
+        s->in_offs = s->out_offs = NULL;
+    }
     g->call = cdp__op_frame(g, op);
     past = cdp__past_at(g, op->wire);
     memset(past, 0, sizeof *past);
@@ -5241,6 +5295,10 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
 CDP__COLD cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
     const cdp__pend *s = g->pends ? g->pends + index : NULL;
+    if (!(seq & CDP__PEND_BIT)) {
+        const cdp_status st = g->backend && g->health != CDP__FAILED ? g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0) : CDP_PENDING;
+        return g->health == CDP__FAILED ? g->error.status : st == CDP_OK ? st : CDP_PENDING; /* who waits hears why */
+    }
     if (!s || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
     return s->use - use <= 64 && s->cancelled >> (s->use - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
 }
@@ -5249,7 +5307,7 @@ CDP__COLD cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
    operation is still in use: not yet failed. */
 CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     uint32_t i;
-    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
+    if (seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) return cdp__pend_look(g, seq);
     for (i = 0; i < g->cancel_count && i < CDP__CANCELS; ++i)
         if (g->cancelled[i] == seq) return CDP_ERR_ABORTED;
     if (g->completed >= seq) return CDP_OK;
@@ -6147,6 +6205,14 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     bool last;
     if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->mux;
+    if (g->backend && !*cdp__inside()) {
+        const cdp_backend b = *g->backend;
+        b.destroy(b.self);
+        cdp__enter(g);
+        cdp__free(g->os, (void *)(uintptr_t)g->backend);
+        g->backend = NULL;
+        cdp__leave(g);
+    }
     cdp__enter(g);
     if (*cdp__inside()) {
         cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy groups; nothing was done");
@@ -6350,6 +6416,13 @@ CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t k
     }
     if (st == CDP_OK && color != CDP_NO_COLOR) st = cdp_group_new(parent, ranks, count, out);
     cdp__free(parent->os, all);
+    if (st == CDP_OK && parent->backend && parent->backend->split) st = parent->backend->split(parent->backend->self, color, key, *out);
+    if (st != CDP_OK && *out) {
+        const cdp_error e = *cdp_last_error();
+        cdp_group_destroy(*out);
+        *out = NULL;
+        *cdp__error_slot() = e;
+    }
     return st;
 }
 
@@ -6440,6 +6513,87 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     return st;
 }
 
+/* ---- >>device: what a backend runs ------------------------------------------------------------------------------------------------ */
+
+CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
+    cdp_backend *own;
+    if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
+    if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
+    if (g->backend) return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
+    own = (cdp_backend *)cdp__alloc(g->os, sizeof *own);
+    if (!own) return cdp__fail_nomem("a backend", sizeof *own);
+    *own = *backend;
+    cdp__enter(g);
+    g->backend = own;
+    if (g->health == CDP__FAILED) own->failed(own->self, &g->error);
+    cdp__leave(g);
+    return CDP_OK;
+}
+
+CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) { return g ? g->backend : NULL; }
+
+CDP_API void cdp_group_fail(cdp_group *g) {
+    if (!g) return;
+    cdp__enter(g);
+    cdp__group_break(g, cdp_last_error());
+    cdp__leave(g);
+}
+
+/* Whose memory is meant? *device says it; one in each is a mistake. */
+CDP__COLD cdp_status cdp__device_claims(const cdp_group *g, const char *name, const void *in, const void *out, bool *device) {
+    const cdp_backend *b = g->backend;
+    const int i = b && in ? b->owns(b->self, in) : 0, o = b && out ? b->owns(b->self, out) : 0;
+    *device = i > 0 || o > 0;
+    if (i < 0 || o < 0) return (cdp_status)(i < 0 ? i : o);
+    if (!in || !out || i == o) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID, "%s: the input is in %s memory but the result in %s memory; both must be in the same", name, i ? "device" : "the processor's", o ? "device" : "the processor's");
+}
+
+/* What start or transfer of the backend has come to. */
+CDP__COLD cdp_status cdp__device_begun(cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
+    if (st == CDP_OK) {
+        out->group = g;
+        out->seq = CDP__DEVICE_BIT | number;
+        return CDP_OK;
+    }
+    if (!number) return st;
+    cdp_group_fail(g);
+    return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
+}
+
+CDP__COLD cdp_status cdp__device_start(cdp_group *g, const cdp_request *rqs, uint32_t n, cdp_work *out) {
+    uint64_t number = 0;
+    const cdp_status st = cdp_group_status(g);
+    return st == CDP_OK ? cdp__device_begun(g, g->backend->start(g->backend->self, rqs, n, &number), number, out) : st;
+}
+
+CDP__COLD cdp_status cdp__device_transfer(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
+    uint64_t number = 0;
+    cdp_status st = cdp_group_status(g);
+    uint32_t i;
+    for (i = 0; i < n && st == CDP_OK; ++i)
+        if (list[i].peer == CDP_ANY_RANK || list[i].got) st = cdp__fail(CDP_ERR_UNSUPPORTED, "device memory: a receive must say from which rank and how much; use cdp_recv()");
+    return st == CDP_OK ? cdp__device_begun(g, g->backend->transfer(g->backend->self, list, n, &number), number, out) : st;
+}
+
+/* A work of the backend; see cdp_backend.wait for the deadline. */
+CDP__COLD cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
+    cdp_group *g = w.group;
+    cdp_status st = cdp_group_status(g);
+    if (st != CDP_OK) return st;
+    if (!g->backend) return cdp__fail(CDP_ERR_STATE, "this work's group has no backend any more");
+    st = g->backend->wait(g->backend->self, w.seq & ~CDP__DEVICE_BIT, deadline_ns);
+    if (st >= CDP_OK || st == CDP_ERR_INVALID || st == CDP_ERR_STATE) return st;
+    cdp_group_fail(g);
+    return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
+}
+
+CDP__PRIVATE bool cdp__work_on_device(cdp_work w) { return (w.seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT; }
+
+CDP__COLD cdp_status cdp__device_cannot(const char *call) {
+    return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: not with device memory; order it by the device's streams, or copy to the processor's memory", call);
+}
+
 /* ---- >>work, collectives ------------------------------------------------------------------------------------------------------------ */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
@@ -6504,14 +6658,16 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     return CDP_OK;
 }
 
-/* The caller's mistakes, each in one sentence. */
-CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq) {
+/* The caller's mistakes, each in one sentence. *device: its memory is the backend's. */
+CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, bool *device) {
     const char *name = cdp_coll_name(rq->kind);
     const uint64_t size = cdp_dtype_size(rq->dtype ? rq->dtype : CDP_DTYPE_F32);
     uint64_t in, out;
-    const cdp_status st = cdp__request_defaults(g, rq);
+    cdp_status st = cdp__request_defaults(g, rq);
+    *device = false;
+    if (st == CDP_OK && g->backend) st = cdp__device_claims(g, name, rq->in, rq->out, device);
     if (st != CDP_OK) return st;
-    if (cdp__kind_reduces(rq->kind) && !cdp__reduce_exists(rq->dtype, rq->op))
+    if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
     if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
     if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in) || !cdp__mul_fits(out, size, &out))
@@ -6562,6 +6718,7 @@ typedef struct cdp__with {
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
     cdp_message *got;
+    bool device;
 } cdp__with;
 
 /* Lock held. The caller's thread makes the first move, so that the first bytes leave before this returns. */
@@ -6583,6 +6740,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
     op->done = with->done;
     op->user = with->user;
     op->got = with->got;
+    op->device = with->device;
     out->group = g;
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
@@ -6592,16 +6750,22 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
 }
 
 CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp__with with = {{NULL, 0}, done, user, NULL};
+    const cdp__with with = {{NULL, 0}, done, user, NULL, false};
     cdp_request rq;
     cdp_status st;
+    bool device;
     if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
     if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
-    st = cdp__request_check(g, &rq);
+    st = cdp__request_check(g, &rq, &device);
     if (st != CDP_OK) return st;
+    if (device) {
+        const uint64_t now = g->os->now_ns(g->os->user);
+        if (done) done(user, now, now); /* how long it takes is not known here */
+        return cdp__device_start(g, &rq, 1, out);
+    }
     cdp__enter(g);
     st = cdp__start_locked(g, &rq, &with, out);
     cdp__leave(g);
@@ -6626,17 +6790,54 @@ CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work 
     return st;
 }
 
-CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
+CDP__COLD cdp_status cdp__device_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, uint32_t devices, cdp_work *out) {
+    cdp_request *own;
     cdp_status st = CDP_OK;
     uint32_t i;
+    bool device;
+    if (devices != n) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all: %u of %u requests are in device memory; start those and the others apart", devices, n);
+    own = (cdp_request *)cdp__alloc(g->os, n * sizeof *own);
+    if (!own) return cdp__fail_nomem("a list of requests", n * sizeof *own);
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        own[i] = requests[i];
+        st = cdp__request_check(g, &own[i], &device);
+    }
+    if (st == CDP_OK) st = cdp__device_start(g, own, n, out);
+    cdp__free(g->os, own);
+    return st;
+}
+
+CDP_API cdp_status cdp_group_compare(cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
+    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, true};
+    cdp_work w = {NULL, 0};
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        cdp_request rq = requests[i];
+        if (!rq.timeout_ms) rq.timeout_ms = g->desc.timeout_ms;
+        cdp__enter(g);
+        st = cdp__start_locked(g, &rq, &with, &w);
+        wait = wait || g->queue_used > 256; /* what was called long ago is compared before more is */
+        cdp__leave(g);
+    }
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st == CDP_OK && wait ? cdp_work_wait(w) : st;
+}
+
+CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
+    cdp_status st = CDP_OK;
+    uint32_t i, devices = 0;
+    bool device;
     if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
     if (!requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_request rq = requests[i];
-        st = cdp__request_check(g, &rq);
+        st = cdp__request_check(g, &rq, &device);
+        devices += device ? 1 : 0;
     }
+    if (st == CDP_OK && devices) return cdp__device_start_all(g, requests, n, devices, out);
     for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__start(g, &requests[i], NULL, NULL, out);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
@@ -6663,6 +6864,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
     if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
+    if (cdp__work_on_device(w)) return cdp__device_wait(w, deadline_ns);
     m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -6687,6 +6889,7 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
     if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
+    if (cdp__work_on_device(w)) return cdp__device_wait(w, 0);
     if (!g->mux->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -6716,6 +6919,7 @@ CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_
     if (next) next->group = NULL, next->seq = 0;
     if (!w.group || !w.seq || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
     if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
+    if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
     s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
     if (s) {
@@ -6734,6 +6938,7 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
     cdp__with with;
     cdp_request rq;
     cdp_status st;
+    bool device;
     if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
     if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
     if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
@@ -6741,7 +6946,8 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
     out->seq = 0;
     if (after.group && after.group->mux != g->mux) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after: the work belongs to another world; wait for it instead");
     rq = *request;
-    st = cdp__request_check(g, &rq);
+    st = cdp__request_check(g, &rq, &device);
+    if (st == CDP_OK && (device || cdp__work_on_device(after))) st = cdp__device_cannot("cdp_start_after");
     if (st != CDP_OK) return st;
     memset(&with, 0, sizeof with);
     if (after.seq) with.after = after;
@@ -6802,6 +7008,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
     if (cdp__alive(g, "cdp_work_cancel") != CDP_OK) return cdp_last_error()->status;
+    if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_cancel");
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_OK) {
@@ -6838,13 +7045,18 @@ CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void
 }
 
 CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, false};
     cdp_work w = {NULL, 0};
     cdp__mux *m;
+    bool device;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__request_check(g, &rq);
+    st = cdp__request_check(g, &rq, &device);
+    if (st == CDP_OK && device) {
+        st = cdp__device_start(g, &rq, 1, &w);
+        return st == CDP_OK ? cdp__device_wait(w, CDP__NEVER) : st;
+    }
     if (st != CDP_OK) return st;
     m = g->mux;
     cdp__enter(g);
@@ -7016,13 +7228,14 @@ CDP__COLD cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, co
 
 /* Lock held. */
 CDP__COLD cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL};
+    const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL, false};
     cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
     cdp_group *lane = cdp__message_lane(g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
     cdp_status st;
+    bool device;
     if (!lane) return cdp__fail_nomem("a lane of messages", sizeof *lane);
     rq.timeout_ms = t->timeout_ms;
-    st = cdp__request_check(lane, &rq);
+    st = cdp__request_check(lane, &rq, &device);
     if (st == CDP_OK && with.got) {
         t->got->source = t->peer;
         t->got->tag = t->tag;
@@ -7132,7 +7345,10 @@ CDP__COLD bool cdp__any_look(cdp__pend *s, uint64_t now) {
 CDP__COLD cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
     cdp_status st = cdp__transfer_check(g, &t, out);
     cdp__pend *s;
+    bool device = false;
     if (out) out->group = NULL, out->seq = 0;
+    if (st == CDP_OK && g->backend) st = cdp__device_claims(g, "a message", t.data, NULL, &device);
+    if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
@@ -7228,7 +7444,8 @@ CDP__COLD void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
     cdp_status st = CDP_OK;
     cdp__pend *s;
-    uint32_t i;
+    uint32_t i, devices = 0;
+    bool device = false;
     if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
     if (!list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
@@ -7236,7 +7453,10 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_transfer t = list[i];
         st = t.peer == CDP_ANY_RANK ? cdp__fail(CDP_ERR_INVALID, "cdp_batch: a receive from any rank cannot be part of a batch; use cdp_recv_any_async()") : cdp__transfer_check(g, &t, out);
+        if (st == CDP_OK && g->backend) st = cdp__device_claims(g, "a message", t.data, NULL, &device);
+        devices += device ? 1 : 0;
     }
+    if (st == CDP_OK && devices) return devices == n ? cdp__device_transfer(g, list, n, out) : cdp__fail(CDP_ERR_INVALID, "cdp_batch: %u of %u messages are in device memory; start those and the others apart", devices, n);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
@@ -7777,6 +7997,7 @@ typedef struct cdp__bucket {
     uint32_t params, pending; /* how many it has, how many are not marked yet */
     const uint32_t *slots;    /* which, in the order in which they lie in memory */
     bool done;                /* a hook has finished with it */
+    uint8_t *tail;             /* device memory: what travels behind the gradients, in the processor's; NULL: nothing, or it is there */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written by whoever drives the group, with its lock held */
     uint64_t late_ns;          /* length of its later operations, which only hooks have */
@@ -7813,6 +8034,8 @@ struct cdp_ddp {
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
     uint32_t sparse_count, number; /* number: of the ddps of this group */
+    const cdp_backend *device;   /* whose memory parameters and gradients are in; NULL: the processor's */
+    bool placed;                 /* it is known which */
     uint64_t own_steps, marks;   /* steps in which this rank had data; a hash of what it used in the last one */
     cdp_ddp_stats stats;
 };
@@ -7834,9 +8057,56 @@ CDP__COLD void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s);
 }
 
+/* Memory of gradients, wherever that is. What goes wrong on a device is heard at the end of the pass. */
+CDP__COLD cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
+    if (st != CDP_OK && d->failed == CDP_OK) {
+        d->failed = st;
+        d->failed_error = *cdp_last_error();
+    }
+    return st;
+}
+
+CDP__COLD void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
+    void *p;
+    if (!d->device) return cdp__alloc_zero(d->os, bytes);
+    p = d->device->alloc(d->device->self, bytes ? bytes : 1);
+    if (p && bytes) (void)cdp__ddp_fail(d, d->device->zero(d->device->self, p, bytes));
+    return p;
+}
+
+CDP__COLD void cdp__ddp_free(cdp_ddp *d, void *p) {
+    if (!d->device || !p) cdp__free(d->os, p);
+    else if (d->group->backend) d->device->free(d->device->self, p); /* else it went with the group */
+}
+
+CDP__COLD void cdp__ddp_copy(cdp_ddp *d, void *dst, const void *src, uint64_t bytes) {
+    if (!d->device) memcpy(dst, src, (size_t)bytes);
+    else if (bytes) (void)cdp__ddp_fail(d, d->device->copy(d->device->self, dst, src, bytes));
+}
+
+CDP__COLD void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
+    if (!d->device) memset(dst, 0, (size_t)bytes);
+    else if (bytes) (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
+}
+
+/* Parameters, their gradients and buffers are all in one kind of memory: that of the first one. */
+CDP__COLD cdp_status cdp__ddp_where(cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
+    const cdp_backend *b = d->group->backend;
+    const int own = data && b ? b->owns(b->self, data) : 0;
+    if (own < 0) return (cdp_status)own;
+    if (data && !d->placed) d->device = own ? b : NULL;
+    d->placed = d->placed || data;
+    return !data || (own != 0) == (d->device != NULL) ? CDP_OK
+               : cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: %s '%s' (index %u) is in %s memory, the first parameter in %s; bring all of them in the same", what, name, i, own ? "device" : "the processor's", own ? "the processor's" : "device memory");
+}
+
 CDP__COLD void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
-    for (i = 0; buckets && i < count; ++i) cdp_group_free(d->desc.group, buckets[i].memory);
+    for (i = 0; buckets && i < count; ++i) {
+        if (d->device) cdp__ddp_free(d, buckets[i].memory);
+        else cdp_group_free(d->desc.group, buckets[i].memory);
+        cdp__free(d->os, buckets[i].tail);
+    }
     cdp__free(d->os, buckets);
 }
 
@@ -7848,25 +8118,35 @@ CDP__COLD void cdp__ddp_break(cdp_ddp *d) {
     (void)cdp_group_status(d->group);
 }
 
+/* Everything that the device was given so far. */
+CDP__COLD cdp_work cdp__ddp_device_work(const cdp_ddp *d) {
+    cdp_work w;
+    w.group = d->group;
+    w.seq = CDP__DEVICE_BIT;
+    return w;
+}
+
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d) return;
     if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d); /* who leaves without backward_end */
     (void)!cdp_work_wait(d->last); /* it uses our memory */
     for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
+    if (d->device) (void)!cdp__device_wait(cdp__ddp_device_work(d), cdp__deadline(d->os, d->group->desc.timeout_ms));
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
-    for (i = 1; i < CDP__LANES; ++i) cdp_group_destroy(d->lanes[i]);
+    for (i = 1; i < CDP__LANES; ++i)
+        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     for (i = 0; d->params && i < d->param_count; ++i) {
         cdp__free(d->os, d->params[i].name);
-        cdp__free(d->os, d->params[i].kept);
+        cdp__ddp_free(d, d->params[i].kept);
         cdp__sparse_free(d, d->params[i].sparse);
     }
     for (i = 0; d->buffers && i < d->desc.buffer_count; ++i) cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
     cdp__free(d->os, d->buffers);
     cdp__free(d->os, d->params);
     cdp__free(d->os, d->slots);
-    cdp__free(d->os, d->pack);
+    cdp__ddp_free(d, d->pack);
     cdp__free(d->os, d->order);
     cdp__free(d->os, d);
 }
@@ -7889,6 +8169,7 @@ CDP__COLD char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, ui
 CDP__COLD cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
     cdp__param *mine = &d->params[i];
     uint64_t bytes;
+    cdp_status st;
     mine->user = *p;
     if (!p->dtype) mine->user.dtype = CDP_DTYPE_F32;
     mine->name = cdp__ddp_name(d, p->name, "param", i);
@@ -7902,7 +8183,11 @@ CDP__COLD cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param
     if (p->rows && p->count % p->rows)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not divide", mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
     if (p->device)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_create: parameter '%s' (index %u) is on device %u, but gradients are reduced in the processor's memory alone; copy them there and leave device 0", mine->name, i, p->device);
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_create: parameter '%s' (index %u) is on device %u, but where memory is is seen from the pointer alone; leave device 0", mine->name, i, p->device);
+    st = cdp__ddp_where(d, "parameter", mine->name, i, p->data);
+    if (st == CDP_OK) st = cdp__ddp_where(d, "the gradient of parameter", mine->name, i, p->grad);
+    if (st != CDP_OK) return st;
+    if (p->sparse && d->device) return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_create: parameter '%s' (index %u) is sparse; rows of gradients are only in the processor's memory", mine->name, i);
     if (!p->sparse) return CDP_OK;
     if (!p->rows || p->rows >> 32 || p->grad)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is sparse, so it needs rows (below 2^32) and no gradient array", mine->name, i);
@@ -7921,7 +8206,7 @@ CDP__COLD cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buff
     if (!mine->name) return cdp__fail_nomem("a buffer's name", 32);
     if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more than 2^64 bytes", mine->name, i);
-    return CDP_OK;
+    return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
 /* What travels behind the gradients of a bucket, in its dtype: the first one says which ranks have data, the last one
@@ -7931,18 +8216,26 @@ CDP__PRIVATE uint32_t cdp__ddp_used_tail(const cdp_ddp *d, const cdp__bucket *b)
     return (d->desc.find_unused || d->desc.static_graph) && b == d->buckets + d->bucket_count - 1 ? d->param_count : 0;
 }
 
+CDP__PRIVATE uint8_t *cdp__tail_at(const cdp__bucket *b) { return b->tail ? b->tail : b->memory + b->count * cdp_dtype_size(b->dtype); }
+
+/* Device memory: `n` numbers of the tail to it, or back. */
+CDP__COLD void cdp__tail_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool there) {
+    uint8_t *const at = b->memory + b->count * cdp_dtype_size(b->dtype);
+    if (b->tail && n) cdp__ddp_copy(d, there ? at : b->tail, there ? b->tail : at, n * cdp_dtype_size(b->dtype));
+}
+
 CDP__COLD void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
     const float f = on ? 1 : 0;
     const double g = on ? 1 : 0;
     const uint16_t h = (uint16_t)(!on ? 0 : b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80);
     const uint64_t size = cdp_dtype_size(b->dtype);
-    memcpy(b->memory + (b->count + i) * size, size == 8 ? (const void *)&g : size == 4 ? (const void *)&f : (const void *)&h, (size_t)size);
+    memcpy(cdp__tail_at(b) + i * size, size == 8 ? (const void *)&g : size == 4 ? (const void *)&f : (const void *)&h, (size_t)size);
 }
 
 CDP__COLD bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
     static const uint8_t zero[8] = {0};
     const uint64_t size = cdp_dtype_size(b->dtype);
-    return memcmp(b->memory + (b->count + i) * size, zero, (size_t)size) != 0;
+    return memcmp(cdp__tail_at(b) + i * size, zero, (size_t)size) != 0;
 }
 
 /* New buckets for parameters that become ready in this order, old gradients in them. */
@@ -7976,10 +8269,11 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     }
     d->stats.bytes_per_step = 0;
     for (b = d->buckets; b < d->buckets + d->bucket_count; ++b) {
-        const uint64_t bytes = (b->count + cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b)) * cdp_dtype_size(b->dtype);
-        b->memory = (uint8_t *)cdp_group_alloc(d->desc.group, bytes);
-        if (b->memory) memset(b->memory, 0, (size_t)bytes);
-        if (!b->memory) {
+        const uint64_t tail = (cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b)) * cdp_dtype_size(b->dtype), bytes = b->count * cdp_dtype_size(b->dtype) + tail;
+        b->memory = (uint8_t *)(d->device ? cdp__ddp_alloc(d, bytes) : cdp_group_alloc(d->desc.group, bytes));
+        if (b->memory && !d->device) memset(b->memory, 0, (size_t)bytes);
+        if (tail && d->device) b->tail = (uint8_t *)cdp__alloc_zero(d->os, tail);
+        if (!b->memory || (tail && d->device && !b->tail)) {
             cdp__ddp_free_buckets(d, old, old_count);
             return cdp__fail_nomem("a gradient bucket", bytes);
         }
@@ -7995,11 +8289,11 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
         d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = order[i];
         p->grad = b->memory + cdp__bucket_bytes(b);
         b->count += cdp__param_count(p);
-        if (from) memcpy(p->grad, from, (size_t)cdp__param_bytes(p));
+        if (from) cdp__ddp_copy(d, p->grad, from, cdp__param_bytes(p));
     }
     cdp__ddp_free_buckets(d, old, old_count);
     d->stats.bucket_count = d->bucket_count;
-    return CDP_OK;
+    return d->failed;
 }
 
 CDP__COLD uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
@@ -8137,8 +8431,8 @@ CDP__COLD cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t fr
         for (i = from, used = 0; i < to; ++i) {
             uint8_t *const item = cdp__ddp_item(d, i, &bytes);
             if (bytes >= CDP__PACK_BELOW) continue;
-            if (bytes && !pass && mine) memcpy(d->pack + used, item, (size_t)bytes);
-            if (bytes && pass && !mine) memcpy(item, d->pack + used, (size_t)bytes);
+            if (bytes && !pass && mine) cdp__ddp_copy(d, d->pack + used, item, bytes);
+            if (bytes && pass && !mine) cdp__ddp_copy(d, item, d->pack + used, bytes);
             used += bytes;
         }
         if (!pass && used) st = cdp_broadcast(d->group, d->pack, used, CDP_DTYPE_U8, root);
@@ -8158,8 +8452,8 @@ CDP__COLD cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) 
     }
     small = cdp__min(small, CDP__PACK_BYTES);
     if (small > d->pack_bytes) {
-        cdp__free(d->os, d->pack);
-        d->pack = (uint8_t *)cdp__alloc(d->os, small);
+        cdp__ddp_free(d, d->pack);
+        d->pack = (uint8_t *)cdp__ddp_alloc(d, small);
         d->pack_bytes = d->pack ? small : 0;
         if (!d->pack) return cdp__fail_nomem("a copy of small parameters", small);
     }
@@ -8238,10 +8532,10 @@ CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) { return p->user.grad
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
     if (!d || d->in_backward) return;
-    for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->bucket_count; ++i) cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i)
         if (d->params[i].sparse) d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
-        else if (d->params[i].user.grad) memset(d->params[i].user.grad, 0, (size_t)cdp__param_bytes(&d->params[i]));
+        else if (d->params[i].user.grad) cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
 }
 
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) { return d && !d->sync_next; }
@@ -8388,22 +8682,23 @@ CDP__COLD cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
         cdp__param *p = &d->params[b->slots[i]];
         if (p->mark != CDP__MARK_UNUSED || !cdp__param_bytes(p)) continue;
         if (p->user.grad) {
-            memcpy(p->grad, p->user.grad, (size_t)cdp__param_bytes(p));
+            cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
             continue;
         }
         if (p->touched) continue;
-        if (!p->kept) p->kept = (uint8_t *)cdp__alloc(d->os, cdp__param_bytes(p));
+        if (!p->kept) p->kept = (uint8_t *)cdp__ddp_alloc(d, cdp__param_bytes(p));
         if (!p->kept) return cdp__fail_nomem("the gradient of an unused parameter", cdp__param_bytes(p));
-        memcpy(p->kept, p->grad, (size_t)cdp__param_bytes(p));
+        cdp__ddp_copy(d, p->kept, p->grad, cdp__param_bytes(p));
     }
-    return CDP_OK;
+    return d->failed;
 }
 
 CDP__COLD cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
     uint32_t i;
     for (i = 0; i < used; ++i) cdp__tail_set(b, i, !d->shadow && (d->params[i].mark == CDP__MARK_READY || d->params[i].touched));
     for (i = 0; i < active; ++i) cdp__tail_set(b, used + i, !d->shadow && i == cdp_rank(d->group));
-    return used && !d->shadow ? cdp__ddp_keep(d, b) : CDP_OK;
+    cdp__tail_move(d, b, used + active, true);
+    return used && !d->shadow ? cdp__ddp_keep(d, b) : d->failed;
 }
 
 /* Sum or mean in one operation; what it leaves to be divided afterwards is in cdp__ddp_divide. */
@@ -8425,6 +8720,8 @@ CDP__COLD cdp_status cdp__ddp_who(cdp_ddp *d) {
         d->stats.active_ranks = cdp_size(d->group);
         return st;
     }
+    cdp__tail_move(d, b, used + n, false);
+    if (d->failed != CDP_OK) return d->failed;
     for (i = 0; i < n; ++i)
         if (cdp__tail_get(b, used + i)) ++count, top = i;
     d->stats.active_ranks = count;
@@ -8443,6 +8740,7 @@ CDP__COLD cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
         const uint32_t used = cdp__ddp_used_tail(d, d->buckets);
         uint32_t i;
         for (i = 0; i < active; ++i) cdp__tail_set(d->buckets, used + i, !d->shadow && i == cdp_rank(d->group));
+        cdp__tail_move(d, d->buckets, used + active, true);
         st = cdp__ddp_start_tail(d, d->buckets, used, active, &d->active);
     }
     if (st != CDP_OK || !d->desc.join_effective) return st;
@@ -8475,7 +8773,7 @@ CDP__COLD cdp_status cdp__ddp_advance(cdp_ddp *d) {
         for (; d->at[stage] < (stage == 1 ? d->launched : d->at[stage - 1]); ++d->at[stage]) {
             cdp__bucket *b = &d->buckets[d->at[stage]];
             if (b->done) continue;
-            st = cdp_work_test(b->work);
+            st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work); /* there, the hook goes on behind it in the device's queue */
             if (st == CDP_PENDING) break;
             if (st == CDP_OK) st = cdp__ddp_stage(d, b, stage);
             if (st != CDP_OK) return st;
@@ -8489,14 +8787,6 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
     if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
-    return st;
-}
-
-CDP__COLD cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
-    if (st != CDP_OK && d->failed == CDP_OK) {
-        d->failed = st;
-        d->failed_error = *cdp_last_error();
-    }
     return st;
 }
 
@@ -8521,7 +8811,7 @@ CDP__COLD cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *cal
 
 /* A parameter's last word in this pass. */
 CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, cdp__param *p, uint32_t i) {
-    if (p->mark == CDP__MARK_READY && p->user.grad) memcpy(p->grad, p->user.grad, (size_t)cdp__param_bytes(p));
+    if (p->mark == CDP__MARK_READY && p->user.grad) cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
     d->seen[d->ordered] = i;
     if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
     ++d->ordered;
@@ -8686,21 +8976,27 @@ CDP__COLD void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
     else cdp__scale(t, data, n, 1 / by);
 }
 
+CDP__COLD void cdp__ddp_divide_by(cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
+    if (!d->device) cdp__divide_by(t, data, n, by);
+    else if (n) (void)cdp__ddp_fail(d, d->device->scale(d->device->self, t, data, n, 1 / by));
+}
+
 CDP__COLD void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     const cdp_ddp_desc *s = &d->desc;
     double by = s->join_effective ? (double)d->stats.active_ranks : s->divisor != 0 ? s->divisor : (double)cdp_size(d->group);
     if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
     if (s->predivide != 0) by /= s->predivide;
-    if (by != 1) cdp__divide_by(b->dtype, b->memory, b->count, by);
+    if (by != 1) cdp__ddp_divide_by(d, b->dtype, b->memory, b->count, by);
 }
 
 /* Results to where the caller looks for them. */
 CDP__COLD void cdp__ddp_deliver(cdp_ddp *d) {
-    const cdp__bucket *last = &d->buckets[d->bucket_count - 1];
+    cdp__bucket *last = &d->buckets[d->bucket_count - 1];
     const uint32_t tail = cdp__ddp_used_tail(d, last);
     uint64_t marks = CDP__HASH_START;
     uint32_t i;
     for (i = 0; i < d->bucket_count; ++i) cdp__ddp_divide(d, &d->buckets[i]);
+    cdp__tail_move(d, last, tail, false);
     d->stats.unused = 0;
     d->stats.unused_bytes = 0;
     for (i = 0; i < d->param_count; ++i) {
@@ -8709,8 +9005,8 @@ CDP__COLD void cdp__ddp_deliver(cdp_ddp *d) {
         const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
         marks = cdp__hash(marks, &mark, 1);
         if (nobody) ++d->stats.unused, d->stats.unused_bytes += cdp__param_bytes(p);
-        if (nobody && p->kept && !p->user.grad && !d->shadow) memcpy(p->grad, p->kept, (size_t)cdp__param_bytes(p));
-        if (!nobody && p->user.grad && !d->shadow) memcpy(p->user.grad, p->grad, (size_t)cdp__param_bytes(p));
+        if (nobody && p->kept && !p->user.grad && !d->shadow) cdp__ddp_copy(d, p->grad, p->kept, cdp__param_bytes(p));
+        if (!nobody && p->user.grad && !d->shadow) cdp__ddp_copy(d, p->user.grad, p->grad, cdp__param_bytes(p));
         p->touched = false;
     }
     if (d->shadow) return;
@@ -8830,11 +9126,13 @@ CDP__COLD cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 CDP__COLD cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_drive_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
+    if (st == CDP_OK && d->device) st = cdp__device_wait(cdp__ddp_device_work(d), CDP__NEVER); /* what hooks did is in no work */
     if (st == CDP_OK) st = cdp__ddp_who(d);
     if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
     if (st != CDP_OK) return st;
     d->end_ns = d->os->now_ns(d->os->user);
     cdp__ddp_deliver(d);
+    if (d->failed != CDP_OK) return d->failed;
     if (!d->shadow) cdp__ddp_account(d);
     ++d->stats.steps;
     d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
@@ -8900,34 +9198,42 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
 }
 
 /* Eight bytes at a time; not for strangers. */
-CDP__COLD uint64_t cdp__ddp_bits(const cdp__param *p) {
-    const uint8_t *at = (const uint8_t *)p->user.data;
-    uint64_t n = p->user.count * cdp_dtype_size(p->user.dtype), h = 0x9e3779b97f4a7c15ull, w;
-    for (; n >= 8; n -= 8, at += 8) {
-        memcpy(&w, at, 8);
+CDP__COLD uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
+    const uint8_t *from = (const uint8_t *)p->user.data, *at = from;
+    uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull, w;
+    for (; left; left -= n, from += n) {
+        n = stage ? cdp__min(left, CDP__PACK_BYTES) : left; /* device memory: piece by piece */
+        if (stage) cdp__ddp_copy(d, stage, from, n);
+        for (at = stage ? stage : from; at + 8 <= (stage ? stage : from) + n; at += 8) {
+            memcpy(&w, at, 8);
+            h = (h ^ w) * 0x9fb21c651e98df25ull;
+            h ^= h >> 29;
+        }
+        w = n & 7;
+        if (w) memcpy(&w, at, (size_t)(n & 7)); /* only the last piece has such a rest */
         h = (h ^ w) * 0x9fb21c651e98df25ull;
-        h ^= h >> 29;
     }
-    w = n;
-    if (n) memcpy(&w, at, (size_t)n);
-    h = (h ^ w) * 0x9fb21c651e98df25ull;
     return h ^ h >> 32;
 }
 
 CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     uint64_t *all, hash = CDP__HASH_START, here;
+    uint8_t *stage = NULL;
     uint32_t world, i, r, other = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_verify needs a ddp");
     if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
     world = cdp_size(d->group);
-    all = (uint64_t *)cdp__alloc(d->os, ((uint64_t)world + d->param_count) * sizeof *all);
+    all = (uint64_t *)cdp__alloc(d->os, ((uint64_t)world + d->param_count) * sizeof *all + (d->device ? CDP__PACK_BYTES : 0));
     if (!all) return cdp__fail_nomem("a comparison of parameters", world * sizeof *all);
+    if (d->device) stage = (uint8_t *)(all + world + d->param_count);
+    d->failed = CDP_OK;
     for (i = 0; i < d->param_count; ++i) {
-        all[world + i] = cdp__ddp_bits(&d->params[i]);
+        all[world + i] = cdp__ddp_bits(d, &d->params[i], stage);
         hash = cdp__hash(hash, &all[world + i], sizeof *all);
     }
     all[cdp_rank(d->group)] = hash;
+    if (d->failed != CDP_OK) cdp__ddp_break(d); /* the others wait for it */
     st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
     for (r = 1; r < world && !other; ++r) other = all[r] != all[0] ? r : 0;
     for (i = 0; st == CDP_OK && other && i < d->param_count; ++i) { /* which one: one after the other, it is an emergency */
@@ -8953,7 +9259,7 @@ CDP__COLD cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     uint32_t i;
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
     if (st != CDP_OK) return st;
-    for (i = 0; i < d->bucket_count; ++i) memset(d->buckets[i].memory, 0, (size_t)cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->bucket_count; ++i) cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     d->called_ns = d->begin_ns;
     st = cdp__ddp_ask(d, true);
     if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
@@ -9155,6 +9461,7 @@ CDP__COLD cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     uint32_t *all, i;
     cdp_status st = CDP_OK;
     d->lanes[0] = d->group;
+    for (i = 1; i < operations && d->device; ++i) d->lanes[i] = d->group; /* all in the order of its queue */
     if (operations < 2) return CDP_OK;
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
@@ -9219,6 +9526,7 @@ CDP__COLD uint64_t cdp__clip_part(const cdp__param *p, void **part) {
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     double sum = 0, g;
     void *part;
+    cdp_status st = CDP_OK;
     uint64_t k;
     uint32_t i;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
@@ -9227,7 +9535,11 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     for (i = 0; i < d->param_count; ++i) { /* in the order of parameters: the same sum on all ranks */
         const cdp__param *p = &d->params[i];
         const uint64_t n = cdp__clip_part(p, &part);
-        for (k = 0; k < n; ++k) {
+        if (d->device && n) {
+            if ((st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g)) != CDP_OK) return st;
+            sum += g;
+        }
+        for (k = 0; k < n && !d->device; ++k) {
             g = cdp__float_get(p->user.dtype, part, k);
             sum += g * g;
         }
@@ -9237,9 +9549,10 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     if (max_norm == 0 || sum <= max_norm) return CDP_OK;
     for (i = 0; i < d->param_count; ++i) {
         const uint64_t n = cdp__clip_part(&d->params[i], &part);
-        cdp__scale(d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
+        if (!d->device) cdp__scale(d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
+        else if (n && st == CDP_OK) st = d->device->scale(d->device->self, d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
     }
-    return CDP_OK;
+    return st;
 }
 
 #ifndef CDP_NO_HOOKS
@@ -9858,7 +10171,8 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     memset(&last, 0, sizeof last);
     for (i = 0; group && i < a->ddp->param_count && st == CDP_OK; ++i) {
         const cdp_param *p = &a->ddp->params[i].user;
-        cdp__divide(p->dtype, p->data, p->count, cdp_size(group));
+        cdp__ddp_divide_by(a->ddp, p->dtype, p->data, p->count, cdp_size(group));
+        if (a->ddp->device && a->ddp->failed != CDP_OK) return a->ddp->failed;
         st = cdp_allreduce_async(group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &last);
     }
     return st == CDP_OK ? cdp_work_wait(last) : st;

@@ -54,6 +54,7 @@ static bool is_float(cdp_dtype t) { return t == CDP_DTYPE_F32 || t == CDP_DTYPE_
 
 /* What exists, in the words of the documentation. */
 static bool exists(cdp_dtype t, cdp_reduce op) {
+    if (t > CDP_DTYPE_BOOL) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR) return !is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return is_float(t);
     return !(t == CDP_DTYPE_BOOL && op == CDP_REDUCE_AVG);
@@ -220,7 +221,7 @@ static void cell_counts(cell *c) {
 }
 
 /* Combination i of operation, reduction and dtype. False: there are no more, or this one does not exist. */
-#define COMBINATIONS (9u * (CDP_REDUCE_COUNT - 1) * (CDP_DTYPE_COUNT - 1))
+#define COMBINATIONS (9u * (CDP_REDUCE_COUNT - 1) * CDP_DTYPE_BOOL) /* the last one that is reduced here */
 static bool cell_combination(uint32_t i, cell *c) {
     c->kind = (cdp_coll_kind)(1 + i % 9);
     c->op = (cdp_reduce)(1 + i / 9 % (CDP_REDUCE_COUNT - 1));
