@@ -902,6 +902,9 @@ CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: n
 /* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH names both), and name who does not
    call by the deadline; nothing else is sent. `wait`: until they have. Errors: the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
+/* For backends: notice that rank `peer` has died although nothing over the links waits for it, when work of the backend is still not
+   done half a second later. Takes one place of max_pending. Errors: INVALID, NOMEM, STATE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_watch(cdp_group *group, uint32_t peer);
 /* For backends: break the group on all ranks for this thread's last error, unless it is broken. Any thread, not in `failed`. */
 CDP_API void cdp_group_fail(cdp_group *group);
 
@@ -4092,6 +4095,7 @@ struct cdp_group {
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* that were made on it */
     const cdp_backend *backend; /* NULL: none */
+    bool backed;                /* it has, or had, one */
     uint64_t wired;             /* messages, without the cancelled ones */
     uint64_t cancelled[CDP__CANCELS];
     uint32_t cancel_count;
@@ -6133,7 +6137,7 @@ CDP__COLD void cdp__group_unlink(cdp_group *g) {
         cdp__trunk *w = &m->trunks[s->peer];
         if (w->tx_stream == s) w->tx_stream = NULL;
         if (w->rx_stream == s) w->rx_stream = NULL;
-        if (m->groups && g->peers[p].used) (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
+        if ((m->groups || g->backed) && g->peers[p].used) (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
     }
     if (m->chores) cdp__mux_chores(m);
 }
@@ -6525,6 +6529,7 @@ CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backen
     *own = *backend;
     cdp__enter(g);
     g->backend = own;
+    g->backed = true;
     if (g->health == CDP__FAILED) own->failed(own->self, &g->error);
     cdp__leave(g);
     return CDP_OK;
@@ -7296,6 +7301,46 @@ CDP__COLD uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag
         else lane = lane->next;
     }
     return best;
+}
+
+#define CDP__WATCH_MS 500u
+
+/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good order. */
+CDP__COLD bool cdp__watch_look(cdp__pend *s, uint64_t now) {
+    cdp_group *g = s->of;
+    cdp__peer *peer = &g->peers[s->want.peer];
+    if (g->health != CDP__HEALTHY) {
+        cdp__pend_unlist(s);
+        return true;
+    }
+    if (!peer->lost && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
+        peer->lost = true;
+        s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+    }
+    if (!peer->lost || now < s->deadline_ns) return false;
+    s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+    if (peer->stream.left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK) return false;
+    cdp__fail_peer(CDP_ERR_PEER_LOST, peer->stream.peer, 0, "rank %u has died, or left, while operations in device memory wait for it", peer->stream.peer);
+    cdp__group_fail_last(g);
+    return true;
+}
+
+CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
+    cdp_work none;
+    cdp__pend *s;
+    if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
+    if (peer >= g->desc.world_size || peer == g->desc.rank) return cdp__fail(CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
+    cdp__enter(g);
+    s = cdp__pend_open(g, CDP__PEND_ANY, &none);
+    if (s) {
+        s->of = g;
+        s->want.peer = peer;
+        s->look = cdp__watch_look;
+        cdp__pend_enlist(s);
+    }
+    cdp__leave(g);
+    if (s) cdp__hand_over(g);
+    return s ? CDP_OK : cdp_last_error()->status;
 }
 
 CDP__COLD void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
@@ -8097,7 +8142,8 @@ CDP__COLD cdp_status cdp__ddp_where(cdp_ddp *d, const char *what, const char *na
     if (data && !d->placed) d->device = own ? b : NULL;
     d->placed = d->placed || data;
     return !data || (own != 0) == (d->device != NULL) ? CDP_OK
-               : cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: %s '%s' (index %u) is in %s memory, the first parameter in %s; bring all of them in the same", what, name, i, own ? "device" : "the processor's", own ? "the processor's" : "device memory");
+               : cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: %s '%s' (index %u) is in %s memory, but those before are in %s memory; bring all of them into the same", what, name, i,
+                           own ? "device" : "the processor's", own ? "the processor's" : "device");
 }
 
 CDP__COLD void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {

@@ -976,7 +976,7 @@ TEST(table_of_refusals) {
             T_EQ(want, cdp_reduce_to(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op, 0));
             T_EQ(want, cdp_reduce_scatter(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op));
         }
-    T_EQ(4 * 3 + 8 * 1 + 1 * 2, refused); /* floats: bits; integers: premul sum; bool: premul sum, avg */
+    T_EQ(4 * 3 + 8 * 1 + 1 * 2 + 2 * 9, refused); /* floats: bits; integers: premul sum; bool: premul sum, avg; floats of 8 bits: all */
     T_EQ(CDP_ERR_INVALID, cdp_alltoall(g, NULL, &x, 1, CDP_DTYPE_U64));
     T_TEXT("in place", cdp_last_error()->text);
     T_EQ(CDP_ERR_INVALID, cdp_gather(g, NULL, &x, 1, CDP_DTYPE_U64, 1));

@@ -1,0 +1,1824 @@
+/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.1.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Gives a group of cdp.h a NCCL communicator. From then on the ordinary calls (cdp_allreduce and the others, messages,
+        cdp_ddp_create) look where their pointers point to: device memory travels through NCCL, in the order of CUDA streams; the
+        memory of the processor goes over the group's own links as before. One group, one kind of error. No nvcc is needed, and
+        no NVIDIA header: NCCL, the CUDA runtime and NVRTC are loaded when the program runs.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_nccl.h"           which brings cdp.h along
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_nccl.h"
+        #include <cuda_runtime_api.h>
+        #include <stdio.h>
+        int main(void) {
+            cdp_group *world;
+            cdp_launch place;
+            float *x, one = 1;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(&place) != CDP_OK) return cdp_print_error(stderr);
+            cudaSetDevice((int)place.local_rank);                         // one GPU per rank
+            if (cdp_nccl_attach(world, NULL) != CDP_OK) return cdp_print_error(stderr);
+            cudaMalloc((void **)&x, sizeof *x);
+            cudaMemcpy(x, &one, sizeof one, cudaMemcpyDefault);
+            if (cdp_allreduce(world, NULL, x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK) return cdp_print_error(stderr);
+            cudaMemcpy(&one, x, sizeof one, cudaMemcpyDefault);           // in the order of the stream: after the allreduce
+            printf("rank %u of %u: %g\n", cdp_rank(world), cdp_size(world), one);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 ones.c -o ones -pthread -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart        cdprun -n 4 ./ones
+
+    CONTENTS
+        desc        cdp_nccl_desc
+        create      cdp_nccl_attach; streams, memory, hooks
+        (implementation) load: libraries and their functions; map: names of ours in theirs; bootstrap: a communicator of all ranks;
+        stream: what runs when; watchdog: stopping; kernels: what NVRTC compiles; backend: requests of cdp.h; public
+
+    API BY TASK
+        I want to...                                       call
+        use GPUs                                           cdp_nccl_attach(group, NULL), then everything of cdp.h
+        say which stream my own work is in                 desc.stream, cdp_nccl_set_stream
+        let my stream wait for an operation                cdp_work_wait: returns at once
+        let the host wait for it                           cdp_work_wait_for
+        several operations, or messages, as one            cdp_start_all, cdp_batch
+        smaller groups                                     cdp_group_split; or cdp_group_new, and cdp_nccl_attach on what it made
+        train                                              cdp_ddp_create with device pointers: nothing else changes
+        send fewer bytes                                   cdp_nccl_hook_create, cdp_ddp_set_hook
+        memory that NCCL reaches directly                  cdp_nccl_alloc
+        go on without ranks that died                      desc.keep, then cdp_group_new of the others and desc.from
+        take in new ranks                                  desc.from with desc.grow
+        call NCCL myself                                   cdp_nccl_comm, cdp_nccl_stream
+
+    STREAMS
+        The group has a stream of its own. An operation starts there after what the caller's stream (desc.stream) holds at the
+        call; the call returns at once. cdp_work_wait(work), and the calls without _async, make the caller's stream wait for the
+        operation: the host does not. So memory may be read or written by the caller's stream after the wait, and freed in its order
+        (cudaFreeAsync); until then it belongs to the operation. cdp_work_wait_for(work, ms) blocks the host until it is done,
+        CDP_PENDING after `ms`; cdp_work_test looks. cdp_barrier is one of the processors.
+        CUDA graphs: start and cdp_work_wait() between cudaStreamBeginCapture on the caller's stream and its end; the wait joins
+        the group's stream to it. Calls are compared while they are captured, not when the graph runs; there, nothing has a
+        deadline. A work of a capture cannot be waited for outside it, nor one from outside in it: STATE. No thread asks CUDA for
+        anything while somebody captures: there is none that polls events, and the watchdog reads the processor's memory alone.
+
+    CONFIGURATION
+        CDP_NCCL_LINK   off   compile against cuda_runtime_api.h, nccl.h and nvrtc.h and link -lnccl -lcudart -lnvrtc, in place of
+                              loading them; declarations here are then compared with theirs. The driver's library is still loaded.
+        Macros of cdp.h otherwise. Environment variables are read by NCCL, not here. Before glibc 2.34: link -ldl.
+
+    THREADS
+        As for any group: all ranks start the operations of one group in one order. The calling thread's current device must be the
+        group's. cdp_group_abort: any thread. One thread for each attached group sleeps until the group fails; it stops the GPU.
+
+    MEMORY
+        NCCL's own (hundreds of megabytes of the device for each communicator), 130 CUDA events, and for hooks what they say.
+
+    ERRORS
+        cdp_nccl_attach: see there. At a call: INVALID (memory of another device, another device current, input and result in
+        different memory), UNSUPPORTED (NCCL has no such reduction); nothing was started. Later, of the group, on every rank: MISMATCH
+        (ranks called different things), TIMEOUT (of a rank that did not call, which is named; or of the GPU), PEER_LOST (a rank
+        died: seen over the links, or NCCL's ncclRemoteError), ABORTED, IO (what CUDA or NCCL said). The communicator is
+        aborted then, so streams that waited go on, with memory in any state. NOMEM: of the device.
+
+    LIMITS
+        NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are not reduced by NCCL. Receives from any
+        rank, cdp_work_then, cdp_start_after, cdp_work_cancel and functions on bytes of any length: the processor's memory alone. DDP:
+        sparse parameters, and hooks other than those of cdp_nccl_hook_create, likewise; times of single buckets are not measured.
+
+    License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
+#if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
+#define CDP_CORE_IMPLEMENTATION
+#endif
+#include "cdp.h"
+
+#ifndef CDP_NCCL_INCLUDED
+#define CDP_NCCL_INCLUDED
+
+#define CDP_NCCL_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#if CDP_NCCL_VERSION != CDP_VERSION
+#error "cdp_nccl.h and cdp.h are of different versions: copy all headers from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>desc ---------------------------------------------------------------------------------------------------------- */
+
+/* Those marked * must be equal on all ranks; that is checked. */
+typedef struct cdp_nccl_desc {
+    void *stream;             /* a cudaStream_t: where the caller's own work is (default: NULL, the legacy default stream)    */
+    uint32_t init_timeout_ms; /* for making the communicator (default: the group's timeout_ms)                               */
+    uint32_t watchdog_ms;     /* look so often for operations past their deadline and for NCCL's errors, although nobody waits;
+                                 costs a call of a host function behind each operation (default: 0, nobody looks)            */
+    bool no_check;            /* * ranks do not compare their calls over the links                                           */
+    bool check_first;         /* * compare before anything is given to the GPU, which then cannot run into a mismatch; slow  */
+    bool no_vigil;            /* * do not watch over the links whether a rank has died while GPUs work                       */
+    bool blocking_wait;       /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed      */
+    bool no_register;         /* memory of cdp_nccl_alloc and of gradients is not registered with the communicator           */
+    bool keep;                /* * when the group fails, revoke the communicator if NCCL can, and keep it for `from`         */
+    bool grow;                /* * `from` is a part of this group, and others are new                                        */
+    cdp_group *from;          /* make the communicator from the one of this group, which may have failed (then: `keep`). Without
+                                 `grow`: its ranks without those that are not here. With it: its ranks come first in this group
+                                 in the same order, and new ranks leave this NULL                                            */
+    const char *cudart;       /* files to load in place of the usual names; what the first attach of the process loaded      */
+    const char *nccl;         /* serves all later ones                                                                       */
+    const char *nvrtc;
+    const char *driver;
+} cdp_nccl_desc;
+
+/* ---- >>create -------------------------------------------------------------------------------------------------------- */
+
+/* Give `group` a communicator on the device that is current on this thread. Collective over the group; `desc` NULL: the defaults.
+   Where any rank cannot, all ranks get the same status, the text says which rank and why, and the group stays whole for the
+   processor's memory. Errors: UNSUPPORTED (no library: names what was looked for; too old; no `grow` or `from` in this version),
+   INVALID (no GPU, two ranks on one GPU where NCCL refuses that, desc), MISMATCH (versions of NCCL or descs differ), TIMEOUT, IO
+   (CUDA's or NCCL's words), NOMEM, STATE (the group has a backend), or the group's failure. It goes with the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc);
+
+/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's device: operations start after it, and
+   waits hold it. By whichever thread uses the group. Nothing without a communicator. */
+CDP_API void cdp_nccl_set_stream(cdp_group *group, void *stream);
+
+/* The group's own stream (cudaStream_t), its ncclComm_t, and the NCCL that was loaded (22809 is 2.28.9); NULL or 0 when there is
+   none, or not any more. For kernels of hooks, and calls of NCCL in the group's order. They belong to the group. */
+CDP_API void *cdp_nccl_stream(const cdp_group *group);
+CDP_API void *cdp_nccl_comm(const cdp_group *group);
+CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
+
+/* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else cudaMalloc. Not zeroed. Give it back
+   with cdp_nccl_free() before the group is destroyed; that waits for the device, as cudaFree does, and for a communicator
+   that is being aborted. Errors: INVALID, NOMEM, IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
+CDP_API void cdp_nccl_free(cdp_group *group, void *data);
+
+#ifndef CDP_NO_HOOKS
+/* A hook for cdp_ddp_set_hook() where parameters are in device memory: ALLREDUCE, FP16, BF16 (as in cdp.h; half of each bucket more
+   memory) or NOOP. Its kernels run on the group's stream. Errors: INVALID, UNSUPPORTED (another kind; no NVRTC), NOMEM, IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, cdp_hook_kind kind, cdp_hook *out);
+#endif
+
+/* ---- >>c++ ----------------------------------------------------------------------------------------------------------- */
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) { return cdp_nccl_attach(group, &desc); }
+#endif
+
+#endif /* CDP_NCCL_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_NCCL_IMPLEMENTATION)) && !defined(CDP_NCCL_IMPL_INCLUDED)
+#define CDP_NCCL_IMPL_INCLUDED
+
+/* ---- >>load: libraries, and what is called in them ---------------------------------------------------------------------- */
+
+#include <dlfcn.h>
+#include <limits.h>
+#ifdef CDP_NCCL_LINK
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <nvrtc.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+CDP__UNHURRIED_BEGIN
+
+/* Their types: opaque here, or theirs, in which case the table below is checked by the compiler. */
+#ifdef CDP_NCCL_LINK
+typedef cudaError_t cdp__cu_error;
+typedef cudaStream_t cdp__cu_stream;
+typedef cudaEvent_t cdp__cu_event;
+typedef enum cudaDeviceAttr cdp__cu_attr;
+typedef enum cudaMemcpyKind cdp__cu_copy;
+typedef enum cudaStreamCaptureStatus cdp__cu_capture;
+typedef enum cudaStreamCaptureMode cdp__cu_mode;
+typedef struct cudaPointerAttributes cdp__cu_pointer;
+typedef cudaHostFn_t cdp__cu_host_fn;
+typedef ncclResult_t cdp__nc_result;
+typedef ncclComm_t cdp__nc_comm;
+typedef ncclUniqueId cdp__nc_id;
+typedef ncclConfig_t cdp__nc_config;
+typedef ncclDataType_t cdp__nc_type;
+typedef ncclRedOp_t cdp__nc_op;
+typedef ncclScalarResidence_t cdp__nc_residence;
+typedef nvrtcResult cdp__rtc_result;
+typedef nvrtcProgram cdp__rtc_program;
+#else
+typedef int cdp__cu_error;
+typedef struct CUstream_st *cdp__cu_stream;
+typedef struct CUevent_st *cdp__cu_event;
+typedef int cdp__cu_attr;
+typedef int cdp__cu_copy;
+typedef int cdp__cu_capture;
+typedef int cdp__cu_mode;
+typedef struct cdp__cu_pointer {
+    int type, device;
+    void *device_pointer, *host_pointer;
+    long reserved[8]; /* before CUDA 13 there is nothing here */
+} cdp__cu_pointer;
+typedef void (*cdp__cu_host_fn)(void *user);
+typedef int cdp__nc_result;
+typedef struct ncclComm *cdp__nc_comm;
+typedef struct cdp__nc_id {
+    char internal[128];
+} cdp__nc_id;
+typedef struct cdp__nc_config cdp__nc_config;
+typedef int cdp__nc_type;
+typedef int cdp__nc_op;
+typedef int cdp__nc_residence;
+typedef int cdp__rtc_result;
+typedef struct _nvrtcProgram *cdp__rtc_program;
+#endif
+
+/* What version 2.18 knows of a configuration; later versions take a shorter one and fill in the rest. */
+typedef struct cdp__nc_settings {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster, min_ctas, max_ctas;
+    const char *net;
+    int split_share;
+} cdp__nc_settings;
+
+enum {
+    CDP__CU_NOT_READY = 600, CDP__CU_NOMEM = 2, CDP__CU_NO_DEVICE = 100, CDP__CU_NO_DRIVER = 35, CDP__CU_NON_BLOCKING = 1, CDP__CU_NO_TIMING = 2,
+    CDP__CU_DEVICE_MEMORY = 2, CDP__CU_MANAGED_MEMORY = 3, CDP__CU_COPY_ANY = 4, CDP__CU_RELAXED = 2, CDP__CU_MAJOR = 75, CDP__CU_MINOR = 76,
+    CDP__NC_CUDA = 1, CDP__NC_INVALID = 4, CDP__NC_USAGE = 5, CDP__NC_REMOTE = 6, CDP__NC_IN_PROGRESS = 7, CDP__NC_TIMEOUT = 8,
+    CDP__NC_SUM = 0, CDP__NC_PRODUCT = 1, CDP__NC_MAX = 2, CDP__NC_MIN = 3, CDP__NC_AVG = 4, CDP__NC_HOST_SCALAR = 1, CDP__NC_SHRINK_ABORT = 1
+};
+#ifdef CDP_NCCL_LINK
+typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY && (int)cudaErrorMemoryAllocation == CDP__CU_NOMEM && (int)cudaErrorNoDevice == CDP__CU_NO_DEVICE && (int)cudaErrorInsufficientDriver == CDP__CU_NO_DRIVER &&
+    cudaStreamNonBlocking == CDP__CU_NON_BLOCKING && cudaEventDisableTiming == CDP__CU_NO_TIMING && (int)cudaMemoryTypeDevice == CDP__CU_DEVICE_MEMORY && (int)cudaMemoryTypeManaged == CDP__CU_MANAGED_MEMORY &&
+    (int)cudaMemcpyDefault == CDP__CU_COPY_ANY && (int)cudaStreamCaptureModeRelaxed == CDP__CU_RELAXED && (int)cudaDevAttrComputeCapabilityMajor == CDP__CU_MAJOR && (int)cudaDevAttrComputeCapabilityMinor == CDP__CU_MINOR &&
+    (int)ncclUnhandledCudaError == CDP__NC_CUDA && (int)ncclInvalidArgument == CDP__NC_INVALID && (int)ncclInvalidUsage == CDP__NC_USAGE && (int)ncclRemoteError == CDP__NC_REMOTE && (int)ncclInProgress == CDP__NC_IN_PROGRESS &&
+    (int)ncclSum == CDP__NC_SUM && (int)ncclProd == CDP__NC_PRODUCT && (int)ncclMax == CDP__NC_MAX && (int)ncclMin == CDP__NC_MIN && (int)ncclAvg == CDP__NC_AVG && (int)ncclScalarHostImmediate == CDP__NC_HOST_SCALAR &&
+    sizeof(ncclConfig_t) >= sizeof(cdp__nc_settings) && offsetof(ncclConfig_t, splitShare) == offsetof(cdp__nc_settings, split_share) && offsetof(ncclConfig_t, netName) == offsetof(cdp__nc_settings, net) &&
+    offsetof(ncclConfig_t, blocking) == offsetof(cdp__nc_settings, blocking) ? 1 : -1];
+#endif
+
+/* X(name, result, parameters): of the CUDA runtime, of NCCL, of NCCL where the version has it, of NVRTC, of the driver. */
+#define CDP__CUDART(X) \
+    X(cudaRuntimeGetVersion, cdp__cu_error, (int *)) X(cudaGetDeviceCount, cdp__cu_error, (int *)) X(cudaGetDevice, cdp__cu_error, (int *)) X(cudaSetDevice, cdp__cu_error, (int)) \
+    X(cudaDeviceGetAttribute, cdp__cu_error, (int *, cdp__cu_attr, int)) X(cudaGetErrorString, const char *, (cdp__cu_error)) X(cudaGetLastError, cdp__cu_error, (void)) \
+    X(cudaStreamCreateWithPriority, cdp__cu_error, (cdp__cu_stream *, unsigned, int)) X(cudaStreamDestroy, cdp__cu_error, (cdp__cu_stream)) X(cudaStreamWaitEvent, cdp__cu_error, (cdp__cu_stream, cdp__cu_event, unsigned)) \
+    X(cudaStreamIsCapturing, cdp__cu_error, (cdp__cu_stream, cdp__cu_capture *)) X(cudaStreamSynchronize, cdp__cu_error, (cdp__cu_stream)) X(cudaEventCreateWithFlags, cdp__cu_error, (cdp__cu_event *, unsigned)) \
+    X(cudaEventRecord, cdp__cu_error, (cdp__cu_event, cdp__cu_stream)) X(cudaEventQuery, cdp__cu_error, (cdp__cu_event)) X(cudaEventDestroy, cdp__cu_error, (cdp__cu_event)) X(cudaMalloc, cdp__cu_error, (void **, size_t)) \
+    X(cudaFree, cdp__cu_error, (void *)) X(cudaMemcpyAsync, cdp__cu_error, (void *, const void *, size_t, cdp__cu_copy, cdp__cu_stream)) X(cudaMemsetAsync, cdp__cu_error, (void *, int, size_t, cdp__cu_stream)) \
+    X(cudaPointerGetAttributes, cdp__cu_error, (cdp__cu_pointer *, const void *)) X(cudaLaunchHostFunc, cdp__cu_error, (cdp__cu_stream, cdp__cu_host_fn, void *)) \
+    X(cudaThreadExchangeStreamCaptureMode, cdp__cu_error, (cdp__cu_mode *))
+#define CDP__NCCL(X) \
+    X(ncclGetVersion, cdp__nc_result, (int *)) X(ncclGetErrorString, const char *, (cdp__nc_result)) X(ncclGetLastError, const char *, (cdp__nc_comm)) X(ncclGetUniqueId, cdp__nc_result, (cdp__nc_id *)) \
+    X(ncclCommInitRankConfig, cdp__nc_result, (cdp__nc_comm *, int, cdp__nc_id, int, cdp__nc_config *)) X(ncclCommFinalize, cdp__nc_result, (cdp__nc_comm)) X(ncclCommDestroy, cdp__nc_result, (cdp__nc_comm)) \
+    X(ncclCommAbort, cdp__nc_result, (cdp__nc_comm)) X(ncclCommGetAsyncError, cdp__nc_result, (cdp__nc_comm, cdp__nc_result *)) X(ncclGroupStart, cdp__nc_result, (void)) X(ncclGroupEnd, cdp__nc_result, (void)) \
+    X(ncclCommSplit, cdp__nc_result, (cdp__nc_comm, int, int, cdp__nc_comm *, cdp__nc_config *)) X(ncclAllReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclBroadcast, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) X(ncclReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, int, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclAllGather, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_comm, cdp__cu_stream)) X(ncclReduceScatter, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclSend, cdp__nc_result, (const void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) X(ncclRecv, cdp__nc_result, (void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclRedOpCreatePreMulSum, cdp__nc_result, (cdp__nc_op *, void *, cdp__nc_type, cdp__nc_residence, cdp__nc_comm)) X(ncclRedOpDestroy, cdp__nc_result, (cdp__nc_op, cdp__nc_comm))
+#define CDP__NCCL_NEWER(X) \
+    X(ncclMemAlloc, cdp__nc_result, (void **, size_t)) X(ncclMemFree, cdp__nc_result, (void *)) X(ncclCommRegister, cdp__nc_result, (cdp__nc_comm, void *, size_t, void **)) \
+    X(ncclCommDeregister, cdp__nc_result, (cdp__nc_comm, void *)) X(ncclCommShrink, cdp__nc_result, (cdp__nc_comm, int *, int, cdp__nc_comm *, cdp__nc_config *, int)) X(ncclCommRevoke, cdp__nc_result, (cdp__nc_comm, int)) \
+    X(ncclCommGetUniqueId, cdp__nc_result, (cdp__nc_comm, cdp__nc_id *)) X(ncclCommGrow, cdp__nc_result, (cdp__nc_comm, int, const cdp__nc_id *, int, cdp__nc_comm *, cdp__nc_config *))
+#define CDP__NVRTC(X) \
+    X(nvrtcCreateProgram, cdp__rtc_result, (cdp__rtc_program *, const char *, const char *, int, const char *const *, const char *const *)) X(nvrtcDestroyProgram, cdp__rtc_result, (cdp__rtc_program *)) \
+    X(nvrtcCompileProgram, cdp__rtc_result, (cdp__rtc_program, int, const char *const *)) X(nvrtcGetCUBINSize, cdp__rtc_result, (cdp__rtc_program, size_t *)) X(nvrtcGetCUBIN, cdp__rtc_result, (cdp__rtc_program, char *)) \
+    X(nvrtcGetProgramLogSize, cdp__rtc_result, (cdp__rtc_program, size_t *)) X(nvrtcGetProgramLog, cdp__rtc_result, (cdp__rtc_program, char *)) X(nvrtcGetErrorString, const char *, (cdp__rtc_result))
+#define CDP__CUDA_DRIVER(X) \
+    X(cuModuleLoadData, int, (void **, const void *)) X(cuModuleUnload, int, (void *)) X(cuModuleGetFunction, int, (void **, void *, const char *)) \
+    X(cuLaunchKernel, int, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cdp__cu_stream, void **, void **))
+
+#define CDP__MEMBER(name, result, parameters) result(*name) parameters;
+#define CDP__NAME(name, result, parameters) #name,
+#define CDP__ONE(name, result, parameters) +1
+
+/* The functions, in the order of their names; one for the whole process. */
+typedef struct cdp__nccl_calls {
+    CDP__CUDART(CDP__MEMBER)
+    CDP__NCCL(CDP__MEMBER)
+    CDP__NCCL_NEWER(CDP__MEMBER)
+    CDP__NVRTC(CDP__MEMBER)
+    CDP__CUDA_DRIVER(CDP__MEMBER)
+} cdp__nccl_calls;
+
+typedef enum cdp__nccl_part { CDP__PART_CUDART, CDP__PART_NCCL, CDP__PART_NEWER, CDP__PART_NVRTC, CDP__PART_DRIVER, CDP__PART_COUNT } cdp__nccl_part;
+
+typedef struct cdp__nccl_library {
+    cdp__nccl_calls f;
+    bool loaded[CDP__PART_COUNT];
+    int turn; /* who loads: one thread at a time (atomic) */
+    int cuda, nccl;
+} cdp__nccl_library;
+
+CDP__COLD cdp__nccl_library *cdp__nccl_lib(void) {
+    static cdp__nccl_library lib;
+    return &lib;
+}
+
+typedef struct cdp__nccl_part_info {
+    const char *what, *files; /* in the order in which they are tried, a blank behind each */
+    const char *advice;
+    uint32_t first, count;    /* of the functions */
+} cdp__nccl_part_info;
+
+CDP__COLD cdp__nccl_part_info cdp__nccl_part_of(cdp__nccl_part part) {
+    static const uint32_t counts[CDP__PART_COUNT] = {0 CDP__CUDART(CDP__ONE), 0 CDP__NCCL(CDP__ONE), 0 CDP__NCCL_NEWER(CDP__ONE), 0 CDP__NVRTC(CDP__ONE), 0 CDP__CUDA_DRIVER(CDP__ONE)};
+    static const char *const what[CDP__PART_COUNT] = {"the CUDA runtime", "NCCL", "NCCL", "NVRTC", "the CUDA driver"};
+    static const char *const files[CDP__PART_COUNT] = {"libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so ", "libnccl.so.2 libnccl.so ", "libnccl.so.2 libnccl.so ",
+                                                       "libnvrtc.so.13 libnvrtc.so.12 libnvrtc.so.11.2 libnvrtc.so ", "libcuda.so.1 "};
+    static const char *const advice[CDP__PART_COUNT] = {"cudart", "nccl", "nccl", "nvrtc", "driver"};
+    cdp__nccl_part_info info;
+    uint32_t i;
+    info.what = what[part];
+    info.files = files[part];
+    info.advice = advice[part];
+    info.count = counts[part];
+    for (info.first = 0, i = 0; i < (uint32_t)part; ++i) info.first += counts[i];
+    return info;
+}
+
+/* The file, or the first of the usual ones; or the program itself, where that brings the library along. */
+CDP__COLD void *cdp__nccl_find_file(const cdp__nccl_part_info *info, const char *file, const char *probe) {
+    char name[64];
+    const char *at;
+    void *lib = file ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : dlopen(NULL, RTLD_NOW);
+    if (file || (lib && dlsym(lib, probe))) return lib;
+    if (lib) dlclose(lib);
+    for (lib = NULL, at = info->files; *at && !lib; ++at) {
+        uint32_t n = 0;
+        for (; *at != ' '; ++at) name[n++] = *at;
+        name[n] = 0;
+        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    return lib;
+}
+
+/* Look up the functions of a part. They stay loaded for good. */
+CDP__COLD cdp_status cdp__nccl_load_part(cdp__nccl_library *l, cdp__nccl_part part, const char *file) {
+    static const char *const names[] = {CDP__CUDART(CDP__NAME) CDP__NCCL(CDP__NAME) CDP__NCCL_NEWER(CDP__NAME) CDP__NVRTC(CDP__NAME) CDP__CUDA_DRIVER(CDP__NAME)};
+    const cdp__nccl_part_info info = cdp__nccl_part_of(part);
+    void *lib, *function;
+    uint32_t i;
+    if (l->loaded[part]) return CDP_OK;
+    lib = cdp__nccl_find_file(&info, file, names[part == CDP__PART_NEWER ? info.first - 1 : info.first]);
+    if (!lib)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s is not here: looked for %s; install it, add its folder to LD_LIBRARY_PATH, or name the file in desc.%s", info.what, file ? file : info.files, info.advice);
+    for (i = info.first; i < info.first + info.count; ++i) {
+        function = dlsym(lib, names[i]);
+        if (!function && part != CDP__PART_NEWER) return cdp__fail(CDP_ERR_UNSUPPORTED, "%s has no function %s: it is too old (NCCL 2.18 and CUDA 11.8 are the least); install a newer one", info.what, names[i]);
+        memcpy((char *)&l->f + i * sizeof function, &function, sizeof function); /* all members are pointers to functions */
+    }
+    l->loaded[part] = true;
+    return CDP_OK;
+}
+
+#ifdef CDP_NCCL_LINK
+#define CDP__TAKE(name, result, parameters) l->f.name = name;
+CDP__COLD void cdp__nccl_link(cdp__nccl_library *l) {
+    CDP__CUDART(CDP__TAKE) CDP__NCCL(CDP__TAKE) CDP__NVRTC(CDP__TAKE)
+    l->loaded[CDP__PART_CUDART] = l->loaded[CDP__PART_NCCL] = l->loaded[CDP__PART_NVRTC] = true;
+#if NCCL_VERSION_CODE >= 21900
+    l->f.ncclMemAlloc = ncclMemAlloc;
+    l->f.ncclMemFree = ncclMemFree;
+    l->f.ncclCommRegister = ncclCommRegister;
+    l->f.ncclCommDeregister = ncclCommDeregister;
+#endif
+#if NCCL_VERSION_CODE >= 22700
+    l->f.ncclCommShrink = ncclCommShrink;
+#endif
+#if NCCL_VERSION_CODE >= 22900
+    l->f.ncclCommRevoke = ncclCommRevoke;
+#endif
+#if NCCL_VERSION_CODE >= 23000
+    l->f.ncclCommGetUniqueId = ncclCommGetUniqueId;
+    l->f.ncclCommGrow = ncclCommGrow;
+#endif
+    l->loaded[CDP__PART_NEWER] = true;
+}
+#undef CDP__TAKE
+#endif
+#undef CDP__MEMBER
+#undef CDP__NAME
+#undef CDP__ONE
+
+CDP__COLD cdp_status cdp__nccl_load_now(cdp__nccl_library *l, const cdp_nccl_desc *d, bool kernels) {
+    cdp_status st;
+#ifdef CDP_NCCL_LINK
+    cdp__nccl_link(l);
+#endif
+    if (kernels) {
+        st = cdp__nccl_load_part(l, CDP__PART_NVRTC, d->nvrtc);
+        return st == CDP_OK ? cdp__nccl_load_part(l, CDP__PART_DRIVER, d->driver) : st;
+    }
+    st = cdp__nccl_load_part(l, CDP__PART_CUDART, d->cudart);
+    if (st == CDP_OK) st = cdp__nccl_load_part(l, CDP__PART_NCCL, d->nccl);
+    if (st == CDP_OK) st = cdp__nccl_load_part(l, CDP__PART_NEWER, d->nccl);
+    if (st != CDP_OK) return st;
+    if (l->f.cudaRuntimeGetVersion(&l->cuda) != 0 || l->f.ncclGetVersion(&l->nccl) != 0) return cdp__fail(CDP_ERR_IO, "the CUDA runtime or NCCL cannot say which version it is");
+    if (l->cuda < 11080) return cdp__fail(CDP_ERR_UNSUPPORTED, "the CUDA runtime that was found is %d.%d; 11.8 is the least", l->cuda / 1000, l->cuda / 10 % 100);
+    if (l->nccl < 21800) return cdp__fail(CDP_ERR_UNSUPPORTED, "the NCCL that was found is %d.%d.%d; 2.18 is the least", l->nccl / 10000, l->nccl / 100 % 100, l->nccl % 100);
+    return CDP_OK;
+}
+
+CDP__COLD cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d, bool kernels) {
+    cdp__nccl_library *l = cdp__nccl_lib();
+    cdp_status st;
+    while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE)) (void)os->poll(os->user, NULL, 0, os->now_ns(os->user) + CDP__MS);
+    st = cdp__nccl_load_now(l, d, kernels);
+    __atomic_store_n(&l->turn, 0, __ATOMIC_RELEASE);
+    return st;
+}
+
+#define cdp__nc (cdp__nccl_lib()->f)
+
+/* ---- >>map (pure): names of ours in theirs ---------------------------------------------------------------------------------- */
+
+/* NCCL's number of a dtype, or -1. */
+CDP__COLD int cdp__nccl_type(cdp_dtype t, int version) {
+    static const int8_t map[CDP_DTYPE_COUNT] = {7, 7, 8, 2, 4, 1, 6, 9, 0, -1, -1, 3, 5, 1, 10, 11};
+    return t > CDP_DTYPE_BOOL && version < 22400 ? -1 : map[t];
+}
+
+/* NCCL's number of a reduction, -1 when it has none; PREMUL_SUM is made when it is needed. For BOOL, which travels as bytes of 0 and
+   1, "or" is the maximum and "and" the minimum. */
+CDP__COLD int cdp__nccl_reduction(cdp_dtype t, cdp_reduce op) {
+    if (t == CDP_DTYPE_BOOL) return op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX ? CDP__NC_MAX : op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN : -1;
+    switch (op) {
+    case CDP_REDUCE_SUM: return CDP__NC_SUM;
+    case CDP_REDUCE_AVG: return CDP__NC_AVG;
+    case CDP_REDUCE_MIN: return CDP__NC_MIN;
+    case CDP_REDUCE_MAX: return CDP__NC_MAX;
+    case CDP_REDUCE_PRODUCT: return CDP__NC_PRODUCT;
+    case CDP_REDUCE_PREMUL_SUM: return cdp__dtype_is_float(t) ? CDP__NC_SUM : -1;
+    default: return -1;
+    }
+}
+
+/* The number that a PREMUL_SUM multiplies by, as the dtype has it. */
+CDP__COLD void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
+    float f[CDP__BLOCK] = {0};
+    uint16_t narrow[CDP__BLOCK];
+    f[0] = (float)factor;
+    if (t == CDP_DTYPE_F64) memcpy(out, &factor, 8);
+    else if (t <= CDP_DTYPE_F32) memcpy(out, f, 4);
+    else {
+        cdp__narrow_block(t, f, narrow);
+        memcpy(out, narrow, 2);
+    }
+}
+
+CDP__COLD bool cdp__nccl_kind_reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
+
+/* What an error of NCCL is called here. */
+CDP__COLD cdp_status cdp__nccl_status(int result) {
+    return result == CDP__NC_REMOTE ? CDP_ERR_PEER_LOST : result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT : CDP_ERR_IO;
+}
+
+/* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------------------------------------- */
+
+#define CDP__NCCL_RING 64u         /* operations whose events are kept apart; a later one stands for those before it */
+#define CDP__NCCL_LEAVE_MS 5000u   /* how long leaving takes at most, for each step */
+
+/* One operation: what is said of it when it is late, and the event behind it. */
+typedef struct cdp__nccl_op {
+    cdp__cu_event event;
+    uint64_t index; /* from 1; operations of captures are counted apart */
+    uint64_t deadline_ns, timeout_ms, count;
+    cdp_coll_kind kind;
+    cdp_dtype dtype;
+    cdp_reduce op;
+    uint32_t many;  /* in one call */
+} cdp__nccl_op;
+
+/* Memory that was given out. */
+typedef struct cdp__nccl_memory {
+    struct cdp__nccl_memory *next;
+    void *data, *handle; /* handle: registered */
+    bool nccl;           /* from ncclMemAlloc */
+} cdp__nccl_memory;
+
+typedef struct cdp__nccl {
+    cdp_group *group;
+    const cdp_os *os;
+    cdp_nccl_desc desc;
+    uint32_t rank, size, timeout_ms;
+    int device, version;
+    cdp__nc_comm comm;
+    cdp__cu_stream caller, stream;
+    cdp__cu_event begin, all;
+    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
+    uint64_t issued, captures; /* of each; written by the one that is inside */
+    uint64_t ended;            /* operations that are done, as the stream itself says; only with a watchdog (atomic) */
+    cdp__nccl_memory *memories;
+
+    /* guarded by `lock`, which nobody holds while he calls the group, or what may take long */
+    void *lock, *cond, *thread;
+    bool inside;  /* a thread calls NCCL */
+    bool stop;    /* the thread is to end */
+    bool resting; /* it has ended, or does not exist */
+    bool aborted; /* the communicator is gone (or kept for another), and streams go on */
+    int failed;   /* the group has (atomic) */
+
+    void *module, *cast[4][4], *sumsq[4]; /* kernels, when they are needed; f32, f64, f16, bf16 */
+    double *partial;                      /* device memory, for sums of squares */
+} cdp__nccl;
+
+CDP__PRIVATE void cdp__nccl_lock(cdp__nccl *b) {
+    if (b->lock) b->os->mutex_lock(b->os->user, b->lock);
+}
+CDP__PRIVATE void cdp__nccl_unlock(cdp__nccl *b) {
+    if (b->lock) b->os->mutex_unlock(b->os->user, b->lock);
+}
+CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
+    if (b->cond) b->os->cond_broadcast(b->os->user, b->cond);
+}
+CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) { return __atomic_load_n(&b->failed, __ATOMIC_ACQUIRE) != 0; }
+CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) { return b->os->now_ns(b->os->user); }
+
+/* Longer each time, so that a long wait costs nothing. */
+CDP__COLD void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
+    const uint64_t us = *naps < 20 ? 20 : *naps < 100 ? 100 : 1000;
+    ++*naps;
+    (void)b->os->poll(b->os->user, NULL, 0, cdp__nccl_now(b) + us * 1000);
+}
+
+CDP__COLD cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
+    (void)cdp__nc.cudaGetLastError(); /* it would be reported again by whoever asks next */
+    return cdp__fail((int)e == CDP__CU_NOMEM ? CDP_ERR_NOMEM : CDP_ERR_IO, "%s: CUDA says: %s (%d)", what, cdp__nc.cudaGetErrorString(e), (int)e);
+}
+
+CDP__COLD cdp_status cdp__nccl_nccl_failed(int result, const char *what) {
+    const char *more = cdp__nc.ncclGetLastError(NULL);
+    return cdp__fail(cdp__nccl_status(result), "%s: NCCL says: %s (%d)%s%s", what, cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "", more ? more : "");
+}
+
+/* A communicator that does not block is "in progress" after many calls: until that is over nothing may follow. */
+CDP__COLD cdp_status cdp__nccl_settle(cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
+    cdp__nc_result state = (cdp__nc_result)0;
+    uint32_t naps = 0;
+    for (;;) {
+        const int r = (int)cdp__nc.ncclCommGetAsyncError(comm, &state);
+        cdp_status st;
+        if (r != 0) return cdp__nccl_nccl_failed(r, what);
+        if ((int)state != CDP__NC_IN_PROGRESS) return (int)state == 0 ? CDP_OK : cdp__nccl_nccl_failed((int)state, what);
+        if (cdp__nccl_failed(b) || (naps % 16 == 15 && cdp_group_status(b->group) != CDP_OK)) {
+            st = cdp_group_status(b->group);
+            return st != CDP_OK ? st : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
+        }
+        if (cdp__nccl_now(b) >= deadline_ns) return cdp__fail(CDP_ERR_TIMEOUT, "%s: NCCL did not come to an end within the deadline; a rank does not take part, or cannot be reached (NCCL_DEBUG=INFO says more)", what);
+        if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
+        cdp__nccl_nap(b, &naps);
+    }
+}
+
+CDP__COLD cdp__nc_settings cdp__nccl_settings(void) {
+    cdp__nc_settings c;
+    memset(&c, 0, sizeof c);
+    c.size = sizeof c;
+    c.magic = 0xcafebeefu;
+    c.version = 21800;
+    c.blocking = 0;
+    c.cga_cluster = c.min_ctas = c.max_ctas = c.split_share = INT_MIN; /* NCCL's "not set" */
+    return c;
+}
+
+/* What each rank says before anything is begun. */
+typedef struct cdp__nccl_hello {
+    int32_t status, nccl;
+    uint32_t settings;
+    uint32_t has_from;
+    char text[240];
+} cdp__nccl_hello;
+
+/* All ranks learn how the others fare; all come to the same answer. */
+CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
+    cdp__nccl_hello *mine = &all[b->rank];
+    const cdp_error own = *cdp_last_error();
+    uint32_t r;
+    cdp_status together;
+    memset(mine, 0, sizeof *mine);
+    mine->status = (int32_t)st;
+    mine->nccl = cdp__nccl_lib()->nccl;
+    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u) | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u);
+    mine->has_from = b->desc.from ? 1 : 0;
+    if (st != CDP_OK) cdp__format(mine->text, sizeof mine->text, "%s", own.text);
+    together = cdp_allgather(b->group, NULL, all, sizeof *all, CDP_DTYPE_U8);
+    if (together != CDP_OK) return together;
+    for (r = 0; r < b->size; ++r)
+        if (all[r].status != CDP_OK && all[r].status != CDP_ERR_ABORTED) break;
+    for (; r == b->size && r-- > 0;) /* somebody else's cause is better than having been stopped */
+        if (all[r].status != CDP_OK) break;
+    if (r < b->size && all[r].status != CDP_OK)
+        return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0, "rank %u/%u: %s: rank %u cannot: %s", b->rank, b->size, what, cdp_world_rank_of(b->group, r), all[r].text);
+    for (r = 1; r < b->size; ++r) {
+        if (all[r].nccl / 100 != all[0].nccl / 100)
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what, cdp_world_rank_of(b->group, 0), all[0].nccl / 10000,
+                                  all[0].nccl / 100 % 100, cdp_world_rank_of(b->group, r), all[r].nccl / 10000, all[r].nccl / 100 % 100);
+        if (all[r].settings != all[0].settings || (!b->desc.grow && all[r].has_from != all[0].has_from))
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, keep, grow or from); give all ranks the same", what,
+                                  cdp_world_rank_of(b->group, 0), cdp_world_rank_of(b->group, r));
+    }
+    return CDP_OK;
+}
+
+/* A new communicator: rank 0's number goes to all over the links, where a rank of a TCPStore would put it into the store. */
+CDP__COLD cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    struct {
+        cdp__nc_id id;
+        int32_t status;
+        char text[240];
+    } word;
+    cdp_status st;
+    int r;
+    memset(&word, 0, sizeof word);
+    if (b->rank == 0 && (r = (int)cdp__nc.ncclGetUniqueId(&word.id)) != 0) {
+        word.status = (int32_t)cdp__nccl_nccl_failed(r, "cdp_nccl_attach");
+        cdp__format(word.text, sizeof word.text, "%s", cdp_last_error()->text);
+    }
+    st = cdp_broadcast(b->group, &word, sizeof word, CDP_DTYPE_U8, 0);
+    if (st != CDP_OK) return st;
+    if (word.status != 0) return cdp__fail((cdp_status)word.status, "%s", word.text);
+    r = (int)cdp__nc.ncclCommInitRankConfig(&b->comm, (int)b->size, word.id, (int)b->rank, (cdp__nc_config *)(void *)&config);
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "cdp_nccl_attach");
+    return cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach");
+}
+
+/* From the communicator of another group: a part of it, or it and more. */
+CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    const bool broken = cdp_group_status(old->group) != CDP_OK;
+    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
+    cdp_status st;
+    uint32_t i;
+    if (!gone) return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+    for (i = 0; i < old->size; ++i)
+        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX) gone[n++] = (int)i;
+    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &b->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
+    cdp__free(b->os, gone);
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommShrink");
+    st = cdp__nccl_settle(b, old->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
+    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink") : st;
+}
+
+CDP__COLD cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    cdp__nc_id id;
+    cdp_status st;
+    int r = 0;
+    memset(&id, 0, sizeof id);
+    if (b->rank == 0) r = (int)cdp__nc.ncclCommGetUniqueId(old->comm, &id);
+    if (r != 0) {
+        (void)cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGetUniqueId");
+        cdp_group_fail(b->group); /* the others wait for it */
+        return cdp_group_status(b->group);
+    }
+    st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
+    if (st != CDP_OK) return st;
+    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id, old ? -1 : (int)b->rank, &b->comm, (cdp__nc_config *)(void *)&config);
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGrow");
+    st = old ? cdp__nccl_settle(b, old->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : CDP_OK;
+    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : st;
+}
+
+/* ---- >>stream: what runs when ------------------------------------------------------------------------------------------------ */
+
+#define CDP__NCCL_CAPTURED 1ull /* in the number of a work, beside its index */
+
+CDP__COLD cdp_status cdp__nccl_open_streams(cdp__nccl *b) {
+    cdp__cu_error e = cdp__nc.cudaStreamCreateWithPriority(&b->stream, CDP__CU_NON_BLOCKING, 0);
+    uint32_t i;
+    if (e == 0) e = cdp__nc.cudaEventCreateWithFlags(&b->begin, CDP__CU_NO_TIMING);
+    if (e == 0) e = cdp__nc.cudaEventCreateWithFlags(&b->all, CDP__CU_NO_TIMING);
+    for (i = 0; i < CDP__NCCL_RING && e == 0; ++i) {
+        e = cdp__nc.cudaEventCreateWithFlags(&b->ring[i].event, CDP__CU_NO_TIMING);
+        if (e == 0) e = cdp__nc.cudaEventCreateWithFlags(&b->captured[i].event, CDP__CU_NO_TIMING);
+    }
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "cdp_nccl_attach: the group's stream and events");
+}
+
+CDP__COLD void cdp__nccl_close_streams(cdp__nccl *b) {
+    uint32_t i;
+    for (i = 0; i < CDP__NCCL_RING; ++i) {
+        if (b->ring[i].event) (void)cdp__nc.cudaEventDestroy(b->ring[i].event);
+        if (b->captured[i].event) (void)cdp__nc.cudaEventDestroy(b->captured[i].event);
+    }
+    if (b->begin) (void)cdp__nc.cudaEventDestroy(b->begin);
+    if (b->all) (void)cdp__nc.cudaEventDestroy(b->all);
+    if (b->stream) (void)cdp__nc.cudaStreamDestroy(b->stream);
+}
+
+CDP__COLD bool cdp__nccl_capturing(cdp__cu_stream stream) {
+    cdp__cu_capture state = (cdp__cu_capture)0;
+    return cdp__nc.cudaStreamIsCapturing(stream, &state) == 0 && (int)state != 0;
+}
+
+CDP__COLD cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
+    int device = -1;
+    const cdp__cu_error e = cdp__nc.cudaGetDevice(&device);
+    if (e != 0) return cdp__nccl_cuda_failed(e, "device memory");
+    return device == b->device ? CDP_OK
+                               : cdp__fail(CDP_ERR_INVALID, "device %d is current on this thread, but the group is on device %d; call cudaSetDevice(%d) first", device, b->device, b->device);
+}
+
+/* One thread at a time calls NCCL; the communicator stays while it does. */
+CDP__COLD cdp_status cdp__nccl_enter(cdp__nccl *b) {
+    cdp_status st = cdp__nccl_right_device(b);
+    if (st != CDP_OK) return st;
+    cdp__nccl_lock(b);
+    while (b->inside && b->cond) b->os->cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
+    b->inside = true;
+    cdp__nccl_unlock(b);
+    return CDP_OK;
+}
+
+CDP__COLD void cdp__nccl_leave(cdp__nccl *b) {
+    cdp__nccl_lock(b);
+    b->inside = false;
+    cdp__nccl_unlock(b);
+    cdp__nccl_tell(b);
+}
+
+/* The group's stream goes on after what the caller's holds by now. */
+CDP__COLD cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
+    cdp__cu_error e = cdp__nc.cudaEventRecord(b->begin, b->caller);
+    if (e == 0) e = cdp__nc.cudaStreamWaitEvent(b->stream, b->begin, 0);
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering the group's stream behind the caller's");
+}
+
+/* Called by CUDA, on a thread of its own, when the stream has come so far. */
+CDP__COLD void cdp__nccl_ended(void *user) { __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE); }
+
+/* The operation that was just given to the stream gets its event. */
+CDP__COLD cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capture) {
+    cdp__cu_error e = cdp__nc.cudaEventRecord(op->event, b->stream);
+    if (e == 0 && !capture && b->desc.watchdog_ms) e = cdp__nc.cudaLaunchHostFunc(b->stream, cdp__nccl_ended, b);
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "the event behind an operation");
+}
+
+CDP__COLD void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    cdp__text_add(&t, "device operation #%llu (%s", (unsigned long long)op->index, cdp_coll_name(op->kind));
+    if (op->kind != CDP_COLL_SEND) cdp__text_add(&t, " of %llu x %s", (unsigned long long)op->count, cdp_dtype_name(op->dtype));
+    if (cdp__nccl_kind_reduces(op->kind)) cdp__text_add(&t, " %s", cdp_reduce_name(op->op));
+    if (op->many > 1) cdp__text_add(&t, ", the first of %u", op->many);
+    cdp__text_add(&t, ")");
+}
+
+/* The event of a work; NULL: it is of a capture and `capture` is not meant, or the other way round. */
+CDP__COLD cdp__nccl_op *cdp__nccl_find(cdp__nccl *b, uint64_t number, bool capture) {
+    const uint64_t index = number >> 1;
+    if (((number & CDP__NCCL_CAPTURED) != 0) != capture) {
+        (void)cdp__fail(CDP_ERR_STATE, capture ? "device operation #%llu was started before this capture; wait for it before cudaStreamBeginCapture"
+                                               : "device operation #%llu belongs to a captured graph; wait for it inside the capture, and for the graph by its stream", (unsigned long long)index);
+        return NULL;
+    }
+    return (capture ? b->captured : b->ring) + index % CDP__NCCL_RING;
+}
+
+/* The caller's stream goes on after operation `number`, or after everything. */
+CDP__COLD cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
+    const bool capture = cdp__nccl_capturing(b->caller);
+    cdp__cu_event event = b->all;
+    cdp__cu_error e = (cdp__cu_error)0;
+    if (number) {
+        const cdp__nccl_op *op = cdp__nccl_find(b, number, capture);
+        if (!op) return cdp_last_error()->status;
+        event = op->event;
+    } else {
+        if (capture && !cdp__nccl_capturing(b->stream)) return CDP_OK; /* nothing of it is in this capture */
+        e = cdp__nc.cudaEventRecord(event, b->stream);
+    }
+    if (e == 0) e = cdp__nc.cudaStreamWaitEvent(b->caller, event, 0);
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering the caller's stream behind an operation");
+}
+
+/* cudaEventQuery, also while somebody else captures: such a look disturbs nothing, but CUDA has to be told. */
+CDP__COLD cdp__cu_error cdp__nccl_query(cdp__cu_event event) {
+    cdp__cu_mode mode = (cdp__cu_mode)CDP__CU_RELAXED;
+    cdp__cu_error e;
+    (void)cdp__nc.cudaThreadExchangeStreamCaptureMode(&mode);
+    e = cdp__nc.cudaEventQuery(event);
+    (void)cdp__nc.cudaThreadExchangeStreamCaptureMode(&mode);
+    return e;
+}
+
+CDP__COLD cdp_status cdp__nccl_late(const cdp__nccl_op *op) {
+    char text[160];
+    cdp__nccl_op_text(op, text, sizeof text);
+    return cdp__fail(CDP_ERR_TIMEOUT, "%s has not ended within %llu ms on the GPU; a rank has died, is late with its own work before it, or calls something else", text, (unsigned long long)op->timeout_ms);
+}
+
+/* Is it done? Never blocks, asks nothing of the group. */
+CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
+    cdp__nc_result state = (cdp__nc_result)0;
+    const cdp__nccl_op *op;
+    cdp__cu_error e;
+    uint64_t index;
+    if (!number) number = b->issued << 1;
+    if (!number) return CDP_OK;
+    op = cdp__nccl_find(b, number, false);
+    if (!op) return cdp_last_error()->status;
+    index = op->index;
+    e = cdp__nccl_query(op->event);
+    if (e == 0) return CDP_OK;
+    if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_cuda_failed(e, "a device operation");
+    (void)cdp__nc.cudaGetLastError();
+    if (cdp__nccl_failed(b)) return CDP_PENDING;
+    cdp__nccl_lock(b); /* the communicator stays meanwhile */
+    if (b->comm && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
+    cdp__nccl_unlock(b);
+    if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed((int)state, "a device operation");
+    if (index == number >> 1 && cdp__nccl_now(b) >= op->deadline_ns) return cdp__nccl_late(op);
+    return CDP_PENDING;
+}
+
+/* Until the caller's stream has done all that it holds, or the group fails, which ends what hangs there. */
+CDP__COLD cdp_status cdp__nccl_sync_caller(cdp__nccl *b) {
+    cdp__cu_error e = cdp__nc.cudaEventRecord(b->begin, b->caller);
+    uint32_t naps = 0;
+    cdp_status st;
+    while (e == 0 && (int)(e = cdp__nccl_query(b->begin)) == CDP__CU_NOT_READY) {
+        (void)cdp__nc.cudaGetLastError();
+        e = (cdp__cu_error)0;
+        if ((st = cdp_group_status(b->group)) != CDP_OK) return st;
+        st = cdp__nccl_look(b, 0); /* is the last operation late? */
+        if (st != CDP_OK && st != CDP_PENDING) {
+            cdp_group_fail(b->group);
+            return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
+        }
+        if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
+        cdp__nccl_nap(b, &naps);
+    }
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "waiting for the caller's stream");
+}
+
+/* ---- >>watchdog: stopping ----------------------------------------------------------------------------------------------------- */
+
+/* The group has failed: what runs on the GPU is ended. Waits a second at most for a thread that is inside NCCL, which leaves it as
+   soon as it looks; then it is taken out of there by the abort itself. */
+CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
+    const uint64_t until = cdp__nccl_now(b) + 1000 * CDP__MS;
+    cdp__nc_comm comm;
+    cdp__nccl_lock(b);
+    while (b->inside && b->cond && cdp__nccl_now(b) < until) b->os->cond_wait(b->os->user, b->cond, b->lock, until);
+    comm = b->comm;
+    if (!b->desc.keep) b->comm = NULL;
+    cdp__nccl_unlock(b);
+    if (comm && !b->desc.keep) (void)cdp__nc.ncclCommAbort(comm);
+    else if (comm && cdp__nc.ncclCommRevoke) (void)cdp__nc.ncclCommRevoke(comm, 0);
+    cdp__nccl_lock(b);
+    b->aborted = true;
+    cdp__nccl_unlock(b);
+    cdp__nccl_tell(b);
+}
+
+/* With watchdog_ms: is something late, or has NCCL said something? Reads what the stream wrote into the processor's memory, and
+   never asks CUDA, so that it cannot disturb a capture. */
+CDP__COLD void cdp__nccl_watch(cdp__nccl *b) {
+    cdp__nc_result state = (cdp__nc_result)0;
+    cdp__nccl_op op;
+    const uint64_t index = __atomic_load_n(&b->ended, __ATOMIC_ACQUIRE) + 1;
+    cdp__nc_comm comm;
+    bool late;
+    cdp__nccl_lock(b);
+    comm = b->inside ? NULL : b->comm;
+    op = b->ring[index % CDP__NCCL_RING];
+    late = op.index == index && index <= b->issued && cdp__nccl_now(b) >= op.deadline_ns;
+    cdp__nccl_unlock(b);
+    if (late) (void)cdp__nccl_late(&op);
+    else if (comm && cdp__nc.ncclCommGetAsyncError(comm, &state) == 0 && (int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) (void)cdp__nccl_nccl_failed((int)state, "a device operation");
+    else return;
+    cdp_group_fail(b->group);
+}
+
+/* Sleeps until the group fails; with watchdog_ms it looks around now and then. */
+CDP__COLD void cdp__nccl_keeper(void *arg) {
+    cdp__nccl *b = (cdp__nccl *)arg;
+    (void)cdp__nc.cudaSetDevice(b->device);
+    cdp__nccl_lock(b);
+    while (!b->stop && !cdp__nccl_failed(b)) {
+        b->os->cond_wait(b->os->user, b->cond, b->lock, b->desc.watchdog_ms ? cdp__nccl_now(b) + b->desc.watchdog_ms * CDP__MS : CDP__NEVER);
+        if (b->stop || cdp__nccl_failed(b) || !b->desc.watchdog_ms) continue;
+        cdp__nccl_unlock(b);
+        cdp__nccl_watch(b);
+        cdp__nccl_lock(b);
+    }
+    cdp__nccl_unlock(b);
+    if (cdp__nccl_failed(b)) cdp__nccl_stop_gpu(b);
+    cdp__nccl_lock(b);
+    b->resting = true;
+    cdp__nccl_unlock(b);
+    cdp__nccl_tell(b);
+}
+
+/* Where there is no such thread, whoever comes by does it. */
+CDP__COLD void cdp__nccl_by_hand(cdp__nccl *b) {
+    if (!b->thread && cdp__nccl_failed(b) && !b->aborted && !b->inside) cdp__nccl_stop_gpu(b);
+}
+
+/* Until `*flag`, or it takes too long. */
+CDP__COLD bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
+    const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
+    bool done;
+    cdp__nccl_lock(b);
+    while (!*flag && b->cond && cdp__nccl_now(b) < until) b->os->cond_wait(b->os->user, b->cond, b->lock, until);
+    done = *flag;
+    cdp__nccl_unlock(b);
+    return done;
+}
+
+/* ---- >>kernels: what NVRTC compiles -------------------------------------------------------------------------------------------- */
+
+/* cdp_cast_A_B: out[i] = in[i] * factor, also from a dtype to itself. cdp_sumsq_A: a sum of squares for each thread, so that the
+   order of additions, and with it the result, is the same on every rank. 16-bit floats round to nearest even. */
+CDP__COLD const char *cdp__nccl_source(void) {
+    return
+        "typedef unsigned long long u64;\n"
+        "static __device__ float get_f16(unsigned short h) {\n"
+        "    const unsigned m = h & 0x7fffu;\n"
+        "    const float f = m >= 0x7c00u ? __uint_as_float(0x7f800000u | (m & 0x3ffu) << 13) : m >= 0x400u ? __uint_as_float((m << 13) + (112u << 23)) : (float)m * 5.9604644775390625e-8f;\n"
+        "    return h & 0x8000u ? -f : f;\n"
+        "}\n"
+        "static __device__ unsigned short put_f16(float x) {\n"
+        "    const unsigned u = __float_as_uint(x), s = u >> 16 & 0x8000u;\n"
+        "    unsigned m = u & 0x7fffffffu;\n"
+        "    if (m > 0x7f800000u) return (unsigned short)(s | 0x7e00u);\n"
+        "    if (m >= 0x477ff000u) return (unsigned short)(s | 0x7c00u);\n"
+        "    if (m < 0x38800000u) return (unsigned short)(s | (__float_as_uint(__uint_as_float(m) + 0.5f) - 0x3f000000u));\n"
+        "    m += 0xfffu + (m >> 13 & 1u);\n"
+        "    return (unsigned short)(s | (m - (112u << 23)) >> 13);\n"
+        "}\n"
+        "static __device__ float get_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }\n"
+        "static __device__ unsigned short put_bf16(float x) {\n"
+        "    const unsigned u = __float_as_uint(x);\n"
+        "    return (unsigned short)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);\n"
+        "}\n"
+        "#define T_f32 float\n#define T_f64 double\n#define T_f16 unsigned short\n#define T_bf16 unsigned short\n"
+        "#define W_f32 float\n#define W_f64 double\n#define W_f16 float\n#define W_bf16 float\n"
+        "#define get_f32(x) (x)\n#define get_f64(x) (x)\n#define put_f32(x) ((float)(x))\n#define put_f64(x) ((double)(x))\n"
+        "#define CAST(a, b) extern \"C\" __global__ void cdp_cast_##a##_##b(const T_##a *in, T_##b *out, u64 n, double factor) {\\\n"
+        "    u64 i;\\\n"
+        "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) out[i] = put_##b(get_##a(in[i]) * (W_##a)factor);\\\n"
+        "}\n"
+        "#define SUMSQ(a) extern \"C\" __global__ void cdp_sumsq_##a(const T_##a *in, double *partial, u64 n) {\\\n"
+        "    double sum = 0;\\\n"
+        "    u64 i;\\\n"
+        "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) { const double x = (double)get_##a(in[i]); sum += x * x; }\\\n"
+        "    partial[blockIdx.x * blockDim.x + threadIdx.x] = sum;\\\n"
+        "}\n"
+        "#define ALL(a) CAST(a, f32) CAST(a, f64) CAST(a, f16) CAST(a, bf16) SUMSQ(a)\n"
+        "ALL(f32)\nALL(f64)\nALL(f16)\nALL(bf16)\n";
+}
+
+#define CDP__NCCL_THREADS 256u
+#define CDP__NCCL_BLOCKS 512u
+#define CDP__NCCL_SUM_BLOCKS 16u
+
+/* Where a dtype stands in the tables of kernels, and what it is called there. */
+CDP__COLD uint32_t cdp__nccl_float_index(cdp_dtype t) { return t == CDP_DTYPE_F64 ? 1 : t == CDP_DTYPE_F16 ? 2 : t == CDP_DTYPE_BF16 ? 3 : 0; }
+
+CDP__COLD cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program program) {
+    char log[300] = "";
+    size_t bytes = 0;
+    if (program && cdp__nc.nvrtcGetProgramLogSize(program, &bytes) == 0 && bytes && bytes <= sizeof log) (void)cdp__nc.nvrtcGetProgramLog(program, log);
+    return cdp__fail(CDP_ERR_IO, "compiling kernels: NVRTC says: %s (%d) %s", cdp__nc.nvrtcGetErrorString((cdp__rtc_result)result), result, log);
+}
+
+/* Machine code for this GPU, to be freed with cdp__free. */
+CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, char **code) {
+    int major = 0, minor = 0, r;
+    char arch[40];
+    const char *options[1] = {arch};
+    cdp__rtc_program program = NULL;
+    size_t bytes = 0;
+    cdp_status st = CDP_OK;
+    *code = NULL;
+    (void)cdp__nc.cudaDeviceGetAttribute(&major, (cdp__cu_attr)CDP__CU_MAJOR, b->device);
+    (void)cdp__nc.cudaDeviceGetAttribute(&minor, (cdp__cu_attr)CDP__CU_MINOR, b->device);
+    cdp__format(arch, sizeof arch, "--gpu-architecture=sm_%d%d", major, minor);
+    r = (int)cdp__nc.nvrtcCreateProgram(&program, cdp__nccl_source(), "cdp_nccl.cu", 0, NULL, NULL);
+    if (r == 0) r = (int)cdp__nc.nvrtcCompileProgram(program, 1, options);
+    if (r == 0) r = (int)cdp__nc.nvrtcGetCUBINSize(program, &bytes);
+    if (r == 0 && !(*code = (char *)cdp__alloc(b->os, bytes))) st = cdp__fail_nomem("kernels", bytes);
+    if (r == 0 && st == CDP_OK) r = (int)cdp__nc.nvrtcGetCUBIN(program, *code);
+    if (r != 0) st = cdp__nccl_rtc_failed(r, program);
+    if (program) (void)cdp__nc.nvrtcDestroyProgram(&program);
+    return st;
+}
+
+/* Once for each group, when the first one is needed; not inside a capture. */
+CDP__COLD cdp_status cdp__nccl_kernels(cdp__nccl *b) {
+    static const char *const names[4] = {"f32", "f64", "f16", "bf16"};
+    char name[40], *code;
+    uint32_t i, k;
+    int r;
+    cdp_status st;
+    if (b->module) return CDP_OK;
+    if (cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "kernels are compiled when they are first needed, which is not possible inside a capture; do one step before it");
+    st = cdp__nccl_load(b->os, &b->desc, true);
+    if (st == CDP_OK) st = cdp__nccl_compile(b, &code);
+    if (st != CDP_OK) return st;
+    r = cdp__nc.cuModuleLoadData(&b->module, code);
+    cdp__free(b->os, code);
+    for (i = 0; i < 4 && r == 0; ++i) {
+        cdp__format(name, sizeof name, "cdp_sumsq_%s", names[i]);
+        r = cdp__nc.cuModuleGetFunction(&b->sumsq[i], b->module, name);
+        for (k = 0; k < 4 && r == 0; ++k) {
+            cdp__format(name, sizeof name, "cdp_cast_%s_%s", names[i], names[k]);
+            r = cdp__nc.cuModuleGetFunction(&b->cast[i][k], b->module, name);
+        }
+    }
+    if (r == 0) return CDP_OK;
+    if (b->module) (void)cdp__nc.cuModuleUnload(b->module);
+    b->module = NULL;
+    return cdp__fail(CDP_ERR_IO, "loading kernels: the CUDA driver says error %d", r);
+}
+
+CDP__COLD cdp_status cdp__nccl_run(void *kernel, uint32_t blocks, cdp__cu_stream stream, void **arguments) {
+    const int r = cdp__nc.cuLaunchKernel(kernel, blocks, 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
+    return r == 0 ? CDP_OK : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
+}
+
+/* out = in * factor, as another dtype or the same. */
+CDP__COLD cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t count, double factor, cdp__cu_stream stream) {
+    unsigned long long n = count;
+    void *arguments[4];
+    const cdp_status st = cdp__nccl_kernels(b);
+    if (st != CDP_OK || !count) return st;
+    arguments[0] = (void *)&in;
+    arguments[1] = (void *)&out;
+    arguments[2] = (void *)&n;
+    arguments[3] = (void *)&factor;
+    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from)][cdp__nccl_float_index(to)], (uint32_t)cdp__min((count + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), stream, arguments);
+}
+
+/* ---- >>backend: requests of cdp.h -------------------------------------------------------------------------------------------------- */
+
+CDP__COLD int cdp__nccl_owns(void *self, const void *data) {
+    const cdp__nccl *b = (const cdp__nccl *)self;
+    cdp__cu_pointer where;
+    int type, device;
+    memset(&where, 0, sizeof where);
+    if (cdp__nc.cudaPointerGetAttributes(&where, data) != 0) {
+        (void)cdp__nc.cudaGetLastError(); /* CUDA knows nothing of it */
+        return 0;
+    }
+    type = (int)where.type;
+    device = where.device;
+    if (type == CDP__CU_MANAGED_MEMORY) return 1;
+    if (type != CDP__CU_DEVICE_MEMORY) return 0;
+    if (device == b->device) return 1;
+    return (int)cdp__fail(CDP_ERR_INVALID, "memory of device %d was given to a group on device %d; allocate it while cudaSetDevice(%d) is in effect", device, b->device, b->device);
+}
+
+/* Can NCCL do it? */
+CDP__COLD cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
+    const int type = cdp__nccl_type(rq->dtype, b->version);
+    if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are copied */
+    if (type >= 0 && cdp__nccl_reduction(rq->dtype, rq->op) >= 0 && !(rq->op == CDP_REDUCE_PREMUL_SUM && rq->dtype > CDP_DTYPE_BOOL)) return CDP_OK;
+    return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL %d.%d has no %s of %s", cdp_coll_name(rq->kind), b->version / 10000, b->version / 100 % 100, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+}
+
+/* One request on its way into NCCL. */
+typedef struct cdp__nccl_call {
+    cdp__nccl *b;
+    const cdp_request *rq;
+    uint64_t size;      /* of an element */
+    uint8_t *in, *out;  /* in == out: in place */
+    uint64_t bytes;     /* of `count` elements */
+    cdp__nc_type type;
+    cdp__nc_op op;
+    bool made;          /* `op` is to be destroyed */
+} cdp__nccl_call;
+
+/* Where part r begins, and its length, in bytes. */
+CDP__COLD uint64_t cdp__nccl_part_at(const cdp__nccl_call *c, const uint64_t *counts, uint32_t r, uint64_t *bytes) {
+    uint64_t at = 0;
+    uint32_t i;
+    *bytes = (counts ? counts[r] : c->rq->count) * c->size;
+    if (!counts) return r * c->bytes;
+    for (i = 0; i < r; ++i) at += counts[i];
+    return at * c->size;
+}
+
+#define CDP__NC_BYTES ((cdp__nc_type)0) /* ncclInt8 */
+
+CDP__COLD int cdp__nccl_send(const cdp__nccl_call *c, const uint8_t *from, uint64_t bytes, uint32_t to) {
+    return bytes ? (int)cdp__nc.ncclSend(from, (size_t)bytes, CDP__NC_BYTES, (int)to, c->b->comm, c->b->stream) : 0;
+}
+CDP__COLD int cdp__nccl_recv(const cdp__nccl_call *c, uint8_t *to, uint64_t bytes, uint32_t from) {
+    return bytes ? (int)cdp__nc.ncclRecv(to, (size_t)bytes, CDP__NC_BYTES, (int)from, c->b->comm, c->b->stream) : 0;
+}
+
+/* Collectives whose parts differ in length, and those that NCCL does not have in all versions. */
+CDP__COLD int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
+    const cdp_request *rq = c->rq;
+    cdp__nccl *b = c->b;
+    uint64_t at, bytes, to, to_bytes;
+    uint32_t r;
+    int e = 0;
+    for (r = 0; r < b->size && e == 0; ++r) {
+        const bool me = r == b->rank;
+        at = cdp__nccl_part_at(c, rq->in_counts, r, &bytes);
+        to = cdp__nccl_part_at(c, rq->out_counts, r, &to_bytes);
+        switch (rq->kind) {
+        case CDP_COLL_ALLGATHER:
+            if (to_bytes) e = (int)cdp__nc.ncclBroadcast(me && c->in != c->out ? c->in : c->out + to, c->out + to, (size_t)to_bytes, CDP__NC_BYTES, (int)r, b->comm, b->stream);
+            break;
+        case CDP_COLL_REDUCE_SCATTER:
+            if (bytes) e = (int)cdp__nc.ncclReduce(c->in + at, !me ? NULL : c->in == c->out ? c->out + at : c->out, (size_t)(bytes / c->size), c->type, c->op, (int)r, b->comm, b->stream);
+            break;
+        case CDP_COLL_GATHER:
+            if (b->rank == rq->root && !me) e = cdp__nccl_recv(c, c->out + to, to_bytes, r);
+            else if (me && b->rank != rq->root) e = cdp__nccl_send(c, c->in, to_bytes, rq->root);
+            break;
+        case CDP_COLL_SCATTER:
+            if (b->rank == rq->root && !me) e = cdp__nccl_send(c, c->in + at, bytes, r);
+            else if (me && b->rank != rq->root) e = cdp__nccl_recv(c, c->out, bytes, rq->root);
+            break;
+        default: /* ALLTOALL */
+            if (me) break;
+            e = cdp__nccl_send(c, c->in + at, bytes, r);
+            if (e == 0 || e == CDP__NC_IN_PROGRESS) e = cdp__nccl_recv(c, c->out + to, to_bytes, r);
+            break;
+        }
+        if (e == CDP__NC_IN_PROGRESS) e = 0;
+    }
+    return e;
+}
+
+CDP__COLD int cdp__nccl_issue(const cdp__nccl_call *c) {
+    const cdp_request *rq = c->rq;
+    cdp__nccl *b = c->b;
+    const size_t n = (size_t)rq->count, bytes = (size_t)c->bytes;
+    if (rq->in_counts || rq->out_counts) return cdp__nccl_issue_parts(c);
+    switch (rq->kind) {
+    case CDP_COLL_ALLREDUCE: return (int)cdp__nc.ncclAllReduce(c->in, c->out, n, c->type, c->op, b->comm, b->stream);
+    case CDP_COLL_BROADCAST: return (int)cdp__nc.ncclBroadcast(c->out, c->out, bytes, CDP__NC_BYTES, (int)rq->root, b->comm, b->stream);
+    case CDP_COLL_REDUCE: return (int)cdp__nc.ncclReduce(c->in, b->rank == rq->root ? c->out : NULL, n, c->type, c->op, (int)rq->root, b->comm, b->stream);
+    case CDP_COLL_ALLGATHER: return (int)cdp__nc.ncclAllGather(c->in == c->out ? c->out + b->rank * c->bytes : c->in, c->out, bytes, CDP__NC_BYTES, b->comm, b->stream);
+    case CDP_COLL_REDUCE_SCATTER: return (int)cdp__nc.ncclReduceScatter(c->in, c->in == c->out ? c->out + b->rank * c->bytes : c->out, n, c->type, c->op, b->comm, b->stream);
+    default: return cdp__nccl_issue_parts(c);
+    }
+}
+
+/* The own part of what NCCL moves only between ranks. */
+CDP__COLD cdp_status cdp__nccl_own_part(const cdp__nccl_call *c) {
+    const cdp_request *rq = c->rq;
+    const cdp__nccl *b = c->b;
+    uint64_t at, bytes, to, to_bytes;
+    cdp__cu_error e;
+    if (c->in == c->out || (rq->kind != CDP_COLL_ALLTOALL && ((rq->kind != CDP_COLL_GATHER && rq->kind != CDP_COLL_SCATTER) || rq->root != b->rank))) return CDP_OK;
+    at = cdp__nccl_part_at(c, rq->in_counts, b->rank, &bytes);
+    to = cdp__nccl_part_at(c, rq->out_counts, b->rank, &to_bytes);
+    if (rq->kind == CDP_COLL_GATHER) at = 0, bytes = to_bytes;
+    if (rq->kind == CDP_COLL_SCATTER) to = 0;
+    e = bytes ? cdp__nc.cudaMemcpyAsync(c->out + to, c->in + at, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->stream) : (cdp__cu_error)0;
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "copying this rank's own part");
+}
+
+CDP__COLD cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, cdp__nccl_call *c) {
+    uint8_t scalar[8];
+    int r;
+    c->b = b;
+    c->rq = rq;
+    c->size = cdp_dtype_size(rq->dtype);
+    c->out = (uint8_t *)rq->out;
+    c->in = rq->in ? (uint8_t *)(uintptr_t)rq->in : c->out;
+    c->bytes = rq->count * c->size;
+    c->type = (cdp__nc_type)cdp__nccl_type(rq->dtype, b->version);
+    c->op = (cdp__nc_op)cdp__nccl_reduction(rq->dtype, rq->op);
+    c->made = false;
+    if (!cdp__nccl_kind_reduces(rq->kind) || rq->op != CDP_REDUCE_PREMUL_SUM) return CDP_OK;
+    cdp__nccl_scalar(rq->dtype, rq->factor, scalar);
+    r = (int)cdp__nc.ncclRedOpCreatePreMulSum(&c->op, scalar, c->type, (cdp__nc_residence)CDP__NC_HOST_SCALAR, b->comm);
+    c->made = r == 0;
+    return r == 0 ? CDP_OK : cdp__nccl_nccl_failed(r, "ncclRedOpCreatePreMulSum");
+}
+
+/* A place for what is about to be started; from here on others may wait for it. */
+CDP__COLD cdp__nccl_op *cdp__nccl_next(cdp__nccl *b, bool capture, uint64_t *number) {
+    cdp__nccl_op *op;
+    cdp__nccl_lock(b);
+    *number = capture ? ++b->captures : ++b->issued;
+    op = (capture ? b->captured : b->ring) + *number % CDP__NCCL_RING;
+    op->index = *number;
+    op->deadline_ns = CDP__NEVER; /* until it is on its way */
+    cdp__nccl_unlock(b);
+    *number = *number << 1 | (capture ? CDP__NCCL_CAPTURED : 0);
+    return op;
+}
+
+CDP__COLD void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cdp_request *rq, uint32_t n, uint32_t timeout_ms, bool capture) {
+    cdp__nccl_lock(b);
+    op->kind = rq->kind;
+    op->dtype = rq->dtype;
+    op->op = rq->op;
+    op->count = rq->count;
+    op->many = n;
+    op->timeout_ms = timeout_ms;
+    op->deadline_ns = capture || timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__nccl_now(b) + timeout_ms * CDP__MS;
+    cdp__nccl_unlock(b);
+}
+
+/* Between ncclGroupStart and ncclGroupEnd, and until the stream has it. */
+CDP__COLD cdp_status cdp__nccl_together(cdp__nccl *b, cdp__nccl_call *calls, const cdp_transfer *list, uint32_t n, uint64_t deadline_ns) {
+    int r = (int)cdp__nc.ncclGroupStart(), last;
+    cdp_status st;
+    uint32_t i;
+    if (r != 0) return cdp__nccl_nccl_failed(r, "ncclGroupStart");
+    for (i = 0; i < n && (r == 0 || r == CDP__NC_IN_PROGRESS); ++i) {
+        if (calls) r = cdp__nccl_issue(&calls[i]);
+        else {
+            const uint64_t bytes = list[i].count * cdp_dtype_size(cdp__def(list[i].dtype, CDP_DTYPE_F32));
+            cdp__nccl_call c;
+            memset(&c, 0, sizeof c);
+            c.b = b;
+            r = list[i].receive ? cdp__nccl_recv(&c, (uint8_t *)list[i].data, bytes, list[i].peer) : cdp__nccl_send(&c, (const uint8_t *)list[i].data, bytes, list[i].peer);
+        }
+    }
+    last = (int)cdp__nc.ncclGroupEnd();
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "starting an operation");
+    if (last != 0 && last != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(last, "ncclGroupEnd");
+    st = cdp__nccl_settle(b, b->comm, deadline_ns, "starting an operation");
+    for (i = 0; calls && i < n && st == CDP_OK; ++i) st = cdp__nccl_own_part(&calls[i]);
+    return st;
+}
+
+/* With the right to call NCCL: everything that makes an operation. */
+CDP__COLD cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs, cdp__nccl_call *calls, const cdp_transfer *list, uint32_t n, uint32_t timeout_ms, uint64_t *number) {
+    const bool capture = cdp__nccl_capturing(b->caller);
+    cdp__nccl_op *op = cdp__nccl_next(b, capture, number);
+    cdp_request what;
+    cdp_status st = cdp__nccl_failed(b) || !b->comm ? cdp__fail(CDP_ERR_ABORTED, "the communicator was aborted") : cdp__nccl_after_caller(b);
+    uint32_t i;
+    memset(&what, 0, sizeof what);
+    what.kind = CDP_COLL_SEND;
+    for (i = 0; calls && i < n; ++i) calls[i].made = false;
+    for (i = 0; calls && i < n && st == CDP_OK; ++i) st = cdp__nccl_prepare(b, &rqs[i], &calls[i]);
+    cdp__nccl_describe_op(b, op, rqs ? rqs : &what, n, timeout_ms, capture);
+    if (st == CDP_OK) st = cdp__nccl_together(b, calls, list, n, cdp__nccl_now(b) + cdp__min(timeout_ms, 1u << 30) * CDP__MS);
+    for (i = 0; calls && i < n && b->comm; ++i)
+        if (calls[i].made) (void)cdp__nc.ncclRedOpDestroy(calls[i].op, b->comm);
+    return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
+}
+
+/* The oldest operation that is still to be looked after may be late: nobody may have waited for it. */
+CDP__COLD cdp_status cdp__nccl_overdue(cdp__nccl *b) {
+    const cdp__nccl_op *op = b->issued >= CDP__NCCL_RING ? &b->ring[(b->issued + 1) % CDP__NCCL_RING] : &b->ring[1];
+    const cdp_status st = b->issued ? cdp__nccl_look(b, op->index << 1) : CDP_OK;
+    return st == CDP_PENDING ? CDP_OK : st;
+}
+
+CDP__COLD cdp_status cdp__nccl_start(void *self, const cdp_request *rqs, uint32_t n, uint64_t *number) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    cdp__nccl_call one, *calls = &one;
+    uint32_t i, timeout_ms = rqs[0].timeout_ms;
+    cdp_status st = CDP_OK;
+    *number = 0;
+    for (i = 0; i < n && st == CDP_OK; ++i) {
+        st = cdp__nccl_check(b, &rqs[i]);
+        if (rqs[i].timeout_ms > timeout_ms) timeout_ms = rqs[i].timeout_ms;
+    }
+    if (st == CDP_OK) st = cdp__nccl_enter(b);
+    if (st != CDP_OK) return st;
+    if (n > 1) calls = (cdp__nccl_call *)cdp__alloc(b->os, n * sizeof *calls);
+    if (!calls) st = cdp__fail_nomem("a list of requests", n * sizeof *calls);
+    else if ((st = cdp__nccl_overdue(b)) != CDP_OK) *number = 1;
+    if (st == CDP_OK && !b->desc.no_check) st = cdp_group_compare(b->group, rqs, n, b->desc.check_first);
+    if (st == CDP_OK) st = cdp__nccl_launch(b, rqs, calls, NULL, n, timeout_ms, number);
+    if (calls != &one) cdp__free(b->os, calls);
+    cdp__nccl_leave(b);
+    return st;
+}
+
+CDP__COLD cdp_status cdp__nccl_transfer(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    uint32_t i, timeout_ms = 0;
+    cdp_status st = cdp__nccl_enter(b);
+    *number = 0;
+    if (st != CDP_OK) return st;
+    for (i = 0; i < n; ++i) timeout_ms = (uint32_t)cdp__max(timeout_ms, cdp__def(list[i].timeout_ms, b->timeout_ms));
+    if ((st = cdp__nccl_overdue(b)) != CDP_OK) *number = 1;
+    if (st == CDP_OK) st = cdp__nccl_launch(b, NULL, NULL, list, n, timeout_ms, number);
+    cdp__nccl_leave(b);
+    return st;
+}
+
+CDP__COLD cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t deadline_ns) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    const bool forever = deadline_ns == CDP__NEVER;
+    uint32_t naps = 0;
+    cdp_status st;
+    if (forever && !b->desc.blocking_wait) {
+        st = cdp__nccl_right_device(b);
+        return st == CDP_OK ? cdp__nccl_order(b, number) : st;
+    }
+    for (;;) {
+        st = cdp__nccl_look(b, number);
+        if (st != CDP_PENDING || deadline_ns == 0) return st;
+        if ((st = cdp_group_status(b->group)) != CDP_OK) return st;
+        if (cdp__nccl_now(b) >= deadline_ns) return CDP_PENDING;
+        if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
+        cdp__nccl_nap(b, &naps);
+    }
+}
+
+CDP__COLD void cdp__nccl_group_failed(void *self, const cdp_error *error) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    (void)error;
+    cdp__nccl_lock(b);
+    __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
+    cdp__nccl_unlock(b);
+    cdp__nccl_tell(b);
+}
+
+CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    cdp__nccl_memory *m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
+    int r = -1;
+    cdp__cu_error e = (cdp__cu_error)0;
+    if (!m) {
+        (void)cdp__fail_nomem("device memory", bytes);
+        return NULL;
+    }
+    if (cdp__nc.ncclMemAlloc && cdp__nc.ncclMemFree) r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
+    m->nccl = r == 0;
+    if (r != 0) e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
+    if (e != 0) {
+        (void)cdp__nccl_cuda_failed(e, "device memory");
+        (void)cdp__fail(cdp_last_error()->status, "%llu bytes of device memory: CUDA says: %s", (unsigned long long)bytes, cdp__nc.cudaGetErrorString(e));
+        cdp__free(b->os, m);
+        return NULL;
+    }
+    if (!b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && b->comm && cdp__nccl_enter(b) == CDP_OK) {
+        if (!b->comm || cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle) != 0) m->handle = NULL; /* it only makes things faster */
+        cdp__nccl_leave(b);
+    }
+    cdp__nccl_lock(b);
+    m->next = b->memories;
+    b->memories = m;
+    cdp__nccl_unlock(b);
+    return m->data;
+}
+
+/* Freeing waits for the device: while a communicator hangs there, that would be for ever. */
+CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    cdp__nccl_memory **at, *m;
+    if (!data) return;
+    cdp__nccl_lock(b);
+    for (at = &b->memories; *at && (*at)->data != data; at = &(*at)->next) {}
+    m = *at;
+    if (m) *at = m->next;
+    cdp__nccl_unlock(b);
+    if (!m) return;
+    cdp__nccl_by_hand(b);
+    if (cdp__nccl_failed(b) && !cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS)) {
+        cdp__free(b->os, m);
+        return; /* the memory is lost rather than this thread */
+    }
+    if (m->handle && b->comm && cdp__nc.ncclCommDeregister && !cdp__nccl_failed(b)) (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
+    if (m->nccl) (void)cdp__nc.ncclMemFree(m->data);
+    else (void)cdp__nc.cudaFree(m->data);
+    cdp__free(b->os, m);
+}
+
+CDP__COLD cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, uint64_t bytes) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    const bool host = cdp__nccl_owns(b, dst) == 0, from_host = !host && cdp__nccl_owns(b, src) == 0;
+    cdp__cu_error e;
+    if (host && cdp__nccl_capturing(b->caller))
+        return cdp__fail(CDP_ERR_STATE, "the host has to read from the device here (find_unused, static_graph, join, clip, verify), which is not possible inside a capture");
+    if (from_host && cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "the host has to write to the device here (find_unused, static_graph, join), which is not possible inside a capture");
+    e = cdp__nc.cudaMemcpyAsync(dst, src, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->caller);
+    if (e == 0 && host) { /* with an end, where cudaStreamSynchronize has none */
+        const cdp_status st = cdp__nccl_sync_caller(b);
+        if (st != CDP_OK) return st;
+    }
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "copying device memory");
+}
+
+CDP__COLD cdp_status cdp__nccl_zero(void *self, void *dst, uint64_t bytes) {
+    const cdp__cu_error e = cdp__nc.cudaMemsetAsync(dst, 0, (size_t)bytes, ((cdp__nccl *)self)->caller);
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "zeroing device memory");
+}
+
+CDP__COLD cdp_status cdp__nccl_scale(void *self, cdp_dtype dtype, void *data, uint64_t count, double factor) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    return cdp__nccl_cast(b, dtype, data, dtype, data, count, factor, b->caller);
+}
+
+CDP__COLD cdp_status cdp__nccl_sum_squares(void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum) {
+    static const uint32_t parts = CDP__NCCL_SUM_BLOCKS * CDP__NCCL_THREADS;
+    cdp__nccl *b = (cdp__nccl *)self;
+    unsigned long long n = count;
+    double *host;
+    void *arguments[3];
+    uint32_t i;
+    cdp_status st = cdp__nccl_kernels(b);
+    if (st != CDP_OK) return st;
+    if (!b->partial) b->partial = (double *)cdp__nccl_memory_alloc(b, parts * sizeof *host);
+    if (!b->partial) return cdp_last_error()->status;
+    host = (double *)cdp__alloc(b->os, parts * sizeof *host);
+    if (!host) return cdp__fail_nomem("a norm", parts * sizeof *host);
+    arguments[0] = (void *)&data;
+    arguments[1] = (void *)&b->partial;
+    arguments[2] = (void *)&n;
+    st = cdp__nccl_run(b->sumsq[cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
+    if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
+    for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i) *sum += host[i];
+    cdp__free(b->os, host);
+    return st;
+}
+
+/* The group is being destroyed. Local: what is in flight has its deadline, the rest a few seconds. */
+CDP__COLD void cdp__nccl_destroy(void *self);
+CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
+
+/* ---- >>public --------------------------------------------------------------------------------------------------------------------- */
+
+CDP__COLD cdp_backend cdp__nccl_backend(cdp__nccl *b) {
+    cdp_backend k;
+    memset(&k, 0, sizeof k);
+    k.self = b;
+    k.owns = cdp__nccl_owns;
+    k.start = cdp__nccl_start;
+    k.transfer = cdp__nccl_transfer;
+    k.wait = cdp__nccl_wait;
+    k.failed = cdp__nccl_group_failed;
+    k.split = cdp__nccl_split;
+    k.destroy = cdp__nccl_destroy;
+    k.alloc = cdp__nccl_memory_alloc;
+    k.free = cdp__nccl_memory_free;
+    k.copy = cdp__nccl_copy;
+    k.zero = cdp__nccl_zero;
+    k.scale = cdp__nccl_scale;
+    k.sum_squares = cdp__nccl_sum_squares;
+    return k;
+}
+
+/* The backend of a group, when it is one of these. */
+CDP__COLD cdp__nccl *cdp__nccl_of(const cdp_group *g) {
+    const cdp_backend *k = cdp_group_backend(g);
+    return k && k->start == cdp__nccl_start ? (cdp__nccl *)k->self : NULL;
+}
+
+/* Everything that stands half or whole is taken down; streams must be empty, or left to themselves. */
+CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
+    const cdp_os *os = b->os;
+    while (b->memories) cdp__nccl_memory_free(b, b->memories->data);
+    if (b->module) (void)cdp__nc.cuModuleUnload(b->module);
+    cdp__nccl_close_streams(b);
+    if (b->cond) os->cond_destroy(os->user, b->cond);
+    if (b->lock) os->mutex_destroy(os->user, b->lock);
+    cdp__free(os, b);
+}
+
+/* The communicator ends in good order, or not at all: then it is aborted. */
+CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
+    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
+    cdp__nc_result state = (cdp__nc_result)0;
+    uint32_t naps = 0;
+    int r;
+    if (!b->comm) return;
+    if (cdp__nccl_failed(b)) {
+        (void)cdp__nc.ncclCommAbort(b->comm);
+        b->comm = NULL;
+        return;
+    }
+    r = (int)cdp__nc.ncclCommFinalize(b->comm);
+    while ((r == 0 || r == CDP__NC_IN_PROGRESS) && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
+    if (r == 0 && (int)state == 0) (void)cdp__nc.ncclCommDestroy(b->comm);
+    else (void)cdp__nc.ncclCommAbort(b->comm);
+    b->comm = NULL;
+}
+
+/* Until the group's stream is empty, or it has taken too long. */
+CDP__COLD bool cdp__nccl_drain(cdp__nccl *b, uint64_t ms) {
+    const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
+    cdp__cu_error e = cdp__nc.cudaEventRecord(b->all, b->stream);
+    uint32_t naps = 0;
+    while (e == 0 && (int)(e = cdp__nccl_query(b->all)) == CDP__CU_NOT_READY && cdp__nccl_now(b) < until) {
+        e = (cdp__cu_error)0;
+        if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
+        cdp__nccl_nap(b, &naps);
+    }
+    (void)cdp__nc.cudaGetLastError();
+    return (int)e != CDP__CU_NOT_READY;
+}
+
+CDP__COLD void cdp__nccl_destroy(void *self) {
+    cdp__nccl *b = (cdp__nccl *)self;
+    int device = b->device;
+    bool empty;
+    (void)cdp__nc.cudaGetDevice(&device);
+    (void)cdp__nc.cudaSetDevice(b->device);
+    empty = cdp__nccl_failed(b) || cdp__nccl_drain(b, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
+    cdp__nccl_lock(b);
+    b->stop = true;
+    if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE); /* what hangs is ended by the one that ends such things */
+    cdp__nccl_unlock(b);
+    cdp__nccl_tell(b);
+    cdp__nccl_by_hand(b);
+    if (b->thread && !cdp__nccl_await(b, &b->resting, 2 * CDP__NCCL_LEAVE_MS)) {
+        cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "NCCL does not come back from ending a communicator; its memory and a thread stay behind");
+        return;
+    }
+    if (b->thread) b->os->thread_join(b->os->user, b->thread);
+    b->thread = NULL;
+    if (cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
+    cdp__nccl_close_comm(b);
+    if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, 2000)) {
+        cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "the GPU does not come to an end with what the group gave it; its stream and memory stay behind");
+        return;
+    }
+    cdp__nccl_free(b);
+    (void)cdp__nc.cudaSetDevice(device);
+}
+
+/* What this rank needs of its own machine. */
+CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
+    const bool threads = b->os->thread_start && b->os->mutex_create;
+    int count = 0;
+    cdp__cu_error e;
+    cdp_status st = cdp__nccl_load(b->os, &b->desc, false);
+    if (st != CDP_OK) return st;
+    b->version = cdp__nccl_lib()->nccl;
+    e = cdp__nc.cudaGetDeviceCount(&count);
+    if ((int)e == CDP__CU_NO_DEVICE || (int)e == CDP__CU_NO_DRIVER || (e == 0 && !count)) {
+        (void)cdp__nc.cudaGetLastError();
+        return cdp__fail(CDP_ERR_INVALID, "there is no CUDA device here%s; the processor's memory works without one", (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
+    }
+    if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
+    if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
+    if (b->desc.from && b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow and from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
+    if (b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
+    if (b->desc.from && !b->desc.grow && !cdp__nc.ncclCommShrink) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
+    if (b->desc.from && (!cdp__nccl_of(b->desc.from) || !cdp__nccl_of(b->desc.from)->comm))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
+    b->lock = threads ? b->os->mutex_create(b->os->user) : NULL;
+    b->cond = threads ? b->os->cond_create(b->os->user) : NULL;
+    if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);
+    return cdp__nccl_open_streams(b);
+}
+
+CDP__COLD cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *desc) {
+    const cdp_os *os = cdp_group_desc_of(group)->os;
+    cdp__nccl *b = (cdp__nccl *)cdp__alloc_zero(os, sizeof *b);
+    if (!b) {
+        (void)cdp__fail_nomem("a communicator", sizeof *b);
+        return NULL;
+    }
+    b->os = os;
+    b->group = group;
+    if (desc) b->desc = *desc;
+    b->rank = cdp_rank(group);
+    b->size = cdp_size(group);
+    b->timeout_ms = cdp_group_desc_of(group)->timeout_ms;
+    b->caller = (cdp__cu_stream)b->desc.stream;
+    return b;
+}
+
+/* The communicator stands on all ranks: the group has it from now on. */
+CDP__COLD cdp_status cdp__nccl_install(cdp__nccl *b) {
+    const cdp_backend k = cdp__nccl_backend(b);
+    cdp_status st = CDP_OK;
+    b->resting = true;
+    if (b->cond) {
+        b->resting = false;
+        b->thread = b->os->thread_start(b->os->user, cdp__nccl_keeper, b);
+        if (!b->thread) st = cdp__fail(CDP_ERR_IO, "cannot start the thread that stops the GPU when the group fails");
+    }
+    if (st == CDP_OK) st = cdp_group_set_backend(b->group, &k);
+    if (st == CDP_OK && !b->desc.no_vigil && b->size > 1) st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
+    return st;
+}
+
+/* Take down what did not come to stand. */
+CDP__COLD void cdp__nccl_undo(cdp__nccl *b) {
+    const cdp_error e = *cdp_last_error();
+    if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);
+    b->comm = NULL;
+    cdp__nccl_free(b);
+    *cdp__error_slot() = e;
+}
+
+/* This rank's part is done, well or not: all ranks agree, and the group gets it or nobody does. */
+CDP__COLD cdp_status cdp__nccl_conclude(cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
+    st = cdp__nccl_agree(b, st, all, what);
+    if (st != CDP_OK) {
+        cdp__nccl_undo(b);
+        return st;
+    }
+    st = cdp__nccl_install(b);
+    if (st == CDP_OK) return CDP_OK;
+    cdp_group_fail(b->group); /* the others have it */
+    return st;
+}
+
+CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) {
+    const cdp_group_desc *g = cdp_group_desc_of(group);
+    cdp__nccl_hello *all;
+    cdp__nccl *b, *from;
+    uint64_t deadline_ns;
+    cdp_status st = cdp_group_status(group);
+    if (st != CDP_OK) return st;
+    if (cdp_group_backend(group)) return cdp__fail(CDP_ERR_STATE, "cdp_nccl_attach: this group has a backend already");
+    deadline_ns = cdp__deadline(g->os, cdp__def(desc ? desc->init_timeout_ms : 0, g->timeout_ms));
+    b = cdp__nccl_new(group, desc);
+    all = (cdp__nccl_hello *)cdp__alloc_zero(g->os, g->world_size * sizeof *all);
+    if (!b || !all) {
+        if (!b) st = cdp_last_error()->status;
+        else st = cdp__fail_nomem("a communicator", g->world_size * sizeof *all);
+        cdp_group_fail(group); /* the others wait for what this rank cannot even say */
+        if (b) cdp__free(g->os, b);
+        cdp__free(g->os, all);
+        return st;
+    }
+    st = cdp__nccl_agree(b, cdp__nccl_open(b), all, "cdp_nccl_attach");
+    if (st != CDP_OK) {
+        cdp__nccl_undo(b);
+        cdp__free(g->os, all);
+        return st;
+    }
+    from = b->desc.from ? cdp__nccl_of(b->desc.from) : NULL;
+    st = b->desc.grow ? cdp__nccl_grow(b, from, deadline_ns) : from ? cdp__nccl_shrink(b, from, deadline_ns) : cdp__nccl_init(b, deadline_ns);
+    st = cdp__nccl_conclude(b, st, all, "cdp_nccl_attach");
+    cdp__free(g->os, all);
+    return st;
+}
+
+/* Collective over the old group: the ranks of `part` get a communicator of their own, made from its. */
+CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part) {
+    cdp__nccl *old = (cdp__nccl *)self, *b = part ? cdp__nccl_new(part, &old->desc) : NULL;
+    const uint64_t deadline_ns = cdp__deadline(old->os, cdp__def(old->desc.init_timeout_ms, old->timeout_ms));
+    cdp__nc_settings config = cdp__nccl_settings();
+    cdp__nccl_hello *all = b ? (cdp__nccl_hello *)cdp__alloc_zero(b->os, b->size * sizeof *all) : NULL;
+    cdp__nc_comm none = NULL, *place = b ? &b->comm : &none;
+    cdp_status st = part && !(b && all) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
+    int r;
+    (void)color, (void)key; /* the new group says it: its first rank, and the place in it */
+    if (b) b->desc.from = NULL, b->desc.grow = false, b->caller = old->caller;
+    if (b && st == CDP_OK) st = cdp__nccl_open(b);
+    if (st == CDP_OK) st = cdp__nccl_enter(old);
+    if (st != CDP_OK) {
+        cdp_group_fail(old->group); /* its ranks wait for this one in ncclCommSplit */
+        if (b) cdp__nccl_undo(b);
+        cdp__free(old->os, all);
+        return st;
+    }
+    r = (int)cdp__nc.ncclCommSplit(old->comm, part ? (int)cdp_world_rank_of(part, 0) : -1, part ? (int)cdp_rank(part) : 0, place, (cdp__nc_config *)(void *)&config);
+    st = r == 0 || r == CDP__NC_IN_PROGRESS ? cdp__nccl_settle(old, old->comm, deadline_ns, "cdp_group_split: ncclCommSplit") : cdp__nccl_nccl_failed(r, "cdp_group_split: ncclCommSplit");
+    if (st == CDP_OK && b) st = cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_group_split: ncclCommSplit");
+    cdp__nccl_leave(old);
+    if (st != CDP_OK) cdp_group_fail(old->group); /* it is not known what became of the others' part */
+    if (b) st = cdp__nccl_conclude(b, st, all, "cdp_group_split");
+    cdp__free(old->os, all);
+    return st;
+}
+
+CDP_API void cdp_nccl_set_stream(cdp_group *group, void *stream) {
+    cdp__nccl *b = cdp__nccl_of(group);
+    if (b) b->caller = (cdp__cu_stream)stream;
+}
+
+CDP_API void *cdp_nccl_stream(const cdp_group *group) {
+    const cdp__nccl *b = cdp__nccl_of(group);
+    return b ? (void *)b->stream : NULL;
+}
+
+CDP_API void *cdp_nccl_comm(const cdp_group *group) {
+    const cdp__nccl *b = cdp__nccl_of(group);
+    return b ? (void *)b->comm : NULL;
+}
+
+CDP_API uint32_t cdp_nccl_version(const cdp_group *group) {
+    const cdp__nccl *b = cdp__nccl_of(group);
+    return b ? (uint32_t)b->version : 0;
+}
+
+CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out) {
+    cdp__nccl *b = cdp__nccl_of(group);
+    cdp_status st;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc needs a place for the result");
+    *out = NULL;
+    if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc: this group has no communicator; call cdp_nccl_attach first");
+    st = cdp__nccl_right_device(b);
+    if (st != CDP_OK) return st;
+    *out = cdp__nccl_memory_alloc(b, bytes ? bytes : 1);
+    return *out ? CDP_OK : cdp_last_error()->status;
+}
+
+CDP_API void cdp_nccl_free(cdp_group *group, void *data) {
+    cdp__nccl *b = cdp__nccl_of(group);
+    if (b) cdp__nccl_memory_free(b, data);
+}
+
+#ifndef CDP_NO_HOOKS
+/* Small copies of buckets, one for each, made when they are first needed. */
+typedef struct cdp__nccl_hook {
+    cdp__nccl *b;
+    const cdp_os *os;
+    cdp_hook_kind kind;
+    cdp_group *group;
+    void **small;
+    uint64_t *counts;
+    uint32_t room;
+} cdp__nccl_hook;
+
+CDP__COLD cdp_status cdp__nccl_hook_room(cdp__nccl_hook *h, const cdp_bucket *bucket) {
+    uint32_t i;
+    if (h->room < bucket->bucket_count) {
+        void **small = (void **)cdp__alloc_zero(h->os, bucket->bucket_count * sizeof *small);
+        uint64_t *counts = (uint64_t *)cdp__alloc_zero(h->os, bucket->bucket_count * sizeof *counts);
+        for (i = 0; small && counts && i < h->room; ++i) small[i] = h->small[i], counts[i] = h->counts[i];
+        if (!small || !counts) {
+            cdp__free(h->os, small);
+            cdp__free(h->os, counts);
+            return cdp__fail_nomem("a hook", bucket->bucket_count * sizeof *small);
+        }
+        cdp__free(h->os, h->small);
+        cdp__free(h->os, h->counts);
+        h->small = small;
+        h->counts = counts;
+        h->room = bucket->bucket_count;
+    }
+    if (h->counts[bucket->index] >= bucket->count && h->small[bucket->index]) return CDP_OK;
+    cdp__nccl_memory_free(h->b, h->small[bucket->index]);
+    h->counts[bucket->index] = bucket->count;
+    h->small[bucket->index] = cdp__nccl_memory_alloc(h->b, bucket->count * 2 + 2);
+    return h->small[bucket->index] ? CDP_OK : cdp_last_error()->status;
+}
+
+CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+    cdp__nccl_hook *h = (cdp__nccl_hook *)self;
+    const cdp_dtype to = h->kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
+    const bool plain = h->kind == CDP_HOOK_ALLREDUCE || bucket->dtype == to;
+    cdp_status st = CDP_OK;
+    if (h->kind == CDP_HOOK_NOOP || (stage && plain)) return CDP_OK;
+    if (cdp__nccl_owns(h->b, bucket->data) != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
+    if (stage) return cdp__nccl_cast(h->b, to, h->small[bucket->index], bucket->dtype, bucket->data, bucket->count, 1, h->b->stream);
+    op->kind = CDP_COLL_ALLREDUCE;
+    op->count = bucket->count;
+    op->out = bucket->data;
+    op->dtype = bucket->dtype;
+    if (plain) {
+        op->op = CDP_REDUCE_PREMUL_SUM;
+        op->factor = 1 / bucket->divisor;
+        return CDP_PENDING;
+    }
+    st = cdp__nccl_hook_room(h, bucket);
+    if (st == CDP_OK) st = cdp__nccl_after_caller(h->b);
+    if (st == CDP_OK) st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, to, h->small[bucket->index], bucket->count, 1 / bucket->divisor, h->b->stream);
+    op->out = h->small[bucket->index];
+    op->dtype = to;
+    op->op = CDP_REDUCE_SUM;
+    return st == CDP_OK ? CDP_PENDING : st;
+}
+
+CDP__COLD void cdp__nccl_hook_destroy(void *self) {
+    cdp__nccl_hook *h = (cdp__nccl_hook *)self;
+    uint32_t i;
+    for (i = 0; i < h->room && cdp__nccl_of(h->group) == h->b; ++i) cdp__nccl_memory_free(h->b, h->small[i]);
+    cdp__free(h->os, h->small);
+    cdp__free(h->os, h->counts);
+    cdp__free(h->os, h);
+}
+
+CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, cdp_hook_kind kind, cdp_hook *out) {
+    cdp__nccl *b = cdp__nccl_of(group);
+    cdp__nccl_hook *h;
+    cdp_status st = CDP_OK;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create needs a place for the result");
+    memset(out, 0, sizeof *out);
+    if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: this group has no communicator; call cdp_nccl_attach first");
+    if (kind != CDP_HOOK_ALLREDUCE && kind != CDP_HOOK_FP16 && kind != CDP_HOOK_BF16 && kind != CDP_HOOK_NOOP)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_nccl_hook_create: on GPUs there are the hooks ALLREDUCE, FP16, BF16 and NOOP, not %d", (int)kind);
+    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16) st = cdp__nccl_kernels(b);
+    if (st != CDP_OK) return st;
+    h = (cdp__nccl_hook *)cdp__alloc_zero(b->os, sizeof *h);
+    if (!h) return cdp__fail_nomem("a hook", sizeof *h);
+    h->b = b;
+    h->os = b->os;
+    h->kind = kind;
+    h->group = group;
+    out->self = h;
+    out->stage = cdp__nccl_hook_stage;
+    out->destroy = cdp__nccl_hook_destroy;
+    return CDP_OK;
+}
+#endif
+
+CDP__UNHURRIED_END
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* CDP_NCCL_IMPL_INCLUDED */
