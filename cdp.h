@@ -7313,11 +7313,21 @@ CDP__COLD bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         cdp__pend_unlist(s);
         return true;
     }
-    if (!peer->lost && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
-        peer->lost = true;
-        s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+    if (!peer->lost) {
+        if (s->left) s->left = 0, s->deadline_ns = CDP__NEVER; /* this look follows upon the one that listened */
+        else if (now < s->seen) s->deadline_ns = s->seen;
+        else {
+            s->seen = now + CDP__LISTEN_MS * CDP__MS;
+            s->left = 1;
+            if (cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
+                peer->lost = true;
+                s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+            }
+            return true; /* somebody may wait for what was put aside */
+        }
+        return false;
     }
-    if (!peer->lost || now < s->deadline_ns) return false;
+    if (now < s->deadline_ns) return false;
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
     if (peer->stream.left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK) return false;
     cdp__fail_peer(CDP_ERR_PEER_LOST, peer->stream.peer, 0, "rank %u has died, or left, while operations in device memory wait for it", peer->stream.peer);
@@ -7336,6 +7346,8 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
         s->of = g;
         s->want.peer = peer;
         s->look = cdp__watch_look;
+        s->seen = 0;
+        s->left = 0;
         cdp__pend_enlist(s);
     }
     cdp__leave(g);

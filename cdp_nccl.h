@@ -392,7 +392,7 @@ CDP__COLD void cdp__nccl_link(cdp__nccl_library *l) {
 #if NCCL_VERSION_CODE >= 22700
     l->f.ncclCommShrink = ncclCommShrink;
 #endif
-#if NCCL_VERSION_CODE >= 22900
+#if NCCL_VERSION_CODE >= 22809
     l->f.ncclCommRevoke = ncclCommRevoke;
 #endif
 #if NCCL_VERSION_CODE >= 23000
@@ -483,7 +483,8 @@ CDP__COLD cdp_status cdp__nccl_status(int result) {
 /* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------------------------------------- */
 
 #define CDP__NCCL_RING 64u         /* operations whose events are kept apart; a later one stands for those before it */
-#define CDP__NCCL_LEAVE_MS 5000u   /* how long leaving takes at most, for each step */
+#define CDP__NCCL_LEAVE_MS 5000u /* how long this rank's own work is awaited when it leaves */
+#define CDP__NCCL_FINAL_MS 300u  /* and the other ranks' consent, which some may never give */
 
 /* One operation: what is said of it when it is late, and the event behind it. */
 typedef struct cdp__nccl_op {
@@ -615,7 +616,7 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     for (; r == b->size && r-- > 0;) /* somebody else's cause is better than having been stopped */
         if (all[r].status != CDP_OK) break;
     if (r < b->size && all[r].status != CDP_OK)
-        return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0, "rank %u/%u: %s: rank %u cannot: %s", b->rank, b->size, what, cdp_world_rank_of(b->group, r), all[r].text);
+        return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0, r == b->rank ? "%s: rank %u cannot: %s" : "%s: not here either, because rank %u cannot: %s", what, cdp_world_rank_of(b->group, r), all[r].text);
     for (r = 1; r < b->size; ++r) {
         if (all[r].nccl / 100 != all[0].nccl / 100)
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what, cdp_world_rank_of(b->group, 0), all[0].nccl / 10000,
@@ -1484,7 +1485,7 @@ CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
 
 /* The communicator ends in good order, or not at all: then it is aborted. */
 CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
-    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
+    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_FINAL_MS * CDP__MS;
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
     int r;
