@@ -875,6 +875,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer
    something on its way breaks the group on all ranks. */
 typedef struct cdp_backend {
     void *self;
+    const char *name; /* for cdp_describe() */
     int (*owns)(void *self, const void *data); /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
     /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it started, from 1, below 2^62, and
        0 when it failed before anything was started. */
@@ -6568,8 +6569,10 @@ CDP__COLD cdp_status cdp__device_begun(cdp_group *g, cdp_status st, uint64_t num
 
 CDP__COLD cdp_status cdp__device_start(cdp_group *g, const cdp_request *rqs, uint32_t n, cdp_work *out) {
     uint64_t number = 0;
-    const cdp_status st = cdp_group_status(g);
-    return st == CDP_OK ? cdp__device_begun(g, g->backend->start(g->backend->self, rqs, n, &number), number, out) : st;
+    cdp_status st = cdp_group_status(g);
+    if (st != CDP_OK) return st;
+    st = g->backend->start(g->backend->self, rqs, n, &number);
+    return cdp__device_begun(g, st, number, out);
 }
 
 CDP__COLD cdp_status cdp__device_transfer(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
@@ -6578,7 +6581,9 @@ CDP__COLD cdp_status cdp__device_transfer(cdp_group *g, const cdp_transfer *list
     uint32_t i;
     for (i = 0; i < n && st == CDP_OK; ++i)
         if (list[i].peer == CDP_ANY_RANK || list[i].got) st = cdp__fail(CDP_ERR_UNSUPPORTED, "device memory: a receive must say from which rank and how much; use cdp_recv()");
-    return st == CDP_OK ? cdp__device_begun(g, g->backend->transfer(g->backend->self, list, n, &number), number, out) : st;
+    if (st != CDP_OK) return st;
+    st = g->backend->transfer(g->backend->self, list, n, &number);
+    return cdp__device_begun(g, st, number, out);
 }
 
 /* A work of the backend; see cdp_backend.wait for the deadline. */
@@ -7961,6 +7966,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR, CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
     if (g->world) cdp__text_add(&t, ", rank %u of %u in the world", g->mux->rank, g->mux->world_size);
     cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued, (unsigned long long)g->completed);
+    if (g->backend) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
     cdp__text_add(&t, "settings:\n");
     CDP__SAY(timeout_ms, " ms");
     CDP__SAY(small_bytes, "");

@@ -510,6 +510,7 @@ typedef struct cdp__nccl {
     cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
+    char name[48];
     cdp__nc_comm comm;
     cdp__cu_stream caller, stream;
     cdp__cu_event begin, all;
@@ -780,7 +781,9 @@ CDP__COLD cdp__nccl_op *cdp__nccl_find(cdp__nccl *b, uint64_t number, bool captu
                                                : "device operation #%llu belongs to a captured graph; wait for it inside the capture, and for the graph by its stream", (unsigned long long)index);
         return NULL;
     }
-    return (capture ? b->captured : b->ring) + index % CDP__NCCL_RING;
+    if (index <= (capture ? b->captures : b->issued)) return (capture ? b->captured : b->ring) + index % CDP__NCCL_RING;
+    (void)cdp__fail(CDP_ERR_INVALID, "there was no device operation #%llu", (unsigned long long)index);
+    return NULL;
 }
 
 /* The caller's stream goes on after operation `number`, or after everything. */
@@ -828,10 +831,10 @@ CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     if (!op) return cdp_last_error()->status;
     index = op->index;
     e = cdp__nccl_query(op->event);
+    if (cdp__nccl_failed(b)) return CDP_PENDING; /* an abort ends it, too; the group knows why */
     if (e == 0) return CDP_OK;
     if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_cuda_failed(e, "a device operation");
     (void)cdp__nc.cudaGetLastError();
-    if (cdp__nccl_failed(b)) return CDP_PENDING;
     cdp__nccl_lock(b); /* the communicator stays meanwhile */
     if (b->comm && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
@@ -1258,7 +1261,7 @@ CDP__COLD cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs, cdp_
     const bool capture = cdp__nccl_capturing(b->caller);
     cdp__nccl_op *op = cdp__nccl_next(b, capture, number);
     cdp_request what;
-    cdp_status st = cdp__nccl_failed(b) || !b->comm ? cdp__fail(CDP_ERR_ABORTED, "the communicator was aborted") : cdp__nccl_after_caller(b);
+    cdp_status st = cdp__nccl_failed(b) ? cdp__fail(CDP_ERR_ABORTED, "the communicator was aborted") : cdp__nccl_after_caller(b);
     uint32_t i;
     memset(&what, 0, sizeof what);
     what.kind = CDP_COLL_SEND;
@@ -1450,6 +1453,8 @@ CDP__COLD cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     cdp_backend k;
     memset(&k, 0, sizeof k);
     k.self = b;
+    cdp__format(b->name, sizeof b->name, "NCCL %d.%d.%d on device %d", b->version / 10000, b->version / 100 % 100, b->version % 100, b->device);
+    k.name = b->name;
     k.owns = cdp__nccl_owns;
     k.start = cdp__nccl_start;
     k.transfer = cdp__nccl_transfer;
@@ -1698,7 +1703,7 @@ CDP_API void *cdp_nccl_stream(const cdp_group *group) {
 
 CDP_API void *cdp_nccl_comm(const cdp_group *group) {
     const cdp__nccl *b = cdp__nccl_of(group);
-    return b ? (void *)b->comm : NULL;
+    return b && (b->desc.keep || !cdp__nccl_failed(b)) ? (void *)b->comm : NULL;
 }
 
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group) {
