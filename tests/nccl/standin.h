@@ -29,7 +29,7 @@
 
 /* delay_us  items of streams begin after a random time up to this, sometimes ten times this (200)
    seed      of all random numbers (1)
-   devices   how many there are (2); 0: cudaErrorNoDevice
+   devices   how many there are (4); 0: cudaErrorNoDevice
    driver    CUDA version of the driver (13000); 0: there is none, cudaErrorInsufficientDriver
    memory    bytes that cudaMalloc gives on each device (128 MiB)
    drop_wait k > 0: the k-th cudaStreamWaitEvent from now on does nothing; -1: none does. A planted defect.

@@ -25,7 +25,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
     const char *name;
     long value;
-} settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 2}, {"driver", 13000}, {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0},
+} settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000}, {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0},
                 {"lazy", 4}, {"slow_init", 0}, {"runtime", 13000}};
 
 static struct {
@@ -831,7 +831,7 @@ cudaError_t cudaFreeHost(void *p) {
     ENTER("cudaFreeHost");
     SAFE();
     if (!p) LEAVE(cudaSuccess);
-    for (int d = 0; d < DEVICES_MAX; ++d) drain_device(d);
+    drain_device(current_device);
     for (pinned **at = &pinneds; *at; at = &(*at)->next)
         if ((*at)->at == (char *)p) {
             pinned *const m = *at;
@@ -951,9 +951,7 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 
 /* ---- streams and events ---- */
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
-    ENTER("cudaStreamCreateWithPriority");
-    (void)priority;
+static cudaError_t stream_create(cudaStream_t *out, unsigned flags) {
     HEALTHY();
     standin_stream *const s = (standin_stream *)calloc(1, sizeof *s);
     s->refs = 1;
@@ -966,10 +964,14 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     *out = (cudaStream_t)(void *)s;
     LEAVE(cudaSuccess);
 }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
+    ENTER("cudaStreamCreateWithPriority");
+    (void)priority;
+    return stream_create(out, flags);
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
-    int e;
-    if (standin_call("cudaStreamCreateWithFlags", &e)) return give(e);
-    return cudaStreamCreateWithPriority(out, flags, 0);
+    ENTER("cudaStreamCreateWithFlags");
+    return stream_create(out, flags);
 }
 cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithFlags(out, 0); }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
