@@ -37,7 +37,7 @@ int main(void) {
     float *x, *y;
     cdp_work work;
     int gpus = 0;
-    if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(&place) != CDP_OK) return cdp_print_error(stderr);
+    if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(NULL, NULL, &place) != CDP_OK) return cdp_print_error(stderr);
     const uint32_t rank = cdp_rank(world), size = cdp_size(world);
 
     if (cuda_load() && device_count(&gpus) == 0 && gpus > 0) set_device((int)place.local_rank % gpus);

@@ -49,7 +49,7 @@ int main(void) {
     void *stream = NULL;
     float *w, host[2] = {0, 0}, g[2];
     int gpus = 0;
-    if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(&place) != CDP_OK) return cdp_print_error(stderr);
+    if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(NULL, NULL, &place) != CDP_OK) return cdp_print_error(stderr);
     const uint32_t rank = cdp_rank(world);
 
     /* This rank's GPU, and a stream for its work: that stream is all that DDP has to know. */

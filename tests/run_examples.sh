@@ -37,6 +37,25 @@ example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
 # Ranks of one process over a radio of the example's own; each of cdprun's four processes is a world by itself.
 example custom_transport 'rank [0-3]: every operation and a DDP step: right' 16 "$build/custom_transport" 5
 
+# Examples on GPUs: on the stand-in of tests/nccl, where no GPU is involved; and with what this machine has, where they say in one
+# sentence that there is no GPU, and end with 77.
+for e in 08_nccl_allreduce 09_nccl_ddp; do
+    [ -f "$build/$e" ] || continue
+    if [ -f "$build/test/nccl/libnccl.so" ]; then
+        export LD_LIBRARY_PATH=$build/test/nccl
+        case $LD_LIBRARY_PATH in /*) ;; *) LD_LIBRARY_PATH=$PWD/$LD_LIBRARY_PATH ;; esac
+        example "$e on the stand-in for CUDA and NCCL" 'rank [0-3].*: (right|learned)' 4 "$build/$e"
+        unset LD_LIBRARY_PATH
+    else
+        echo "SKIP $e on the stand-in for CUDA and NCCL: $build/test/nccl was not built"
+    fi
+    RANK=0 WORLD_SIZE=1 timeout 60 "$build/$e" > "$tmp/out" 2>&1 < /dev/null
+    rc=$?
+    if [ $rc = 77 ] && grep -q '^rank 0: no GPU to work on: ' "$tmp/out" && [ "$(wc -l < "$tmp/out")" = 1 ]; then good "$e without a GPU"
+    elif [ $rc = 0 ] && grep -qE 'right|learned' "$tmp/out"; then good "$e on this machine's GPU"
+    else bad "$e without a GPU" "exit code $rc"; fi
+done
+
 # The program that opens the README, as the README compiles and runs it.
 awk '/^```c$/ {on = 1; next} /^```/ {if (on) exit} on' README.md > "$tmp/fit.c" 2> "$tmp/out"
 line=$(grep -m 1 -oE '^gcc [^#]*fit\.c[^#]*' README.md)

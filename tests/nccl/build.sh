@@ -26,4 +26,5 @@ mkdir -p "$dir/none"
 for d in 2.18 2.27 2.10 none; do
     for f in libcudart.so.13 libcuda.so.1 libnvrtc.so.13; do ln -sf "../$f" "$dir/$d/$f"; done
 done
-for f in libcudart.so.13:libcudart.so libnccl.so.2:libnccl.so libnvrtc.so.13:libnvrtc.so libcuda.so.1:libcuda.so; do ln -sf "${f%:*}" "$dir/${f#*:}"; done # for linking
+for f in libcudart.so.13:libcudart.so libnvrtc.so.13:libnvrtc.so libcuda.so.1:libcuda.so libnccl.so.2:libnccl.so; do ln -sf "${f%:*}" "$dir/${f#*:}"; done # for linking
+touch "$dir/libnccl.so"

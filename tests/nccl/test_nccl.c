@@ -8,155 +8,15 @@
 
 #include "cards.h"
 
+#include "models.h"
+#include "operations.h"
+
 #include <pthread.h>
 #include <sys/wait.h>
 
 static const char *program;
 
-/* ---- every operation, against the links ---- */
-
-typedef struct combination {
-    cdp_coll_kind kind;
-    cdp_dtype dtype;
-    cdp_reduce op;
-    bool in_place;
-    uint64_t count;
-    uint32_t root;
-} combination;
-
-static bool reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
-static bool is_float(cdp_dtype d) { return d == CDP_DTYPE_F32 || d == CDP_DTYPE_F64 || d == CDP_DTYPE_F16 || d == CDP_DTYPE_BF16; }
-static bool is_f8(cdp_dtype d) { return d == CDP_DTYPE_F8E4M3 || d == CDP_DTYPE_F8E5M2; }
-
-/* Small whole numbers, whose sums and products are exact in every format. */
-static void fill(void *at, uint64_t count, cdp_dtype dtype, uint64_t seed, bool product) {
-    uint64_t state = seed * 77773u + 1;
-    for (uint64_t i = 0; i < count; ++i) {
-        const uint64_t raw = test_random(&state);
-        const int v = product ? 1 + (int)(raw % 2) : (int)(raw % 17) - 8;
-        const float f = (float)v;
-        uint32_t u;
-        memcpy(&u, &f, 4);
-        switch (dtype) {
-        case CDP_DTYPE_F32: ((float *)at)[i] = f; break;
-        case CDP_DTYPE_F64: ((double *)at)[i] = v; break;
-        case CDP_DTYPE_BF16: ((uint16_t *)at)[i] = (uint16_t)(u >> 16); break;
-        case CDP_DTYPE_F16: ((uint16_t *)at)[i] = v ? (uint16_t)((u >> 16 & 0x8000) | ((((u >> 23 & 255) - 112) << 10) | (u >> 13 & 0x3ff))) : 0; break;
-        case CDP_DTYPE_BOOL: ((uint8_t *)at)[i] = raw & 1; break;
-        case CDP_DTYPE_F8E4M3: ((uint8_t *)at)[i] = (uint8_t)(v ? 0x38 : 0); break; /* 1 or 0 */
-        case CDP_DTYPE_F8E5M2: ((uint8_t *)at)[i] = (uint8_t)(v ? 0x3c : 0); break;
-        default: memcpy((char *)at + i * cdp_dtype_size(dtype), &raw, (size_t)cdp_dtype_size(dtype)); break;
-        }
-    }
-}
-
-static double f16_value(uint16_t h) {
-    const int e = h >> 10 & 31;
-    const double m = e ? 1024 + (h & 1023) : h & 1023, v = m * (e ? (double)(1u << e) : 2) / 33554432.0;
-    return h & 0x8000 ? -v : v;
-}
-static double value(const void *at, uint64_t i, cdp_dtype d) {
-    uint32_t u;
-    float f;
-    if (d == CDP_DTYPE_F64) return ((const double *)at)[i];
-    if (d == CDP_DTYPE_F16) return f16_value(((const uint16_t *)at)[i]);
-    if (d == CDP_DTYPE_F32) return ((const float *)at)[i];
-    u = (uint32_t)((const uint16_t *)at)[i] << 16;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-/* The mean over a number of ranks that is no power of two: NCCL multiplies by its inverse. */
-static bool nearly(const void *a, const void *b, uint64_t count, cdp_dtype d) {
-    const double eps = d == CDP_DTYPE_BF16 ? 0.02 : d == CDP_DTYPE_F16 ? 0.004 : 1e-6;
-    for (uint64_t i = 0; i < count; ++i) {
-        const double x = value(a, i, d), y = value(b, i, d);
-        if (x - y > eps * 8 || y - x > eps * 8) return false;
-    }
-    return true;
-}
-
-static cdp_request request_of(const combination *k, void *in, void *out) {
-    cdp_request rq;
-    memset(&rq, 0, sizeof rq);
-    rq.kind = k->kind;
-    rq.in = k->in_place || k->kind == CDP_COLL_BROADCAST ? NULL : in;
-    rq.out = out;
-    rq.count = k->count;
-    rq.dtype = k->dtype;
-    rq.op = reduces(k->kind) ? k->op : CDP_REDUCE_DEFAULT;
-    rq.root = k->root;
-    if (k->op == CDP_REDUCE_PREMUL_SUM) rq.factor = 0.5;
-    return rq;
-}
-
-/* The same operation on device memory and, as the reference, on memory of the processor. True: it exists on the device. */
-static bool compare(card *c, const combination *k) {
-    const uint64_t elem = cdp_dtype_size(k->dtype), parts = k->count * c->n, room = (parts * elem + 63) / 64 * 64 + 64;
-    uint8_t *const in = (uint8_t *)calloc(1, room), *const out = (uint8_t *)malloc(room), *const got = (uint8_t *)malloc(room);
-    const bool root = k->root == c->rank, leaves = k->kind == CDP_COLL_REDUCE || k->kind == CDP_COLL_GATHER; /* others' output: undefined */
-    const uint64_t result = k->kind == CDP_COLL_ALLGATHER || k->kind == CDP_COLL_GATHER || k->kind == CDP_COLL_ALLTOALL ? parts : k->count;
-    const uint64_t from = k->in_place && (k->kind == CDP_COLL_REDUCE_SCATTER || (k->kind == CDP_COLL_SCATTER && root)) ? c->rank * k->count * elem : 0;
-    void *d_in, *d_out;
-    cdp_request rq;
-    cdp_work w;
-    fill(in, parts, k->dtype, c->rank + 100 * k->count, k->op == CDP_REDUCE_PRODUCT);
-    memset(out, 0x5a, room);
-    if (k->in_place || k->kind == CDP_COLL_BROADCAST) memcpy(out, in, parts * elem);
-    d_in = gpu_new(in, room);
-    d_out = gpu_new(out, room);
-    rq = request_of(k, d_in, d_out);
-    const cdp_status on_device = cdp_start(c->g, &rq, &w);
-    char why[512];
-    snprintf(why, sizeof why, "%s", cdp_last_error()->text);
-    if (on_device == CDP_OK) {
-        OK(cdp_work_wait(w));
-        GPU(cudaMemcpyAsync(got, d_out, room, GPU_TO_HOST, c->stream));
-        GPU(cudaStreamSynchronize(c->stream));
-        rq = request_of(k, in, out);
-        if (!is_f8(k->dtype) || !reduces(k->kind)) {
-            OK(cdp_start(c->g, &rq, &w));
-            OK(cdp_work_wait(w));
-        } else { /* nobody but a GPU reduces these */
-            memcpy(out, got, room);
-        }
-        const bool inexact = k->op == CDP_REDUCE_AVG && is_float(k->dtype) && (c->n & (c->n - 1));
-        const bool same = (leaves && !root) || (inexact ? nearly(out + from, got + from, result, k->dtype) : memcmp(out + from, got + from, result * elem) == 0);
-        test_check(same, __FILE__, __LINE__, "rank %u of %u: %s of %llu x %s %s root %u%s differs from that over the links", c->rank, c->n, cdp_coll_name(k->kind),
-                   (unsigned long long)k->count, cdp_dtype_name(k->dtype), cdp_reduce_name(k->op), k->root, k->in_place ? " in place" : "");
-        test_check(memcmp(got + parts * elem, out + parts * elem, room - parts * elem) == 0 || k->kind == CDP_COLL_BROADCAST, __FILE__, __LINE__, "%s wrote behind its output", cdp_coll_name(k->kind));
-    } else {
-        test_check(on_device == CDP_ERR_UNSUPPORTED, __FILE__, __LINE__, "%s of %s %s: %s", cdp_coll_name(k->kind), cdp_dtype_name(k->dtype), cdp_reduce_name(k->op), why);
-    }
-    GPU(cudaFree(d_in)), GPU(cudaFree(d_out));
-    free(in), free(out), free(got);
-    return on_device == CDP_OK;
-}
-
-static bool exists_on_device(const combination *k) {
-    if (!reduces(k->kind)) return true;
-    if (k->dtype == CDP_DTYPE_I16 || k->dtype == CDP_DTYPE_U16) return false;
-    if (k->op == CDP_REDUCE_BAND || k->op == CDP_REDUCE_BOR || k->op == CDP_REDUCE_BXOR) return false;
-    if (k->op == CDP_REDUCE_PREMUL_SUM) return is_float(k->dtype) || is_f8(k->dtype);
-    return !(k->dtype == CDP_DTYPE_BOOL && k->op == CDP_REDUCE_AVG);
-}
-
-static void table_of_rank(card *c) {
-    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE, CDP_COLL_REDUCE_SCATTER, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_SCATTER, CDP_COLL_ALLTOALL};
-    static const uint64_t counts[] = {1, 37, 0};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
-        for (int dtype = CDP_DTYPE_F32; dtype < CDP_DTYPE_COUNT; ++dtype)
-            for (int op = CDP_REDUCE_SUM; op < (reduces(kinds[i]) ? CDP_REDUCE_COUNT : CDP_REDUCE_SUM + 1); ++op)
-                for (int k = 0; k < 6; ++k) {
-                    combination m = {kinds[i], (cdp_dtype)dtype, (cdp_reduce)op, k % 2 == 1, counts[k / 2], (uint32_t)(dtype + k) % c->n};
-                    if (m.in_place && m.kind == CDP_COLL_ALLTOALL) continue;
-                    if (k >= 2 && dtype > CDP_DTYPE_BF16 && op > CDP_REDUCE_SUM) continue; /* the others at one length */
-                    const bool there = compare(c, &m);
-                    if (there != exists_on_device(&m) && m.op != CDP_REDUCE_PREMUL_SUM)
-                        NOTE("%s of %s %s %s", cdp_coll_name(m.kind), cdp_dtype_name(m.dtype), cdp_reduce_name(m.op), there ? "should not exist" : cdp_last_error()->text);
-                    if (test__now.failed_checks > 5) return;
-                }
-}
+/* ---- operations ---- */
 
 static void table(uint32_t n) {
     standin_set("delay_us", 0);
@@ -171,178 +31,21 @@ TEST(table_2) { table(2); }
 TEST(table_3) { table(3); }
 TEST(table_4) { table(4); }
 
-/* 8-bit floats: what the others cannot be compared with. */
-static void eight_bits_of_rank(card *c) {
-    static const struct {
-        cdp_dtype dtype;
-        uint8_t one, sum[5];
-    } t[] = {{CDP_DTYPE_F8E4M3, 0x38, {0, 0x38, 0x40, 0x44, 0x48}}, {CDP_DTYPE_F8E5M2, 0x3c, {0, 0x3c, 0x40, 0x42, 0x44}}};
-    for (int i = 0; i < 2; ++i) {
-        uint8_t bytes[9];
-        memset(bytes, t[i].one, 9);
-        void *const d = gpu_new(bytes, 9);
-        OK(cdp_allreduce(c->g, NULL, d, 9, t[i].dtype, CDP_REDUCE_SUM));
-        GPU(cudaMemcpyAsync(bytes, d, 9, GPU_TO_HOST, c->stream));
-        GPU(cudaStreamSynchronize(c->stream));
-        T(bytes[0] == t[i].sum[c->n] && bytes[8] == t[i].sum[c->n]);
-        GPU(cudaFree(d));
-    }
-}
 TEST(eight_bits) {
     for (uint32_t n = 1; n < 5; ++n) on_cards(n, eight_bits_of_rank, NULL);
     clean();
 }
 
-/* ---- parts of different lengths, messages, several as one ---- */
-
-static void uneven_of_rank(card *c) {
-    uint64_t counts[RANKS_MAX], back[RANKS_MAX], sum = 0, mine, at = 0;
-    float host[64], *in, *out;
-    cdp_work w;
-    cdp_request rq;
-    for (uint32_t r = 0; r < c->n; ++r) {
-        counts[r] = r * 2; /* rank 0 has nothing */
-        if (r < c->rank) at += counts[r];
-        sum += counts[r];
-    }
-    mine = counts[c->rank];
-    for (uint32_t i = 0; i < 64; ++i) host[i] = (float)(100 * c->rank + i);
-    in = (float *)gpu_new(host, sizeof host);
-    out = (float *)gpu_new(NULL, sizeof host);
-    memset(&rq, 0, sizeof rq);
-    rq.kind = CDP_COLL_ALLGATHER;
-    rq.in = in;
-    rq.out = out;
-    rq.out_counts = counts;
-    OK(cdp_start(c->g, &rq, &w));
-    memset(back, 0xff, sizeof back);
-    OK(cdp_work_wait(w));
-    GPU(cudaMemcpyAsync(host, out, sum * 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-    for (uint32_t r = 0, k = 0; r < c->n; ++r)
-        for (uint32_t i = 0; i < counts[r]; ++i) T(host[k++] == (float)(100 * r + i));
-    rq.kind = CDP_COLL_REDUCE_SCATTER; /* the input has `sum` elements on every rank */
-    rq.in_counts = counts;
-    rq.out_counts = NULL;
-    OK(cdp_start(c->g, &rq, &w));
-    OK(cdp_work_wait(w));
-    GPU(cudaMemcpyAsync(host, out, 64, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-    for (uint32_t i = 0; i < mine; ++i) T(host[i] == (float)(100 * (c->n * (c->n - 1) / 2) + c->n * (at + i)));
-    rq.kind = CDP_COLL_ALLTOALL; /* rank i sends 1 + i + j to j */
-    for (uint32_t r = 0; r < c->n; ++r) counts[r] = back[r] = 1 + c->rank + r;
-    rq.in_counts = counts;
-    rq.out_counts = back;
-    OK(cdp_start(c->g, &rq, &w));
-    OK(cdp_work_wait(w));
-    GPU(cudaMemcpyAsync(host, out, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-    for (uint32_t r = 0, k = 0; r < c->n; ++r) {
-        uint32_t first = 0;
-        for (uint32_t j = 0; j < c->rank; ++j) first += 1 + r + j;
-        for (uint32_t i = 0; i < back[r]; ++i) T(host[k++] == (float)(100 * r + first + i));
-    }
-    for (int gather = 0; gather < 2; ++gather) { /* from and to root 1 */
-        for (uint32_t r = 0; r < c->n; ++r) counts[r] = r + 1;
-        memset(&rq, 0, sizeof rq);
-        rq.kind = gather ? CDP_COLL_GATHER : CDP_COLL_SCATTER;
-        rq.root = 1;
-        rq.in = in;
-        rq.out = out;
-        if (gather) rq.out_counts = counts;
-        else rq.in_counts = counts;
-        OK(cdp_start(c->g, &rq, &w));
-        OK(cdp_work_wait(w));
-        GPU(cudaMemcpyAsync(host, out, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-        if (!gather) {
-            for (uint32_t i = 0; i <= c->rank; ++i) T(host[i] == (float)(100 + c->rank * (c->rank + 1) / 2 + i));
-        } else if (c->rank == 1) {
-            for (uint32_t r = 0, k = 0; r < c->n; ++r)
-                for (uint32_t i = 0; i <= r; ++i) T(host[k++] == (float)(100 * r + i));
-        }
-    }
-    GPU(cudaFree(in)), GPU(cudaFree(out));
-}
 TEST(uneven) {
     on_cards(3, uneven_of_rank, NULL);
     clean();
 }
 
-static void messages_of_rank(card *c) {
-    float host[8], *d, *e;
-    const uint32_t next = (c->rank + 1) % c->n, before = (c->rank + c->n - 1) % c->n;
-    cdp_transfer list[2 * RANKS_MAX];
-    cdp_work w;
-    cdp_message m;
-    for (int i = 0; i < 8; ++i) host[i] = (float)(10 * c->rank + (uint32_t)i);
-    d = (float *)gpu_new(host, sizeof host);
-    e = (float *)gpu_new(NULL, 8 * RANKS_MAX * sizeof(float));
-    for (int round = 0; round < 5; ++round) {
-        OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, (uint32_t)round));
-        GPU(cudaMemcpyAsync(host, e, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-        T(host[0] == (float)(10 * before) && host[7] == (float)(10 * before + 7));
-        GPU(cudaMemset(e, 0, sizeof host)), GPU(cudaDeviceSynchronize());
-    }
-    if (c->rank == 0) OK(cdp_send(c->g, d, 3, CDP_DTYPE_F32, 1, 7));
-    if (c->rank == 1) {
-        OK(cdp_recv_async(c->g, e, 3, CDP_DTYPE_F32, 0, 7, &w));
-        OK(cdp_work_wait_for(w, 20000));
-        gpu_get(host, e, 12);
-        T(host[2] == 2);
-    }
-    memset(list, 0, sizeof list); /* everybody to everybody, one batch, sends first */
-    uint32_t n = 0;
-    for (int receive = 0; receive < 2; ++receive)
-        for (uint32_t r = 0; r < c->n; ++r) {
-            if (r == c->rank) continue;
-            list[n].receive = receive != 0;
-            list[n].data = receive ? e + 8 * r : d;
-            list[n].count = 8;
-            list[n++].peer = r;
-        }
-    OK(cdp_batch(c->g, list, n, &w));
-    OK(cdp_work_wait(w));
-    for (uint32_t r = 0; r < c->n; ++r) {
-        if (r == c->rank) continue;
-        GPU(cudaMemcpyAsync(host, e + 8 * r, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-        T(host[0] == (float)(10 * r) && host[7] == (float)(10 * r + 7));
-    }
-    FAILS(CDP_ERR_UNSUPPORTED, "from which rank", cdp_recv_any(c->g, e, 8, CDP_DTYPE_F32, CDP_ANY_RANK, 1, &m));
-    FAILS(CDP_ERR_INVALID, "", cdp_send(c->g, d, 1, CDP_DTYPE_F32, c->rank, 1));
-    OK(cdp_barrier(c->g));
-    GPU(cudaFree(d)), GPU(cudaFree(e));
-}
 TEST(messages) {
     on_cards(3, messages_of_rank, NULL);
     clean();
 }
 
-static void several_of_rank(card *c) {
-    enum { N = 7 };
-    cdp_request rq[N];
-    cdp_work w;
-    float host[N], *d[N];
-    memset(rq, 0, sizeof rq);
-    for (int i = 0; i < N; ++i) {
-        host[0] = (float)(i + (int)c->rank);
-        d[i] = (float *)gpu_new(host, 4);
-        rq[i].kind = i % 3 == 2 ? CDP_COLL_BROADCAST : CDP_COLL_ALLREDUCE;
-        rq[i].op = i % 3 ? CDP_REDUCE_MAX : CDP_REDUCE_SUM;
-        if (i % 3 == 2) rq[i].op = CDP_REDUCE_DEFAULT;
-        rq[i].root = i % 3 == 2 ? 1 : 0;
-        rq[i].out = d[i];
-        rq[i].count = 1;
-    }
-    OK(cdp_start_all(c->g, rq, N, &w));
-    OK(cdp_work_wait(w));
-    for (int i = 0; i < N; ++i) {
-        GPU(cudaMemcpyAsync(&host[i], d[i], 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-        const float n = (float)c->n;
-        T(host[i] == (i % 3 == 2 ? (float)i + 1 : i % 3 == 1 ? (float)i + n - 1 : n * (float)i + n * (n - 1) / 2));
-    }
-    rq[3].out = host; /* memory of the processor among it */
-    FAILS(CDP_ERR_INVALID, "", cdp_start_all(c->g, rq, N, &w));
-    OK(cdp_barrier(c->g));
-    T(cdp_group_status(c->g) == CDP_OK);
-    for (int i = 0; i < N; ++i) GPU(cudaFree(d[i]));
-}
 TEST(several_as_one) {
     on_cards(3, several_of_rank, NULL);
     clean();
@@ -350,36 +53,6 @@ TEST(several_as_one) {
 
 /* ---- order ---- */
 
-enum { CHAIN = 64 };
-
-/* Input that comes late in the caller's stream, and output that is read there: `rounds` times. Returns how often it was wrong. */
-static int chain(card *c, int rounds, bool all_waits) {
-    float *h, *d, *e, *back;
-    int wrong = 0;
-    GPU(cudaMallocHost((void **)&h, CHAIN * 4)), GPU(cudaMallocHost((void **)&back, CHAIN * 4));
-    d = (float *)gpu_new(NULL, CHAIN * 4);
-    e = (float *)gpu_new(NULL, CHAIN * 4);
-    for (int i = 0; i < rounds; ++i) {
-        cdp_work w;
-        for (int k = 0; k < CHAIN; ++k) h[k] = (float)(i + k) + (float)c->rank;
-        put_late(d, h, CHAIN * 4, c->stream, 2);
-        OK(cdp_allreduce_async(c->g, d, e, CHAIN, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
-        if (all_waits || i % 2) OK(cdp_work_wait(w));
-        else OK(cdp_work_wait_for(w, 60000));
-        GPU(cudaMemcpyAsync(back, e, CHAIN * 4, GPU_TO_HOST, c->stream));
-        GPU(cudaMemsetAsync(d, 0x77, CHAIN * 4, c->stream)), GPU(cudaMemsetAsync(e, 0x77, CHAIN * 4, c->stream));
-        GPU(cudaStreamSynchronize(c->stream));
-        for (int k = 0; k < CHAIN; ++k)
-            if (back[k] != (float)(c->n * (uint32_t)(i + k) + c->n * (c->n - 1) / 2)) {
-                ++wrong;
-                break;
-            }
-    }
-    GPU(cudaDeviceSynchronize());
-    GPU(cudaFree(d)), GPU(cudaFree(e)), GPU(cudaFreeHost(h)), GPU(cudaFreeHost(back));
-    return wrong;
-}
-static void chain_of_rank(card *c) { T_EQ(0, chain(c, 20, *(bool *)c->arg)); }
 TEST(order) {
     for (int all = 0; all < 2; ++all) {
         bool waits = all == 1;
@@ -484,26 +157,6 @@ TEST(other_streams) {
     clean();
 }
 
-/* Memory that goes back in stream order right after the wait; many in flight at once. */
-static void lifetimes_of_rank(card *c) {
-    enum { N = 40 };
-    void *h;
-    cdp_work w;
-    GPU(cudaMallocHost(&h, 4 * N));
-    for (int i = 0; i < N; ++i) {
-        void *d;
-        GPU(cudaMallocAsync(&d, 4, c->stream));
-        ((float *)h)[i] = (float)i;
-        GPU(cudaMemcpyAsync(d, (float *)h + i, 4, GPU_TO_DEVICE, c->stream));
-        OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
-        OK(cdp_work_wait(w));
-        GPU(cudaMemcpyAsync((float *)h + i, d, 4, GPU_TO_HOST, c->stream));
-        GPU(cudaFreeAsync(d, c->stream));
-    }
-    GPU(cudaStreamSynchronize(c->stream));
-    for (int i = 0; i < N; ++i) T(((float *)h)[i] == (float)(c->n * (uint32_t)i));
-    GPU(cudaFreeHost(h));
-}
 TEST(lifetimes) {
     on_cards(3, lifetimes_of_rank, NULL);
     clean();
@@ -614,43 +267,6 @@ TEST(memory) {
 
 /* ---- graphs ---- */
 
-static void capture_of_rank(card *c) {
-    void *graph = NULL, *exec = NULL;
-    float host[4], *h, *d = (float *)gpu_new(NULL, 16), *e = (float *)gpu_new(NULL, 16);
-    cdp_work w[3];
-    GPU(cudaMallocHost((void **)&h, 16));
-    OK(cdp_barrier(c->g));
-    OK(cdp_allreduce(c->g, NULL, e, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* one outside before */
-    if (!OK(cdp_barrier(c->g))) return;
-    GPU(cudaStreamBeginCapture(c->stream, 1)); /* other ranks capture, too, in this process: each thread for itself */
-    GPU(cudaMemcpyAsync(d, h, 16, GPU_TO_DEVICE, c->stream));
-    for (int i = 0; i < 3; ++i) {
-        OK(cdp_allreduce_async(c->g, i % 2 ? e : d, i % 2 ? d : e, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w[i]));
-        OK(cdp_work_wait(w[i]));
-    }
-    FAILS(CDP_ERR_STATE, "captur", cdp_work_wait_for(w[2], 10));
-    GPU(cudaMemcpyAsync(h, e, 16, GPU_TO_HOST, c->stream));
-    T_EQ(0, gpu_cudaStreamEndCapture(c->stream, &graph));
-    FAILS(CDP_ERR_STATE, "captur", cdp_work_wait(w[2]));
-    FAILS(CDP_ERR_STATE, "captur", cdp_work_wait_for(w[0], 10));
-    if (!graph || gpu_cudaGraphInstantiate(&exec, graph, 0) != 0) {
-        NOTE("rank %u: nothing was captured", c->rank);
-        return;
-    }
-    OK(cdp_barrier(c->g));
-    for (int i = 0; i < 10; ++i) {
-        for (int k = 0; k < 4; ++k) h[k] = (float)(i + k);
-        GPU(cudaGraphLaunch(exec, c->stream));
-        if (i % 3 == 0) OK(cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* and others between them */
-        GPU(cudaStreamSynchronize(c->stream));
-        for (int k = 0; k < 4; ++k) T(h[k] == (float)(c->n * c->n * c->n) * (float)(i + k));
-    }
-    OK(cdp_barrier(c->g));
-    T(cdp_group_status(c->g) == CDP_OK);
-    gpu_get(host, d, 16);
-    GPU(cudaGraphExecDestroy(exec)), GPU(cudaGraphDestroy(graph));
-    GPU(cudaFree(d)), GPU(cudaFree(e)), GPU(cudaFreeHost(h));
-}
 TEST(graphs) {
     cards all;
     for (int watched = 0; watched < 2; ++watched) { /* a watchdog must leave a capture alone */
@@ -1155,6 +771,313 @@ TEST(abort_anywhere) {
     standin_set("slow_init", 0);
 }
 
+/* ---- DDP ---- */
+
+static void models(uint64_t from, uint64_t count) {
+    for (uint64_t seed = from; seed < from + count && !test__now.failed_checks; ++seed) {
+        model m = model_of(seed);
+        standin_set("seed", (long)seed);
+        on_cards(1 + (uint32_t)(seed % 4), model_of_rank, &m);
+        clean();
+        if (test__now.failed_checks)
+            NOTE("that was seed %llu: %u parameters, buckets of %llu, own_grad %d, buffers %d, rebuild %d, find_unused %d, static_graph %d, hook %d, divisor %g, predivide %g", (unsigned long long)seed, m.params,
+                 (unsigned long long)m.bucket_bytes, m.own_grad, m.buffers, m.rebuild, m.find_unused, m.static_graph, m.hook, m.divisor, m.predivide);
+    }
+}
+static uint64_t model_count = TEST_SLOW ? 15 : 60;
+TEST(like_the_host) { models(1, model_count); }
+
+TEST(every_hook) {
+    static const int kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_NOOP};
+    for (int k = 0; k < 4; ++k) {
+        model m = model_of(1000);
+        m.hook = kinds[k];
+        m.find_unused = m.static_graph = false;
+        for (uint32_t i = 0; i < m.params; ++i) m.dtypes[i] = CDP_DTYPE_F32;
+        on_cards(2, model_of_rank, &m);
+        clean();
+    }
+}
+
+/* Ranks with 1, 3 and 5 steps. */
+static void join_of_rank(card *c) {
+    const model *const m = (const model *)c->arg;
+    const int steps = 1 + 2 * (int)c->rank;
+    side host, dev;
+    if (side_open(&host, c, m, false) && side_open(&dev, c, m, true)) {
+        for (int step = 0; step < steps; ++step) T(pass(&host, step, 0, true));
+        OK(cdp_ddp_join(host.ddp));
+        for (int step = 0; step < steps; ++step) T(pass(&dev, step, 0, true));
+        OK(cdp_ddp_join(dev.ddp));
+        if (steps == 5) same(&host, &dev, "join", steps);
+        side_close(&host), side_close(&dev);
+    }
+}
+TEST(join) {
+    model m = model_of(77);
+    m.join = true;
+    m.find_unused = m.static_graph = m.own_grad = false;
+    m.hook = -1;
+    on_cards(3, join_of_rank, &m);
+    clean();
+}
+
+/* The model of one rank is changed behind our back. */
+static void verify_of_rank(card *c) {
+    model m = model_of(5);
+    side dev;
+    m.hook = -1;
+    m.params = 2;
+    m.counts[0] = m.counts[1] = 50;
+    if (side_open(&dev, c, &m, true)) {
+        OK(cdp_ddp_verify(dev.ddp));
+        if (c->rank == 1) GPU(cudaMemsetAsync(dev.data[1], 7, 4, c->stream));
+        FAILS(CDP_ERR_MISMATCH, "param1", cdp_ddp_verify(dev.ddp));
+        double norm = 0;
+        OK(cdp_ddp_clip(dev.ddp, 1, &norm));
+        T(norm == 0);
+        side_close(&dev);
+    }
+    OK(cdp_barrier(c->g));
+}
+TEST(verify) {
+    on_cards(2, verify_of_rank, NULL);
+    clean();
+}
+
+/* Clipping changes the gradients as on the host. */
+static void clip_of_rank(card *c) {
+    model m = model_of(6);
+    side dev;
+    float g[16], norm_f;
+    double norm = 0;
+    m.hook = -1, m.params = 1, m.counts[0] = 16, m.dtypes[0] = CDP_DTYPE_F32, m.own_grad = m.find_unused = m.static_graph = m.buffers = false, m.divisor = m.predivide = 0;
+    if (side_open(&dev, c, &m, true)) {
+        T(pass(&dev, 0, 0, true));
+        mem_get(&dev, g, grad_of(&dev, 0), sizeof g);
+        double want = 0;
+        for (int i = 0; i < 16; ++i) want += (double)g[i] * g[i];
+        const double before = (double)g[3];
+        OK(cdp_ddp_clip(dev.ddp, 1, &norm));
+        T(norm * norm - want < 1e-3 * want && want - norm * norm < 1e-3 * want);
+        mem_get(&dev, g, grad_of(&dev, 0), sizeof g);
+        norm_f = (float)(before / norm);
+        T(g[3] - norm_f < 1e-5f && norm_f - g[3] < 1e-5f);
+        side_close(&dev);
+    }
+}
+TEST(clip) {
+    on_cards(2, clip_of_rank, NULL);
+    clean();
+}
+
+static void ddp_refusals_of_rank(card *c) {
+    cdp_param p[2];
+    cdp_ddp_desc d;
+    cdp_ddp *ddp = NULL;
+    cdp_hook hook;
+    cdp_hook_desc h;
+    float host[8] = {0};
+    void *dev = gpu_new(NULL, 64);
+    memset(p, 0, sizeof p), memset(&d, 0, sizeof d), memset(&h, 0, sizeof h);
+    d.group = c->g, d.params = p, d.param_count = 2;
+    p[0].data = dev, p[0].count = 8;
+    p[1].data = host, p[1].count = 8, p[1].name = "the_odd_one";
+    FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
+    p[1].data = dev, p[1].grad = host;
+    FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
+    p[1].grad = NULL, p[1].sparse = true, p[1].rows = 8;
+    FAILS(CDP_ERR_UNSUPPORTED, "", cdp_ddp_create(&d, &ddp));
+    FAILS(CDP_ERR_UNSUPPORTED, "", cdp_nccl_hook_create(c->g, CDP_HOOK_TOPK, &hook));
+    d.param_count = 1;
+    if (OK(cdp_ddp_create(&d, &ddp))) {
+        h.kind = CDP_HOOK_QUANTIZE; /* one that reads with the processor */
+        if (OK(cdp_hook_create(&h, &hook))) T(cdp_ddp_set_hook(ddp, &hook) < 0);
+        cdp_ddp_destroy(ddp);
+    }
+    T(cdp_group_status(c->g) == CDP_OK);
+    OK(cdp_barrier(c->g));
+    GPU(cudaFree(dev));
+}
+TEST(ddp_refusals) {
+    on_cards(2, ddp_refusals_of_rank, NULL);
+    clean();
+}
+
+/* No room for the buckets on one of the devices: an error everywhere, and the group goes on. */
+static void no_memory_of_rank(card *c) {
+    cdp_param p;
+    cdp_ddp_desc d;
+    cdp_ddp *ddp = NULL;
+    void *rest = NULL, *dev = gpu_new(NULL, 20 << 20);
+    memset(&p, 0, sizeof p), memset(&d, 0, sizeof d);
+    d.group = c->g, d.params = &p, d.param_count = 1;
+    p.data = dev, p.count = 5 << 20;
+    if (c->rank == 1) GPU(cudaMalloc(&rest, 100 << 20)); /* of 128 */
+    const cdp_status st = cdp_ddp_create(&d, &ddp);
+    test_check(st == CDP_ERR_NOMEM, __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    cdp_ddp_destroy(ddp);
+    OK(cdp_barrier(c->g));
+    T(cdp_group_status(c->g) == CDP_OK);
+    GPU(cudaFree(rest)), GPU(cudaFree(dev));
+}
+TEST(no_memory) {
+    on_cards(2, no_memory_of_rank, NULL);
+    clean();
+}
+
+/* A rank stops in the middle of a step: the others get an error at the deadline, and their devices go on. */
+static void stuck_of_rank(card *c) {
+    model m = model_of(8);
+    side dev;
+    m.hook = -1, m.find_unused = m.static_graph = false;
+    if (side_open(&dev, c, &m, true)) {
+        OK(cdp_ddp_backward_begin(dev.ddp));
+        if (c->rank == 0) {
+            for (uint32_t i = 0; i < m.params; ++i) (void)cdp_ddp_ready(dev.ddp, i);
+            cdp_status st = cdp_ddp_backward_end(dev.ddp);
+            const uint64_t start = test_now_ns();
+            while (st == CDP_OK && test_now_ns() - start < 20000000000u) {
+                test_sleep_ms(5);
+                st = cdp_group_status(c->g);
+            }
+            test_check(st == CDP_ERR_TIMEOUT, __FILE__, __LINE__, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
+        } else {
+            while (cdp_group_status(c->g) == CDP_OK) test_sleep_ms(5);
+        }
+        GPU(cudaStreamSynchronize(c->stream));
+        side_close(&dev);
+    }
+}
+TEST(stuck_rank) {
+    cards all;
+    memset(&all, 0, sizeof all);
+    all.n = 2, all.func = stuck_of_rank, all.group.timeout_ms = 700, all.group.logger.level = CDP_LOG_SILENT;
+    cards_run(&all);
+    clean();
+}
+
+/* ---- kernels ---- */
+
+/* The text of the kernels is compiled as C by the stand-in's NVRTC, and every 16-bit number is compared with the conversions of cdp.h. */
+static void casts_of_rank(card *c) {
+    enum { N = 65536 };
+    cdp__nccl *const b = (cdp__nccl *)cdp_group_backend(c->g)->self;
+    static const cdp_dtype halves[] = {CDP_DTYPE_F16, CDP_DTYPE_BF16};
+    uint16_t *const all = (uint16_t *)malloc(2 * N), *const back = (uint16_t *)malloc(2 * N);
+    float *const wide = (float *)malloc(4 * N);
+    float want[CDP__BLOCK], in[CDP__BLOCK];
+    uint16_t half[CDP__BLOCK];
+    void *d_half = gpu_new(NULL, 2 * N), *d_wide = gpu_new(NULL, 4 * N), *d_back = gpu_new(NULL, 2 * N);
+    uint64_t state = 9;
+    for (int i = 0; i < N; ++i) all[i] = (uint16_t)i;
+    for (int h = 0; h < 2; ++h) {
+        int wrong = 0;
+        GPU(cudaMemcpyAsync(d_half, all, 2 * N, GPU_TO_DEVICE, c->stream));
+        OK(cdp__nccl_cast(b, halves[h], d_half, CDP_DTYPE_F32, d_wide, N, 1, (cdp__cu_stream)c->stream));
+        OK(cdp__nccl_cast(b, CDP_DTYPE_F32, d_wide, halves[h], d_back, N, 1, (cdp__cu_stream)c->stream));
+        GPU(cudaMemcpyAsync(wide, d_wide, 4 * N, GPU_TO_HOST, c->stream));
+        GPU(cudaMemcpyAsync(back, d_back, 2 * N, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
+        for (uint32_t i = 0; i < N; i += CDP__BLOCK) { /* there, and back again */
+            cdp__widen_block(halves[h], all + i, want);
+            for (uint32_t k = 0; k < CDP__BLOCK; ++k) {
+                if (want[k] != want[k]) wrong += wide[i + k] == wide[i + k] || (back[i + k] & 0x7fff) <= (halves[h] == CDP_DTYPE_F16 ? 0x7c00 : 0x7f80);
+                else wrong += memcmp(&want[k], &wide[i + k], 4) != 0 || (back[i + k] != all[i + k] && !(all[i + k] == 0x8000 && back[i + k] == 0)); /* x + 0 may lose the sign of zero */
+            }
+        }
+        test_check(wrong == 0, __FILE__, __LINE__, "%s: %d of 65536 values do not come back", cdp_dtype_name(halves[h]), wrong);
+        for (int i = 0; i < N; ++i) { /* any f32, and those near the middle of two */
+            uint32_t u = (uint32_t)test_random(&state);
+            if (i % 3 == 0) u = (u & 0xffff0000u) | 0x7fffu | (u & 1u);
+            if (i % 3 == 1) u = (u & 0x8fffe000u) | 0x38000000u | (u & 0x1fffu ? 0x1000u : 0xfffu);
+            memcpy(&wide[i], &u, 4);
+        }
+        GPU(cudaMemcpyAsync(d_wide, wide, 4 * N, GPU_TO_DEVICE, c->stream));
+        OK(cdp__nccl_cast(b, CDP_DTYPE_F32, d_wide, halves[h], d_back, N, 1, (cdp__cu_stream)c->stream));
+        GPU(cudaMemcpyAsync(back, d_back, 2 * N, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
+        wrong = 0;
+        for (uint32_t i = 0; i < N; i += CDP__BLOCK) {
+            memcpy(in, wide + i, sizeof in);
+            cdp__narrow_block(halves[h], in, half);
+            for (uint32_t k = 0; k < CDP__BLOCK; ++k)
+                if (in[k] == in[k]) wrong += half[k] != back[i + k] && !((half[k] & 0x7fff) == 0 && (back[i + k] & 0x7fff) == 0);
+        }
+        test_check(wrong == 0, __FILE__, __LINE__, "%s: %d of 65536 values are rounded otherwise", cdp_dtype_name(halves[h]), wrong);
+    }
+    GPU(cudaFree(d_half)), GPU(cudaFree(d_wide)), GPU(cudaFree(d_back));
+    free(all), free(back), free(wide);
+}
+TEST(casts) {
+    on_cards(1, casts_of_rank, NULL);
+    clean();
+}
+
+/* No compiler, one that fails, no driver: an error of the call that needed it, and a group that goes on. */
+static void without_of_rank(card *c) {
+    cdp_hook hook;
+    float *d = (float *)gpu_new(NULL, 64);
+    const struct {
+        const char *name;
+        int code;
+    } calls[] = {{"nvrtcCreateProgram", 1}, {"nvrtcCompileProgram", 6}, {"nvrtcGetCUBINSize", 4}, {"nvrtcGetCUBIN", 4}, {"cuModuleLoadData", 200}, {"cuModuleGetFunction", 500}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
+        standin_fail(calls[i].name, 1, calls[i].code);
+        const cdp_status st = cdp_nccl_hook_create(c->g, CDP_HOOK_FP16, &hook);
+        test_check(st < 0, __FILE__, __LINE__, "a hook although %s failed", calls[i].name);
+        if (st == CDP_OK) hook.destroy(hook.self);
+        standin_fail(calls[i].name, 0, 0);
+    }
+    OK(cdp_allreduce(c->g, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    if (OK(cdp_nccl_hook_create(c->g, CDP_HOOK_FP16, &hook))) hook.destroy(hook.self);
+    T(cdp_group_status(c->g) == CDP_OK);
+    GPU(cudaDeviceSynchronize()), GPU(cudaFree(d));
+}
+TEST(without_compiler) {
+    on_cards(1, without_of_rank, NULL);
+    clean();
+}
+
+/* Where NVIDIA's NVRTC is installed (it needs no GPU), that compiles them for the oldest and the newest architecture it knows. */
+TEST(nvidia_compiles_them) {
+    static const char *const places[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
+    int (*create)(void **, const char *, const char *, int, const char *const *, const char *const *), (*compile)(void *, int, const char *const *), (*size_of_log)(void *, size_t *), (*get_log)(void *, char *);
+    int (*count)(int *), (*list)(int *), (*destroy)(void **), (*size_of_code)(void *, size_t *), archs[64], n = 0;
+    char name[200], log[4000];
+    void *lib = NULL;
+    for (int i = 0; i < 3 && !lib; ++i) {
+        snprintf(name, sizeof name, "/usr/local/cuda/lib64/%s", places[i]);
+        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (!lib || TEST_SLOW) {
+        test_skip(lib ? "NVIDIA's compiler is not for sanitizers" : "/usr/local/cuda/lib64 has no libnvrtc.so");
+        return;
+    }
+    *(void **)&create = dlsym(lib, "nvrtcCreateProgram"), *(void **)&compile = dlsym(lib, "nvrtcCompileProgram"), *(void **)&size_of_log = dlsym(lib, "nvrtcGetProgramLogSize");
+    *(void **)&get_log = dlsym(lib, "nvrtcGetProgramLog"), *(void **)&count = dlsym(lib, "nvrtcGetNumSupportedArchs"), *(void **)&list = dlsym(lib, "nvrtcGetSupportedArchs");
+    *(void **)&destroy = dlsym(lib, "nvrtcDestroyProgram"), *(void **)&size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
+    T_EQ(0, count(&n));
+    T_EQ(0, list(archs));
+    for (int i = 0; i < n; i += n > 1 ? n - 1 : 1) {
+        char arch[40];
+        const char *options[] = {arch, "--std=c++11"};
+        void *made = NULL;
+        size_t bytes = 0;
+        snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d", archs[i]);
+        T_EQ(0, create(&made, cdp__nccl_source(), "cdp_nccl.cu", 0, NULL, NULL));
+        const int r = compile(made, 2, options);
+        log[0] = 0;
+        if (size_of_log(made, &bytes) == 0 && bytes <= sizeof log) get_log(made, log);
+        test_check(r == 0, __FILE__, __LINE__, "%s: %d %s", arch, r, log);
+        test_check(strstr(log, "warning") == NULL, __FILE__, __LINE__, "%s: %s", arch, log);
+        bytes = 0;
+        T(size_of_code(made, &bytes) == 0 && bytes > 1000);
+        destroy(&made);
+    }
+    printf("  compiled by NVIDIA's compiler for sm_%d and sm_%d\n", n ? archs[0] : 0, n ? archs[n - 1] : 0);
+}
+
 /* ---- other libraries, and processes: this program again, with another library path ---- */
 
 /* `which`: the kind of child, and its words */
@@ -1321,6 +1244,8 @@ int main(int argc, char **argv) {
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
         {"grow", grow, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
+        {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
+        {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
         {"libraries", libraries, 60}, {"killed_process", killed_process, 60}};
     program = argv[0];
     if (argc >= 3 && strcmp(argv[1], "--child") == 0) {
@@ -1339,5 +1264,10 @@ int main(int argc, char **argv) {
         return 1;
     }
     printf("on the stand-in for CUDA and NCCL, no GPU is involved\n");
+    if (argc > 2 && strcmp(argv[1], "models") == 0) { /* models COUNT: more of them, by hand */
+        model_count = (uint64_t)atol(argv[2]);
+        argc = 2;
+        argv[1] = (char *)(uintptr_t) "like_the_host";
+    }
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
