@@ -1154,6 +1154,7 @@ typedef struct cdp_hook {
     void (*destroy)(void *self);
     uint32_t operations; /* most operations of one bucket, at most 8 (default: 1); the same on all ranks */
     bool keeps_layout;   /* has state per bucket: buckets are not rebuilt while it is set */
+    bool device;         /* is for parameters in device memory, and those alone */
 } cdp_hook;
 
 /* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is destroyed. The same on all
@@ -8448,7 +8449,7 @@ CDP__COLD cdp_status cdp__ddp_explain_settings(const cdp_ddp *d, uint64_t zero, 
 }
 
 /* One hash of the whole model per rank; only when they differ, more is exchanged. */
-CDP__COLD cdp_status cdp__ddp_compare(cdp_ddp *d) {
+CDP__COLD cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group), count = d->param_count + d->desc.buffer_count;
     uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads), hash = CDP__HASH_START;
     bool equal = true;
@@ -8460,9 +8461,11 @@ CDP__COLD cdp_status cdp__ddp_compare(cdp_ddp *d) {
         hash = cdp__hash(hash, &h, sizeof h);
     }
     heads[3 * rank] = hash;
-    heads[3 * rank + 1] = count;
+    heads[3 * rank + 1] = nomem ? UINT64_MAX : count;
     heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
     st = cdp_allgather(d->group, NULL, heads, 3, CDP_DTYPE_I64);
+    for (i = 0; i < world && st == CDP_OK; ++i)
+        if (heads[3 * i + 1] == UINT64_MAX) st = i == rank ? CDP_ERR_NOMEM : cdp__fail_peer(CDP_ERR_NOMEM, i, 0, "rank %u/%u: cdp_ddp_create: rank %u has no device memory left for its gradients", rank, world, i);
     for (i = 1; i < world; ++i) {
         equal = equal && heads[3 * i] == heads[0] && heads[3 * i + 1] == heads[1];
         if (!odd && heads[3 * i + 2] != heads[2]) odd = i;
@@ -8553,7 +8556,12 @@ CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i) st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
     for (i = 0; i < n; ++i) d->order[i] = n - 1 - i;
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
-    if (st == CDP_OK) st = cdp__ddp_compare(d);
+    if (st == CDP_OK || (st == CDP_ERR_NOMEM && d->device)) { /* of devices, which are small, the others hear */
+        const cdp_error e = *cdp_last_error();
+        const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
+        if (st != CDP_OK && compared == st) *cdp__error_slot() = e;
+        st = compared;
+    }
     if (st == CDP_OK && !desc->no_broadcast) st = cdp__ddp_broadcast(d, 0, true);
     return st;
 }
@@ -9545,6 +9553,7 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     else if (hook && !hook->stage) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
     else if (hook && hook->operations > CDP__LANES) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations", CDP__LANES);
     else if (d->in_backward) st = cdp__fail(CDP_ERR_STATE, "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
+    else if (hook && hook->device != (d->device != NULL)) st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see cdp_nccl_hook_create)", d->device ? "device" : "the processor's");
     else if (hook) st = cdp__ddp_open_lanes(d, hook->operations);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);

@@ -21,7 +21,7 @@
             cdp_group *world;
             cdp_launch place;
             float *x, one = 1;
-            if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(&place) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(NULL, NULL, &place) != CDP_OK) return cdp_print_error(stderr);
             cudaSetDevice((int)place.local_rank);                         // one GPU per rank
             if (cdp_nccl_attach(world, NULL) != CDP_OK) return cdp_print_error(stderr);
             cudaMalloc((void **)&x, sizeof *x);
@@ -1068,12 +1068,11 @@ CDP__COLD cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in
 CDP__COLD int cdp__nccl_owns(void *self, const void *data) {
     const cdp__nccl *b = (const cdp__nccl *)self;
     cdp__cu_pointer where;
+    cdp__cu_error e;
     int type, device;
     memset(&where, 0, sizeof where);
-    if (cdp__nc.cudaPointerGetAttributes(&where, data) != 0) {
-        (void)cdp__nc.cudaGetLastError(); /* CUDA knows nothing of it */
-        return 0;
-    }
+    e = cdp__nc.cudaPointerGetAttributes(&where, data);
+    if (e != 0) return (int)cdp__nccl_cuda_failed(e, "asking whose memory this is");
     type = (int)where.type;
     device = where.device;
     if (type == CDP__CU_MANAGED_MEMORY) return 1;
@@ -1228,7 +1227,8 @@ CDP__COLD void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cdp_r
     op->count = rq->count;
     op->many = n;
     op->timeout_ms = timeout_ms;
-    op->deadline_ns = capture || timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__nccl_now(b) + timeout_ms * CDP__MS;
+    /* where calls are compared, the links speak first: they know who is late */
+    op->deadline_ns = capture || timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__nccl_now(b) + (timeout_ms + (b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16))) * CDP__MS;
     cdp__nccl_unlock(b);
 }
 
@@ -1819,6 +1819,7 @@ CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, cdp_hook_kind kind, cd
     out->self = h;
     out->stage = cdp__nccl_hook_stage;
     out->destroy = cdp__nccl_hook_destroy;
+    out->device = true;
     return CDP_OK;
 }
 #endif
