@@ -336,7 +336,7 @@ static int chain(card *c, int rounds, bool all_waits) {
     GPU(cudaFree(d)), GPU(cudaFree(e)), GPU(cudaFreeHost(h)), GPU(cudaFreeHost(back));
     return wrong;
 }
-static void chain_of_rank(card *c) { T_EQ(0, chain(c, 20, *(bool *)c->arg)); }
+TEST_API void chain_of_rank(card *c) { T_EQ(0, chain(c, 20, *(bool *)c->arg)); }
 /* Memory that goes back in stream order right after the wait; many in flight at once. */
 static void lifetimes_of_rank(card *c) {
     enum { N = 40 };

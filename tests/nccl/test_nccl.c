@@ -191,11 +191,13 @@ static void refusals_of_rank(card *c) {
     FAILS(CDP_ERR_INVALID, "", cdp_broadcast(c->g, d, 8, CDP_DTYPE_F32, 99));
     FAILS(CDP_ERR_INVALID, "", cdp_allreduce(c->g, NULL, d, 8, (cdp_dtype)99, CDP_REDUCE_SUM));
     /* another device's memory; another device is current */
+    OK(cdp_barrier(c->g)); /* gpu_new waits for that device */
     GPU(cudaSetDevice(1 - (int)c->device));
     far = (float *)gpu_new(NULL, 64);
     FAILS(CDP_ERR_INVALID, "device", cdp_allreduce(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     GPU(cudaSetDevice((int)c->device));
     FAILS(CDP_ERR_INVALID, "device", cdp_allreduce(c->g, NULL, far, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    OK(cdp_barrier(c->g));
     /* what works of the device cannot do */
     OK(cdp_allreduce_async(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_work_then(w, never, NULL, &w2));
@@ -221,6 +223,7 @@ static void refusals_of_rank(card *c) {
     T(standin_calls("ncclAllReduce") > ops);
     T(cdp_group_status(c->g) == CDP_OK);
     GPU(cudaDeviceSynchronize());
+    OK(cdp_barrier(c->g));
     GPU(cudaFree(d)), GPU(cudaFree(far)), GPU(cudaFreeHost(managed)), GPU(cudaFreeHost(pinned));
 }
 TEST(refusals) {

@@ -1,0 +1,156 @@
+/*  gpu_check.c - cdp_nccl.h on a real GPU; run.sh builds it, starts it with one to four ranks and shows what rank 0 prints.
+
+        gpu_check --probe     "DEVICES NCCL-VERSION", or why there is none, and exit code 77
+        gpu_check WORDS       as a rank (see cdp_init_from_env): the parts whose names contain a word, or all of them
+
+    The reference is the same operation over the links of the processor, which has tests of its own; for DDP likewise. */
+#define _GNU_SOURCE
+#define CDP_IMPLEMENTATION
+#include "../../cdp_tcp.h"
+
+#include "../../cdp_nccl.h"
+
+#include "../nccl/cards.h"
+
+#include "../nccl/models.h"
+#include "../nccl/operations.h"
+
+#include <pthread.h>
+
+static card me;
+
+/* Time as rank 0 sees it, with everybody in step. */
+static double seconds(void) { return (double)test_now_ns() / 1e9; }
+
+TEST(table) { table_of_rank(&me); }
+TEST(eight_bits) {
+    if (cdp_nccl_version(me.g) < 22400) test_skip("this NCCL has no 8-bit floats");
+    else if (me.n <= 4) eight_bits_of_rank(&me);
+}
+TEST(uneven) { me.n > 1 ? uneven_of_rank(&me) : test_skip("needs two ranks"); }
+TEST(messages) { me.n > 1 ? messages_of_rank(&me) : test_skip("needs two ranks"); }
+TEST(several_as_one) { me.n > 1 ? several_of_rank(&me) : test_skip("needs two ranks"); }
+TEST(order) { T_EQ(0, chain(&me, 20, true)); }
+TEST(lifetimes) { lifetimes_of_rank(&me); }
+TEST(graphs) { capture_of_rank(&me); }
+
+TEST(ddp) {
+    for (uint64_t seed = 1; seed <= 12 && !test__now.failed_checks; ++seed) {
+        model m = model_of(seed);
+        me.arg = &m;
+        model_of_rank(&me);
+    }
+}
+
+TEST(split) {
+    cdp_group *part = NULL;
+    float host = 1, *d = (float *)gpu_new(&host, 4);
+    OK(cdp_group_split(me.g, me.rank % 2, 0, &part));
+    OK(cdp_allreduce(part, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, me.stream)), GPU(cudaStreamSynchronize(me.stream));
+    T(host == (float)((me.n + 1 - me.rank % 2) / 2));
+    cdp_group_destroy(part);
+    GPU(cudaFree(d));
+}
+
+/* Bytes per second beside NCCL's own call on the same memory, stream and communicator, in turns. */
+typedef int (*allreduce_func)(const void *, void *, size_t, int, int, void *, void *);
+TEST(bandwidth) {
+    allreduce_func own = NULL;
+    void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (lib) *(void **)&own = dlsym(lib, "ncclAllReduce");
+    if (!T(own != NULL)) return;
+    if (me.rank == 0) printf("  allreduce of f32, %u ranks     cdp us    NCCL us   cdp/NCCL   cdp GB/s\n", me.n);
+    for (uint64_t bytes = 1024; bytes <= (me.n > 1 ? (uint64_t)16 << 20 : (uint64_t)256 << 20) && !test__now.failed_checks; bytes *= 16) {
+        const int rounds = bytes > 1 << 20 ? 5 : 20;
+        double least[2] = {1e9, 1e9};
+        void *d = NULL;
+        if (!OK(cdp_nccl_alloc(me.g, bytes, &d))) return;
+        GPU(cudaMemset(d, 0, bytes)), GPU(cudaDeviceSynchronize());
+        for (int turn = 0; turn < 6; ++turn) {
+            OK(cdp_barrier(me.g));
+            const double start = seconds();
+            for (int i = 0; i < rounds; ++i) {
+                if (turn % 2) T_EQ(0, own(d, d, bytes / 4, 7, 0, cdp_nccl_comm(me.g), cdp_nccl_stream(me.g)));
+                else OK(cdp_allreduce(me.g, NULL, d, bytes / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+            }
+            GPU(cudaStreamSynchronize(turn % 2 ? cdp_nccl_stream(me.g) : me.stream));
+            const double took = (seconds() - start) / rounds;
+            if (turn > 1 && took < least[turn % 2]) least[turn % 2] = took;
+        }
+        if (me.rank == 0) printf("  %12llu bytes       %10.1f %10.1f %10.2f %10.2f\n", (unsigned long long)bytes, least[0] * 1e6, least[1] * 1e6, least[0] / least[1], (double)bytes / least[0] / 1e9);
+        OK(cdp_barrier(me.g));
+        cdp_nccl_free(me.g, d);
+    }
+}
+
+/* The last one: rank 0 waits for an operation that the others never start, and aborts it from another thread. */
+static void *abort_soon(void *unused) {
+    (void)unused;
+    test_sleep_ms(500);
+    cdp_group_abort(me.g, "this is the test of abort");
+    return NULL;
+}
+TEST(zz_abort) {
+    float *d = (float *)gpu_new(NULL, 4 << 20);
+    cdp_work w;
+    pthread_t t;
+    cdp_status st = CDP_OK;
+    if (me.n < 2) {
+        GPU(cudaFree(d));
+        test_skip("needs two ranks");
+        return;
+    }
+    OK(cdp_barrier(me.g));
+    const uint64_t start = test_now_ns();
+    if (me.rank == 0) {
+        T_EQ(0, pthread_create(&t, NULL, abort_soon, NULL));
+        st = cdp_allreduce_async(me.g, NULL, d, 1 << 20, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
+        if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
+        pthread_join(t, NULL);
+    } else {
+        while ((st = cdp_group_status(me.g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(1);
+    }
+    test_check(st == CDP_ERR_ABORTED, __FILE__, __LINE__, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
+    const uint64_t then = test_now_ns();
+    GPU(cudaStreamSynchronize(me.stream)); /* what ran was ended */
+    if (me.rank == 0) printf("  the stream went on %.0f ms after the abort was seen\n", (double)(test_now_ns() - then) / 1e6);
+    T(test_now_ns() - then < 10000000000u);
+    GPU(cudaFree(d));
+}
+
+static int probe(void) {
+    const char *const missing = gpu_load();
+    int devices = 0, r, version = 0;
+    int (*nccl_version)(int *) = NULL;
+    void *nccl;
+    if (missing) return printf("%s is not installed\n", missing), 77;
+    r = gpu_cudaGetDeviceCount(&devices);
+    if (r != 0 || devices < 1) return printf("CUDA sees no device (error %d)\n", r), 77;
+    nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (nccl) *(void **)&nccl_version = dlsym(nccl, "ncclGetVersion");
+    if (!nccl_version || nccl_version(&version) != 0) return printf("libnccl.so.2 is not installed\n"), 77;
+    printf("%d %d%s\n", devices, version, standin_set ? " stand-in" : "");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {{"table", table, 240}, {"eight_bits", eight_bits, 60}, {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60}, {"order", order, 60}, {"lifetimes", lifetimes, 60},
+                                      {"graphs", graphs, 60}, {"split", split, 60}, {"ddp", ddp, 200}, {"bandwidth", bandwidth, 120}, {"zz_abort", zz_abort, 60}};
+    cdp_nccl_desc desc;
+    cdp_launch place;
+    int devices = 1;
+    if (argc == 2 && strcmp(argv[1], "--probe") == 0) return probe();
+    memset(&desc, 0, sizeof desc);
+    if (gpu_load() || gpu_cudaGetDeviceCount(&devices) != 0) return probe();
+    if (cdp_launch_read(NULL, NULL, &place) != CDP_OK || cdp_init_from_env(NULL, &me.g) != CDP_OK) return cdp_print_error(stderr);
+    me.rank = cdp_rank(me.g), me.n = cdp_size(me.g), me.device = place.local_rank % (uint32_t)devices;
+    if (gpu_cudaSetDevice((int)me.device) != 0 || gpu_cudaStreamCreateWithFlags(&me.stream, GPU_NON_BLOCKING) != 0) return 1;
+    desc.stream = me.stream;
+    if (cdp_nccl_attach(me.g, &desc) != CDP_OK) return cdp_print_error(stderr);
+    if (me.rank == 0) printf("%u ranks, NCCL %u%s\n", me.n, cdp_nccl_version(me.g), standin_set ? " of the STAND-IN: no GPU is involved, figures mean nothing" : "");
+    const int rc = test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+    cdp_group_destroy(me.g);
+    gpu_cudaStreamDestroy(me.stream);
+    return rc;
+}
