@@ -9553,7 +9553,8 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     else if (hook && !hook->stage) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
     else if (hook && hook->operations > CDP__LANES) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations", CDP__LANES);
     else if (d->in_backward) st = cdp__fail(CDP_ERR_STATE, "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
-    else if (hook && hook->device != (d->device != NULL)) st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see cdp_nccl_hook_create)", d->device ? "device" : "the processor's");
+    else if (hook && hook->device != (d->device != NULL))
+        st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see cdp_nccl_hook_create)", d->device ? "device" : "the processor's");
     else if (hook) st = cdp__ddp_open_lanes(d, hook->operations);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);

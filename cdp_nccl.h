@@ -278,7 +278,8 @@ typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
     X(ncclCommInitRankConfig, cdp__nc_result, (cdp__nc_comm *, int, cdp__nc_id, int, cdp__nc_config *)) X(ncclCommFinalize, cdp__nc_result, (cdp__nc_comm)) X(ncclCommDestroy, cdp__nc_result, (cdp__nc_comm)) \
     X(ncclCommAbort, cdp__nc_result, (cdp__nc_comm)) X(ncclCommGetAsyncError, cdp__nc_result, (cdp__nc_comm, cdp__nc_result *)) X(ncclGroupStart, cdp__nc_result, (void)) X(ncclGroupEnd, cdp__nc_result, (void)) \
     X(ncclCommSplit, cdp__nc_result, (cdp__nc_comm, int, int, cdp__nc_comm *, cdp__nc_config *)) X(ncclAllReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream)) \
-    X(ncclBroadcast, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) X(ncclReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, int, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclBroadcast, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, int, cdp__nc_comm, cdp__cu_stream)) \
     X(ncclAllGather, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_comm, cdp__cu_stream)) X(ncclReduceScatter, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream)) \
     X(ncclSend, cdp__nc_result, (const void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) X(ncclRecv, cdp__nc_result, (void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) \
     X(ncclRedOpCreatePreMulSum, cdp__nc_result, (cdp__nc_op *, void *, cdp__nc_type, cdp__nc_residence, cdp__nc_comm)) X(ncclRedOpDestroy, cdp__nc_result, (cdp__nc_op, cdp__nc_comm))

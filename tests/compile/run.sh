@@ -194,6 +194,22 @@ t_sizes() {
     [ "$cpu" -lt "${COMPILE_MS:-30000}" ] || die "compiling takes longer than $COMPILE_MS ms"
 }
 
+t_nccl() { # beside cdp_tcp.h, which shares cdp.h with it; without NVIDIA's headers
+    set_language "$1" "$2"
+    { echo '#define CDP_IMPLEMENTATION'; [ ! -f "$root/cdp_tcp.h" ] || echo '#include "cdp_tcp.h"'; user_of cdp_nccl.h; proof 'cdp.h cdp_nccl.h'; } > "nccl.$ext"
+    compile "$1 -std=$2 -$3" "nccl.$ext" nccl.o
+    exports_only_api nccl.o
+    $1 nccl.o -o nccl -pthread -ldl && ./nccl || die "the program returned $?"
+}
+t_nccl_link() { # compared with NVIDIA's declarations by the compiler, and linked with the libraries
+    set_language "$1" "$2"
+    { echo '#define CDP_IMPLEMENTATION'; user_of cdp_nccl.h; proof 'cdp.h cdp_nccl.h'; } > "nccl.$ext"
+    compile "$1 -std=$2 -$3 -DCDP_NCCL_LINK -isystem $CUDA/include" "nccl.$ext" nccl.o
+    nm -u nccl.o | grep -q ncclCommInitRankConfig || die 'NCCL is not called directly'
+    [ -n "$(ls "$CUDA"/lib*/libnccl.so 2> /dev/null)" ] || return 0
+    $1 nccl.o -o nccl -L"$(dirname "$(ls "$CUDA"/lib*/libnccl.so | head -n 1)")" -lnccl -lcudart -lnvrtc -pthread -ldl -Wl,--allow-shlib-undefined || die 'it does not link'
+}
+
 # ---- runs one test, says how it went in one piece ----
 
 if [ "${1-}" = job ]; then
@@ -260,6 +276,23 @@ for c in $cxx_compilers; do
     done
 done
 add t_sizes gcc gnu11 O2 $TOP
+CUDA=${CUDA_HOME:-/usr/local/cuda}
+export CUDA
+if [ -f cdp_nccl.h ]; then
+    for c in $c_compilers; do
+        add t_declarations $c c11 O0 cdp_nccl.h
+        add t_own_macro $c c11 O0 cdp_nccl.h
+        add t_nccl $c c11 O0
+    done
+    for c in $cxx_compilers; do add t_nccl $c c++11 O0; done
+    add t_nccl gcc c11 O2
+    if [ -f "$CUDA/include/nccl.h" ]; then
+        for c in $c_compilers; do add t_nccl_link $c c11 O0; done
+        for c in $cxx_compilers; do add t_nccl_link $c c++17 O0; done
+    else
+        echo "SKIP cdp_nccl.h against NVIDIA's headers and libraries: there is no $CUDA/include/nccl.h"
+    fi
+fi
 add t_implementation gcc c11 Os $TOP
 for e in examples/*.c; do [ -f "$e" ] && add t_example gcc gnu17 O0 "$e"; done
 
