@@ -7329,6 +7329,7 @@ CDP__COLD bool cdp__watch_look(cdp__pend *s, uint64_t now) {
                 peer->lost = true;
                 s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
             }
+            if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY) (void)cdp__exec_listen(g); /* others may have failed */
             return true; /* somebody may wait for what was put aside */
         }
         return false;
