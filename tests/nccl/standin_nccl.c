@@ -507,6 +507,7 @@ static bool exists(ncclComm_t c) {
 }
 
 static ncclResult_t usable(ncclComm_t c) {
+    if (!c) return refuse(ncclInvalidArgument, "no communicator"); /* the real one says so, too */
     pthread_mutex_lock(&lock);
     const bool known = exists(c);
     pthread_mutex_unlock(&lock);
@@ -795,22 +796,33 @@ static bool agree(ncclComm_t c, int color, int key, int *colors, int *keys) {
 ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
     int colors[RANKS_MAX], keys[RANKS_MAX], n = 0, rank = 0;
     char name[160];
-    bool blocking = c->blocking;
+    bool blocking = c ? c->blocking : true;
     ENTER("ncclCommSplit");
     ncclResult_t e = usable(c);
     *out = NULL;
     if (e == ncclSuccess && config) e = read_config(config, &blocking);
     if (e != ncclSuccess) return e;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "colour %d", color);
-    if (!agree(c, color, key, colors, keys)) return refuse(ncclInternalError, "aborted");
+    pthread_mutex_lock(&lock);
+    ++c->launching; /* an abort from another thread waits until this one is out again */
+    pthread_mutex_unlock(&lock);
+    const bool agreed = agree(c, color, key, colors, keys);
+    const int size = c->n, own = c->rank, device = c->device;
+    const uint32_t round = c->splits;
+    char parent[sizeof c->name];
+    memcpy(parent, c->name, sizeof parent);
+    pthread_mutex_lock(&lock);
+    --c->launching;
+    pthread_mutex_unlock(&lock);
+    if (!agreed) return refuse(ncclInternalError, "aborted");
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-    for (int r = 0; r < c->n; ++r)
+    for (int r = 0; r < size; ++r)
         if (colors[r] == color) {
             ++n;
-            rank += keys[r] < key || (keys[r] == key && r < c->rank);
+            rank += keys[r] < key || (keys[r] == key && r < own);
         }
-    snprintf(name, sizeof name, "%s.%u.%d", c->name, c->splits, color);
-    return make(out, n, rank, c->device, name, blocking);
+    snprintf(name, sizeof name, "%s.%u.%d", parent, round, color);
+    return make(out, n, rank, device, name, blocking);
 }
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t c) {
     ENTER("ncclRedOpCreatePreMulSum");
@@ -878,11 +890,11 @@ ncclResult_t ncclCommShrink(ncclComm_t c, int *exclude, int count, ncclComm_t *o
     char name[160];
     unsigned gone = 0;
     int n = 0, rank = 0;
-    bool blocking = c->blocking;
+    bool blocking = c ? c->blocking : true;
     ENTER("ncclCommShrink");
-    ncclResult_t e = ncclSuccess;
+    ncclResult_t e = c ? ncclSuccess : refuse(ncclInvalidArgument, "no communicator");
     *out = NULL;
-    if (!(flags & NCCL_SHRINK_ABORT) && !c->revoked) e = usable(c);
+    if (c && !(flags & NCCL_SHRINK_ABORT) && !c->revoked) e = usable(c);
     if (e == ncclSuccess && config) e = read_config(config, &blocking);
     if (e != ncclSuccess) return e;
     for (int i = 0; i < count; ++i) {
