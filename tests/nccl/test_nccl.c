@@ -536,7 +536,7 @@ TEST(any_function_fails) {
     } calls[] = {{"cudaGetDeviceCount", 100}, {"cudaGetDevice", 1}, {"cudaDeviceGetAttribute", 1}, {"cudaStreamCreateWithPriority", 2}, {"cudaStreamWaitEvent", 400},
                  {"cudaStreamIsCapturing", 400}, {"cudaEventCreateWithFlags", 2}, {"cudaEventRecord", 400}, {"cudaEventQuery", 700}, {"cudaPointerGetAttributes", 1},
                  {"cudaThreadExchangeStreamCaptureMode", 1}, {"ncclGetVersion", 1}, {"ncclGetUniqueId", 2}, {"ncclCommInitRankConfig", 2}, {"ncclCommGetAsyncError", 3},
-                 {"ncclGroupStart", 3}, {"ncclGroupEnd", 1}, {"ncclAllReduce", 1}, {"ncclBroadcast", 1}, {"ncclCommSplit", 2}, {"ncclCommFinalize", 1}, 
+                 {"ncclGroupStart", 3}, {"ncclGroupEnd", 1}, {"ncclAllReduce", 1}, {"ncclBroadcast", 1}, {"ncclCommSplit", 2}, {"ncclCommFinalize", 1},
                  {"ncclMemAlloc", 1}, {"ncclCommRegister", 3}, {"ncclCommDeregister", 3}, {"ncclRedOpCreatePreMulSum", 3}};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i)
         for (int nth = 1; nth <= (TEST_SLOW ? 1 : 2); ++nth) {
