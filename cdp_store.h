@@ -2894,6 +2894,8 @@ CDP__COLD void cdp__server_thread(void *arg) {
             look_until = 0;
             if (luck > -8) --luck;
             else again = now + 10 * CDP__MS;
+        } else if (look_until && s->os->thread_yield) {
+            s->os->thread_yield(s->os->user); /* the client may want this very processor */
         }
         if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);

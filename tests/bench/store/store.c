@@ -82,9 +82,10 @@ static void greet(int fd) {
             if (cdp__auth_look(&a) < 0) die("key");
         }
     }
-    if (speaks != CDP) return; /* the others have no handshake */
-    say(fd, b, 10);
-    hear(fd, b, 4);
+    if (speaks == OLD) return; /* which has no handshake; that of the new protocol is a ping, so Redis is asked for one, too */
+    if (speaks == RESP) say(fd, "PING\r\n", 6);
+    else say(fd, b, 10);
+    hear(fd, b, speaks == RESP ? 7 : 4);
 }
 
 static void set_and_get(int fd) {
