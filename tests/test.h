@@ -45,8 +45,10 @@
 #endif
 #if defined(__SANITIZE_THREAD__)
 #define TEST_OWN_THREADS 1 /* ThreadSanitizer starts one of its own beside the first */
+#define TEST_THREADS_WATCHED 1
 #else
 #define TEST_OWN_THREADS 0
+#define TEST_THREADS_WATCHED 0
 #endif
 
 #define TEST_API __attribute__((unused)) static

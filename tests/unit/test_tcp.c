@@ -606,7 +606,7 @@ static void *cut_main(void *p) {
         cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->mux->transport.self)->links[0], cut.which);
         cdp__enter(g);
         T(l->state == CDP__LINK_UP);
-        cut.cut_ns = test_now_ns();
+        __atomic_store_n(&cut.cut_ns, test_now_ns(), __ATOMIC_SEQ_CST);
         if (cut.kind == 0) setsockopt(l->io.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         if (cut.kind < 2) cdp__loop_remove(&l->mesh->loop, &l->io); /* and this side does not even know */
         else shutdown(l->io.fd, SHUT_WR);
@@ -617,7 +617,7 @@ static void *cut_main(void *p) {
     } else {
         if (cut.idle) test_sleep_ms(2); /* until it has come here */
         for (int i = 0; i < 100000 && k->status == CDP_OK; ++i) k->status = cut.idle ? cdp_barrier(g) : cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
-        cut.took_ns[k->desc.rank] = test_now_ns() - cut.cut_ns;
+        cut.took_ns[k->desc.rank] = test_now_ns() - __atomic_load_n(&cut.cut_ns, __ATOMIC_SEQ_CST);
         k->error = *cdp_last_error();
         if (cut.idle) pthread_barrier_wait(&cut.all);
     }

@@ -683,7 +683,7 @@ static void objects(uint32_t rank, cdp_group *w) {
         free(mine);
     }
     OK(cdp_barrier(w));
-    T_EQ(0, held);
+    T_EQ(0, __atomic_load_n(&held, __ATOMIC_SEQ_CST));
 }
 
 TEST(bytes_of_any_length_1) { run(1, 30000, objects); }
