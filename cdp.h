@@ -430,7 +430,8 @@ typedef struct cdp_os {
     /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false when that is not known. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
 
-    /* Optional, all of these or none: memory that processes of one machine share.
+    /* Optional, all of these or none: memory that processes of one machine share. Who replaces accept, close or the wake-ups
+       replaces these, too, or sets memory_create to NULL: they make descriptors.
        memory_create: a descriptor of so much memory, which is there from then on (-ENOMEM where it is not, and never a signal
        later) and cannot be made smaller. memory_map: where it is seen from here, and its size; NULL when it cannot be seen, or
        could be made smaller. pass_open: a socket that waits under this name for others of this machine, or one that is
@@ -607,7 +608,9 @@ typedef struct cdp_group_desc {
     uint64_t small_bytes;      /* up to this size, algorithms of few rounds are taken (default: 64 KiB)         */
     uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
     uint64_t lend_bytes;       /* what has at least this size is read where it lies by ranks that share memory;
-                                  UINT64_MAX: never (default: 64 KiB)                                            */
+                                  UINT64_MAX: never (default: above 4 MiB). Copies up to 4 MiB leave before they are asked for;
+                                  what is lent waits for its reader, so with less than that, calls on several groups that
+                                  block in different orders on different ranks wait for each other. 64 KiB is fastest      */
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
     bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
@@ -2370,7 +2373,7 @@ CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n,
         memcpy(&fd, CMSG_DATA(&c.head) + i * sizeof fd, sizeof fd);
         close(fd);
     }
-    return -EMFILE; /* most likely: what there is no room for is dropped */
+    return r ? -EMFILE : -ECONNRESET; /* most likely: what there is no room for is dropped */
 }
 
 CDP__PRIVATE int32_t cdp__os_memory_read(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
@@ -2381,6 +2384,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(void *user, int32_t pid, const uint64_t
     long r;
     (void)user;
     for (i = 0; i < k; bytes += to[i++].bytes) {
+        if ((uintptr_t)from[i] != from[i]) return -EFAULT; /* of a process with longer addresses */
         there[i].iov_base = (void *)(uintptr_t)from[i];
         there[i].iov_len = here[i].iov_len;
     }
@@ -4335,7 +4339,10 @@ CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stre
         r = m->transport.recv(m->transport.self, peer, &v, 1);
         if (r <= 0) return r;
         w->rx_head_got += (uint32_t)r;
-        if (w->rx_head_got == CDP__CHUNK_BYTES) w->broken = !cdp__trunk_head(m, peer);
+        if (w->rx_head_got == CDP__CHUNK_BYTES && !cdp__trunk_head(m, peer)) {
+            w->broken = true;
+            w->rx_left = 0; /* nothing of that size follows */
+        }
     }
 }
 
@@ -6031,7 +6038,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.timeout_ms = cdp__def(d.timeout_ms, 600000);
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
-    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
+    d.lend_bytes = cdp__def(d.lend_bytes, CDP__WINDOW + 1);
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
@@ -6788,9 +6795,9 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     cdp__mux *m = g->mux;
     if (!m->thread) return;
     cdp__enter(g);
-    if (cdp__mux_busy(m) && !m->callers) {
-        if (m->sleeping) m->transport.wake(m->transport.self); /* it sleeps on what it knew before */
-        else m->os->cond_broadcast(m->os->user, m->park);
+    if (cdp__mux_busy(m)) {
+        if (m->sleeping) m->transport.wake(m->transport.self); /* whoever it is sleeps on what was known before */
+        else if (!m->callers) m->os->cond_broadcast(m->os->user, m->park);
     }
     cdp__leave(g);
 }

@@ -58,9 +58,10 @@
         over a Unix socket without a file name; it has no name itself, and ends with the last of the two, however they end.
         What is read from it is checked: a peer that writes nonsense is named, and harms nobody but what it sends. If it cannot
         be had (limits, another user or network namespace, a replaced os without it), the rank says so once as a warning, and
-        bytes go over TCP as between machines. With a job key, only who has proved to know it learns where to hand it over.
-        Messages from lend_bytes on are read by the receiver where they lie (process_vm_readv), if the system permits that: containers
-        and Yama often do not. Then they go through the memory, too.
+        bytes go over TCP as between machines. Other users of the machine are refused, and who connects proves with random bytes
+        that the memory is what the connection, where the job's key was proved, was about. What has lend_bytes (above 4 MiB) is read
+        by the receiver where it lies (process_vm_readv), if the system permits that when the link is made: containers and Yama often
+        do not. Then it goes through the memory, too. Each such link takes two descriptors.
 
     MEMORY
         Per connection 16 KiB of receive buffer, made when it is made, and twice ring_bytes (256 KiB) between ranks of one machine,
@@ -149,7 +150,7 @@ typedef struct cdp_tcp_desc {
     uint32_t timeout_ms;
     uint64_t small_bytes;      /* must be equal on all ranks, and is compared */
     uint64_t piece_bytes;      /* likewise */
-    uint64_t lend_bytes;       /* between ranks of one machine (default: 128 KiB)                                     */
+    uint64_t lend_bytes;       /* between ranks of one machine; less than 128 KiB is copied faster                    */
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
@@ -426,7 +427,6 @@ CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP
    of the two sees what the other did. Nothing that the peer stores is believed: positions of its own each side keeps to itself, and
    those of the peer are read once and checked. */
 #define CDP__SHARED_PIECE (32u * 1024u)
-#define CDP__PULL_BYTES (128u * 1024u) /* less than that is copied faster through the ring */
 #define CDP__WAKE_DATA 1u
 #define CDP__WAKE_ROOM 2u
 
@@ -1270,6 +1270,7 @@ CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *cho
         }
         cdp__shared_close(os, s);
     }
+    if (tries == 0 && at != -EAGAIN) err = at;
     cdp__mesh_no_memory(m, chosen->from, -err);
     return NULL;
 }
@@ -2656,7 +2657,7 @@ CDP__COLD cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.timeout_ms = d->timeout_ms;
     g.small_bytes = d->small_bytes;
     g.piece_bytes = d->piece_bytes;
-    g.lend_bytes = cdp__def(d->lend_bytes, CDP__PULL_BYTES);
+    g.lend_bytes = d->lend_bytes;
     g.spin_us = d->spin_us;
     g.no_spin = d->no_spin;
     g.no_thread = d->no_thread;

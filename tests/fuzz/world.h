@@ -31,7 +31,7 @@ typedef struct world {
     uint64_t then_bytes;
     uint64_t memory_calls, memory_fail_at; /* the one that fails */
     int32_t memory_fds;                    /* that are open */
-    uint8_t memory[64 * 1024];             /* what is shared, there is one only */
+    _Alignas(8) uint8_t memory[64 * 1024];             /* what is shared, there is one only */
 } world;
 
 static void *world_alloc(void *user, uint64_t bytes) {

@@ -57,7 +57,11 @@ typedef struct side {
 
 static void *mem_new(const side *s, const void *from, uint64_t bytes) {
     void *p;
-    if (s->device) return gpu_new(from, bytes + 1);
+    if (s->device) {
+        p = gpu_new(NULL, bytes + 1);
+        if (bytes && gpu_cudaMemcpy(p, from, bytes, GPU_TO_DEVICE)) abort();
+        return p;
+    }
     p = malloc(bytes + 1);
     memcpy(p, from, bytes);
     return p;

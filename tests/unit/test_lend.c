@@ -79,6 +79,7 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     d.rank = r;
     d.world_size = ranks;
     d.hub = hub;
+    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
     if (pulling || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));

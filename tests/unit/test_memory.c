@@ -340,7 +340,7 @@ static void large_ones(member *m) {
 
 TEST(large_messages_are_read_where_they_lie) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os};
+    cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
     os.memory_read = counting_read;
     if (cdp_os_default()->memory_read == NULL) {
         test_skip("this system has no way to read another process");
