@@ -595,7 +595,7 @@ CDP__COLD cdp__nc_settings cdp__nccl_settings(void) {
 typedef struct cdp__nccl_hello {
     int32_t status, nccl;
     uint32_t settings;
-    uint32_t has_from;
+    uint32_t from; /* ranks of desc.from; 0: none */
     char text[240];
 } cdp__nccl_hello;
 
@@ -609,7 +609,7 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     mine->status = (int32_t)st;
     mine->nccl = cdp__nccl_lib()->nccl;
     mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u) | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u);
-    mine->has_from = b->desc.from ? 1 : 0;
+    mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
     if (st != CDP_OK) cdp__format(mine->text, sizeof mine->text, "%s", own.text);
     together = cdp_allgather(b->group, NULL, all, sizeof *all, CDP_DTYPE_U8);
     if (together != CDP_OK) return together;
@@ -623,10 +623,13 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
         if (all[r].nccl / 100 != all[0].nccl / 100)
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what, cdp_world_rank_of(b->group, 0), all[0].nccl / 10000,
                                   all[0].nccl / 100 % 100, cdp_world_rank_of(b->group, r), all[r].nccl / 10000, all[r].nccl / 100 % 100);
-        if (all[r].settings != all[0].settings || (!b->desc.grow && all[r].has_from != all[0].has_from))
+        if (all[r].settings != all[0].settings || (!b->desc.grow && all[r].from != all[0].from))
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, keep, grow or from); give all ranks the same", what,
                                   cdp_world_rank_of(b->group, 0), cdp_world_rank_of(b->group, r));
     }
+    for (r = 0; r < b->size && b->desc.grow; ++r)
+        if (all[r].from != (r < all[0].from ? all[0].from : 0) || all[0].from == 0 || all[0].from == b->size)
+            return cdp__fail_peer(CDP_ERR_INVALID, cdp_world_rank_of(b->group, r), 0, "%s: with grow the ranks of `from`, in their order, are the first of this group, and new ranks without `from` follow; rank %u does not fit", what, cdp_world_rank_of(b->group, r));
     return CDP_OK;
 }
 
@@ -1571,6 +1574,8 @@ CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     if (b->desc.from && !b->desc.grow && !cdp__nc.ncclCommShrink) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
     if (b->desc.from && (!cdp__nccl_of(b->desc.from) || !cdp__nccl_of(b->desc.from)->comm))
         return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
+    if (b->desc.from && b->desc.grow && cdp_rank(b->desc.from) != b->rank)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(b->desc.from), b->rank);
     b->lock = threads ? b->os->mutex_create(b->os->user) : NULL;
     b->cond = threads ? b->os->cond_create(b->os->user) : NULL;
     if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);

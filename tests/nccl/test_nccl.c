@@ -653,6 +653,15 @@ static void grow_of_rank(card *c) {
         GPU(cudaStreamSynchronize(c->stream));
     }
     desc.grow = true;
+    const uint32_t turned[] = {2, 0, 1};
+    cdp_group *other = NULL;
+    OK(cdp_group_new(c->g, turned, 3, &other)); /* the new rank is the first: refused, by all, and the group is as before */
+    desc.from = two;
+    FAILS(CDP_ERR_INVALID, "grow", cdp_nccl_attach(other, &desc));
+    desc.from = NULL;
+    FAILS(CDP_ERR_INVALID, "grow", cdp_nccl_attach(c->g, &desc)); /* nobody is old */
+    OK(cdp_barrier(other));
+    cdp_group_destroy(other);
     desc.from = two;
     const long before = standin_calls("ncclCommGrow");
     if (OK(cdp_nccl_attach(c->g, &desc))) {
