@@ -76,7 +76,7 @@
         group's. cdp_group_abort: any thread. One thread for each attached group sleeps until the group fails; it stops the GPU.
 
     MEMORY
-        NCCL's own (hundreds of megabytes of the device for each communicator), 130 CUDA events, and for hooks what they say.
+        NCCL's own on the device, for each communicator; 130 CUDA events, and for hooks what they say.
 
     ERRORS
         cdp_nccl_attach: see there. At a call: INVALID (memory of another device, another device current, input and result in
@@ -615,9 +615,9 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     if (together != CDP_OK) return together;
     for (r = 0; r < b->size; ++r)
         if (all[r].status != CDP_OK && all[r].status != CDP_ERR_ABORTED) break;
-    for (; r == b->size && r-- > 0;) /* somebody else's cause is better than having been stopped */
-        if (all[r].status != CDP_OK) break;
-    if (r < b->size && all[r].status != CDP_OK)
+    if (r == b->size) /* somebody's cause is better than having been stopped, but that has to be told as well */
+        for (r = 0; r < b->size && all[r].status == CDP_OK;) ++r;
+    if (r < b->size)
         return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0, r == b->rank ? "%s: rank %u cannot: %s" : "%s: not here either, because rank %u cannot: %s", what, cdp_world_rank_of(b->group, r), all[r].text);
     for (r = 1; r < b->size; ++r) {
         if (all[r].nccl / 100 != all[0].nccl / 100)
@@ -1599,7 +1599,16 @@ CDP__COLD cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *desc) 
     return b;
 }
 
-/* The communicator stands on all ranks: the group has it from now on. */
+/* Take down what did not come to stand. */
+CDP__COLD void cdp__nccl_undo(cdp__nccl *b) {
+    const cdp_error e = *cdp_last_error();
+    if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);
+    b->comm = NULL;
+    cdp__nccl_free(b);
+    *cdp__error_slot() = e;
+}
+
+/* The communicator stands on all ranks: the group has it from now on. Where this rank fails yet, the group does: the others have it. */
 CDP__COLD cdp_status cdp__nccl_install(cdp__nccl *b) {
     const cdp_backend k = cdp__nccl_backend(b);
     cdp_status st = CDP_OK;
@@ -1610,17 +1619,19 @@ CDP__COLD cdp_status cdp__nccl_install(cdp__nccl *b) {
         if (!b->thread) st = cdp__fail(CDP_ERR_IO, "cannot start the thread that stops the GPU when the group fails");
     }
     if (st == CDP_OK) st = cdp_group_set_backend(b->group, &k);
-    if (st == CDP_OK && !b->desc.no_vigil && b->size > 1) st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
+    if (st != CDP_OK) {
+        cdp_group_fail(b->group);
+        cdp__nccl_lock(b);
+        b->stop = true;
+        cdp__nccl_unlock(b);
+        cdp__nccl_tell(b);
+        if (b->thread) b->os->thread_join(b->os->user, b->thread);
+        cdp__nccl_undo(b);
+        return st;
+    }
+    if (!b->desc.no_vigil && b->size > 1) st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
+    if (st != CDP_OK) cdp_group_fail(b->group);
     return st;
-}
-
-/* Take down what did not come to stand. */
-CDP__COLD void cdp__nccl_undo(cdp__nccl *b) {
-    const cdp_error e = *cdp_last_error();
-    if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);
-    b->comm = NULL;
-    cdp__nccl_free(b);
-    *cdp__error_slot() = e;
 }
 
 /* This rank's part is done, well or not: all ranks agree, and the group gets it or nobody does. */
@@ -1630,10 +1641,7 @@ CDP__COLD cdp_status cdp__nccl_conclude(cdp__nccl *b, cdp_status st, cdp__nccl_h
         cdp__nccl_undo(b);
         return st;
     }
-    st = cdp__nccl_install(b);
-    if (st == CDP_OK) return CDP_OK;
-    cdp_group_fail(b->group); /* the others have it */
-    return st;
+    return cdp__nccl_install(b);
 }
 
 CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) {
