@@ -89,6 +89,8 @@
         NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are not reduced by NCCL. Receives from any
         rank, cdp_work_then, cdp_start_after, cdp_work_cancel and functions on bytes of any length: the processor's memory alone. DDP:
         sparse parameters, and hooks other than those of cdp_nccl_hook_create, likewise; times of single buckets are not measured.
+        Messages between two ranks meet in the order in which they are started: their tag must be 0 (else UNSUPPORTED), and nobody
+        compares how long they are.
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
 #if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -1310,8 +1312,11 @@ CDP__COLD cdp_status cdp__nccl_start(void *self, const cdp_request *rqs, uint32_
 CDP__COLD cdp_status cdp__nccl_transfer(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number) {
     cdp__nccl *b = (cdp__nccl *)self;
     uint32_t i, timeout_ms = 0;
-    cdp_status st = cdp__nccl_enter(b);
+    cdp_status st = CDP_OK;
     *number = 0;
+    for (i = 0; i < n && st == CDP_OK; ++i)
+        if (list[i].tag) st = cdp__fail(CDP_ERR_UNSUPPORTED, "device memory: messages between two ranks meet in the order in which they are started, so tag %u would not be looked at; give tag 0", list[i].tag);
+    if (st == CDP_OK) st = cdp__nccl_enter(b);
     if (st != CDP_OK) return st;
     for (i = 0; i < n; ++i) timeout_ms = (uint32_t)cdp__max(timeout_ms, cdp__def(list[i].timeout_ms, b->timeout_ms));
     if ((st = cdp__nccl_overdue(b)) != CDP_OK) *number = 1;

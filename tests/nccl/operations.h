@@ -242,14 +242,14 @@ static void messages_of_rank(card *c) {
     d = (float *)gpu_new(host, sizeof host);
     e = (float *)gpu_new(NULL, 8 * RANKS_MAX * sizeof(float));
     for (int round = 0; round < 5; ++round) {
-        OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, (uint32_t)round));
+        OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 0));
         GPU(cudaMemcpyAsync(host, e, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
         T(host[0] == (float)(10 * before) && host[7] == (float)(10 * before + 7));
         GPU(cudaMemset(e, 0, sizeof host)), GPU(cudaDeviceSynchronize());
     }
-    if (c->rank == 0) OK(cdp_send(c->g, d, 3, CDP_DTYPE_F32, 1, 7));
+    if (c->rank == 0) OK(cdp_send(c->g, d, 3, CDP_DTYPE_F32, 1, 0));
     if (c->rank == 1) {
-        OK(cdp_recv_async(c->g, e, 3, CDP_DTYPE_F32, 0, 7, &w));
+        OK(cdp_recv_async(c->g, e, 3, CDP_DTYPE_F32, 0, 0, &w));
         OK(cdp_work_wait_for(w, 20000));
         gpu_get(host, e, 12);
         T(host[2] == 2);
@@ -273,6 +273,11 @@ static void messages_of_rank(card *c) {
     }
     FAILS(CDP_ERR_UNSUPPORTED, "from which rank", cdp_recv_any(c->g, e, 8, CDP_DTYPE_F32, CDP_ANY_RANK, 1, &m));
     FAILS(CDP_ERR_INVALID, "", cdp_send(c->g, d, 1, CDP_DTYPE_F32, c->rank, 1));
+    FAILS(CDP_ERR_UNSUPPORTED, "tag 7", cdp_send(c->g, d, 1, CDP_DTYPE_F32, next, 7)); /* and nothing was started */
+    list[1].tag = 1;
+    FAILS(CDP_ERR_UNSUPPORTED, "tag 1", cdp_batch(c->g, list, n, &w));
+    FAILS(CDP_ERR_UNSUPPORTED, "tag 2", cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 2));
+    OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 0));
     OK(cdp_barrier(c->g));
     GPU(cudaFree(d)), GPU(cudaFree(e));
 }
