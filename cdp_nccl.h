@@ -513,6 +513,7 @@ typedef struct cdp__nccl {
     cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
+    bool installed; /* the group has it */
     char name[48];
     cdp__nc_comm comm;
     cdp__cu_stream caller, stream;
@@ -558,9 +559,15 @@ CDP__COLD cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
     return cdp__fail((int)e == CDP__CU_NOMEM ? CDP_ERR_NOMEM : CDP_ERR_IO, "%s: CUDA says: %s (%d)", what, cdp__nc.cudaGetErrorString(e), (int)e);
 }
 
-CDP__COLD cdp_status cdp__nccl_nccl_failed(int result, const char *what) {
+CDP__COLD cdp_status cdp__nccl_says(cdp_status st, int result, const char *what) {
     const char *more = cdp__nc.ncclGetLastError(NULL);
-    return cdp__fail(cdp__nccl_status(result), "%s: NCCL says: %s (%d)%s%s", what, cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "", more ? more : "");
+    return cdp__fail(st, "%s: NCCL says: %s (%d)%s%s", what, cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "", more ? more : "");
+}
+CDP__COLD cdp_status cdp__nccl_nccl_failed(int result, const char *what) { return cdp__nccl_says(cdp__nccl_status(result), result, what); }
+
+/* While a communicator is made: what NCCL calls wrong use (two ranks on one GPU) is the caller's, not a broken group. */
+CDP__COLD cdp_status cdp__nccl_refused(int result, const char *what) {
+    return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE ? CDP_ERR_INVALID : cdp__nccl_status(result), result, what);
 }
 
 /* A communicator that does not block is "in progress" after many calls: until that is over nothing may follow. */
@@ -571,7 +578,7 @@ CDP__COLD cdp_status cdp__nccl_settle(cdp__nccl *b, cdp__nc_comm comm, uint64_t 
         const int r = (int)cdp__nc.ncclCommGetAsyncError(comm, &state);
         cdp_status st;
         if (r != 0) return cdp__nccl_nccl_failed(r, what);
-        if ((int)state != CDP__NC_IN_PROGRESS) return (int)state == 0 ? CDP_OK : cdp__nccl_nccl_failed((int)state, what);
+        if ((int)state != CDP__NC_IN_PROGRESS) return (int)state == 0 ? CDP_OK : b->installed ? cdp__nccl_nccl_failed((int)state, what) : cdp__nccl_refused((int)state, what);
         if (cdp__nccl_failed(b) || (naps % 16 == 15 && cdp_group_status(b->group) != CDP_OK)) {
             st = cdp_group_status(b->group);
             return st != CDP_OK ? st : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
@@ -654,7 +661,7 @@ CDP__COLD cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     if (st != CDP_OK) return st;
     if (word.status != 0) return cdp__fail((cdp_status)word.status, "%s", word.text);
     r = (int)cdp__nc.ncclCommInitRankConfig(&b->comm, (int)b->size, word.id, (int)b->rank, (cdp__nc_config *)(void *)&config);
-    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "cdp_nccl_attach");
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach");
     return cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach");
 }
 
@@ -670,7 +677,7 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX) gone[n++] = (int)i;
     r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &b->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
     cdp__free(b->os, gone);
-    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommShrink");
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommShrink");
     st = cdp__nccl_settle(b, old->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
     return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink") : st;
 }
@@ -690,7 +697,7 @@ CDP__COLD cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadl
     st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
     if (st != CDP_OK) return st;
     r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id, old ? -1 : (int)b->rank, &b->comm, (cdp__nc_config *)(void *)&config);
-    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGrow");
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
     st = old ? cdp__nccl_settle(b, old->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : CDP_OK;
     return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : st;
 }
@@ -1634,6 +1641,7 @@ CDP__COLD cdp_status cdp__nccl_install(cdp__nccl *b) {
         cdp__nccl_undo(b);
         return st;
     }
+    b->installed = true;
     if (!b->desc.no_vigil && b->size > 1) st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
     if (st != CDP_OK) cdp_group_fail(b->group);
     return st;

@@ -26,7 +26,7 @@ static struct {
     const char *name;
     long value;
 } settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000}, {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0},
-                {"lazy", 4}, {"slow_init", 0}, {"runtime", 13000}};
+                {"lazy", 4}, {"slow_init", 0}, {"refuse", 0}, {"runtime", 13000}};
 
 static struct {
     char name[48];

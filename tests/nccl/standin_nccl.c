@@ -565,7 +565,7 @@ static void meet(ncclComm_t c) {
     while (m && load_u(&m->here) < (uint32_t)c->n && !load(&c->abort_flag)) usleep(200);
     pthread_mutex_lock(&lock);
     c->mem = m;
-    if (c->state == ncclInProgress) store(&c->state, m ? ncclSuccess : ncclSystemError);
+    if (c->state == ncclInProgress) store(&c->state, !m ? ncclSystemError : (ncclResult_t)standin_get("refuse"));
     --c->launching;
     pthread_mutex_unlock(&lock);
 }

@@ -682,6 +682,28 @@ TEST(grow) {
     clean();
 }
 
+/* NCCL refuses two ranks on one GPU, at once or when ranks have met; either way the group stays as it was. */
+static void one_gpu_of_rank(card *c) {
+    cdp_nccl_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.stream = c->stream;
+    if (c->n == 1) standin_fail("ncclCommInitRankConfig", 1, 5);
+    else if (c->rank == 0) standin_set("refuse", 5);
+    OK(cdp_barrier(c->g));
+    FAILS(CDP_ERR_INVALID, "NCCL", cdp_nccl_attach(c->g, &desc));
+    OK(cdp_barrier(c->g));
+    if (c->rank == 0) standin_set("refuse", 0);
+    OK(cdp_barrier(c->g));
+    OK(cdp_nccl_attach(c->g, &desc));
+}
+TEST(two_on_one_gpu) {
+    cards all;
+    memset(&all, 0, sizeof all);
+    all.func = one_gpu_of_rank, all.no_attach = true;
+    for (all.n = 1; all.n < 3; ++all.n) cards_run(&all);
+    clean();
+}
+
 /* Everything stands, but for the thread that would watch over it: nothing stays behind. */
 static bool no_more_threads;
 static void *maybe_thread_start(void *user, void (*func)(void *arg), void *arg) { return no_more_threads ? NULL : cdp_os_default()->thread_start(user, func, arg); }
@@ -1280,7 +1302,7 @@ int main(int argc, char **argv) {
         {"waits", waits, 60}, {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60}, {"refusals", refusals, 60}, {"memory", memory, 60},
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
-        {"grow", grow, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
+        {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
         {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
         {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
         {"libraries", libraries, 60}, {"killed_process", killed_process, 60}};
