@@ -123,10 +123,11 @@ typedef struct cdp_nccl_desc {
     bool no_vigil;            /* * do not watch over the links whether a rank has died while GPUs work                       */
     bool blocking_wait;       /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed      */
     bool no_register;         /* memory of cdp_nccl_alloc and of gradients is not registered with the communicator           */
-    bool keep;                /* * when the group fails, revoke the communicator if NCCL can, and keep it for `from`         */
+    bool keep;                /* * when the group fails, revoke the communicator, and keep it for `from`; no ncclCommRevoke:
+                                 UNSUPPORTED                                                                              */
     bool grow;                /* * `from` is a part of this group, and others are new                                        */
     cdp_group *from;          /* make the communicator from the one of this group, which may have failed (then: `keep`). Without
-                                 `grow`: its ranks without those that are not here. With it: its ranks come first in this group
+                                 `grow`: its ranks, in their order, without those that are not here. With it: its ranks come first in this group
                                  in the same order, and new ranks leave this NULL                                            */
     const char *cudart;       /* files to load in place of the usual names; what the first attach of the process loaded      */
     const char *nccl;         /* serves all later ones                                                                       */
@@ -675,6 +676,10 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
     if (!gone) return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX) gone[n++] = (int)i;
+    if (!n) { /* nobody has gone: NCCL refuses such a part */
+        cdp__free(b->os, gone);
+        return cdp__nccl_init(b, deadline_ns);
+    }
     r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &b->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
     cdp__free(b->os, gone);
     if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommShrink");
@@ -1566,6 +1571,23 @@ CDP__COLD void cdp__nccl_destroy(void *self) {
     (void)cdp__nc.cudaSetDevice(device);
 }
 
+/* Can a communicator be made from the one of desc.from? */
+CDP__COLD cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
+    const cdp_group *from = b->desc.from;
+    const cdp__nccl *old = from ? cdp__nccl_of(from) : NULL;
+    uint32_t i, next = 0;
+    if (b->desc.keep && !cdp__nc.ncclCommRevoke) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommRevoke, so a communicator whose group failed cannot be kept; leave keep", b->version / 10000, b->version / 100 % 100);
+    if (b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow and from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
+    if (from && !b->desc.grow && !cdp__nc.ncclCommShrink) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
+    if (!from) return CDP_OK;
+    if (!old || !old->comm) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
+    if (b->desc.grow)
+        return cdp_rank(from) == b->rank ? CDP_OK : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(from), b->rank);
+    for (i = 0; i < old->size; ++i)
+        if (cdp_rank_of_world(b->group, cdp_world_rank_of(from, i)) == next) ++next;
+    return next == b->size ? CDP_OK : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the ranks of this group are not ranks of `from` in the same order, which NCCL keeps; make the group with its ranks in that order");
+}
+
 /* What this rank needs of its own machine. */
 CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     const bool threads = b->os->thread_start && b->os->mutex_create;
@@ -1581,13 +1603,7 @@ CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     }
     if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
     if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
-    if (b->desc.from && b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow and from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
-    if (b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
-    if (b->desc.from && !b->desc.grow && !cdp__nc.ncclCommShrink) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
-    if (b->desc.from && (!cdp__nccl_of(b->desc.from) || !cdp__nccl_of(b->desc.from)->comm))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
-    if (b->desc.from && b->desc.grow && cdp_rank(b->desc.from) != b->rank)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(b->desc.from), b->rank);
+    if ((st = cdp__nccl_check_from(b)) != CDP_OK) return st;
     b->lock = threads ? b->os->mutex_create(b->os->user) : NULL;
     b->cond = threads ? b->os->cond_create(b->os->user) : NULL;
     if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);

@@ -614,6 +614,11 @@ static void shrink_of_rank(card *c) {
         desc.from = c->g;
         OK(cdp_group_new(c->g, survivors, 2, &rest));
         const long before = standin_calls("ncclCommShrink");
+        const uint32_t turned[] = {2, 0};
+        cdp_group *other = NULL;
+        OK(cdp_group_new(c->g, turned, 2, &other));
+        FAILS(CDP_ERR_INVALID, "same order", cdp_nccl_attach(other, &desc));
+        cdp_group_destroy(other);
         if (OK(cdp_nccl_attach(rest, &desc))) {
             T(standin_calls("ncclCommShrink") > before);
             host = (float)c->rank + 1;
@@ -634,6 +639,33 @@ TEST(shrink) {
     cards all;
     memset(&all, 0, sizeof all);
     all.n = 3, all.func = shrink_of_rank, all.desc.keep = true, all.group.logger.level = CDP_LOG_SILENT;
+    cards_run(&all);
+    clean();
+}
+
+/* The group failed, but everybody is still there. */
+static void nobody_gone_of_rank(card *c) {
+    cdp_group *again = NULL;
+    cdp_nccl_desc desc;
+    const uint32_t all[] = {0, 1};
+    float host = 1, *d = (float *)gpu_new(&host, 4);
+    memset(&desc, 0, sizeof desc);
+    desc.stream = c->stream;
+    desc.from = c->g;
+    OK(cdp_barrier(c->g));
+    if (c->rank == 1) cdp_group_abort(c->g, "once more");
+    for (int i = 0; i < 3000 && cdp_group_status(c->g) == CDP_OK; ++i) test_sleep_ms(10);
+    OK(cdp_group_new(c->g, all, 2, &again));
+    if (OK(cdp_nccl_attach(again, &desc))) OK(cdp_allreduce(again, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    T(host == 2);
+    cdp_group_destroy(again);
+    GPU(cudaFree(d));
+}
+TEST(nobody_gone) {
+    cards all;
+    memset(&all, 0, sizeof all);
+    all.n = 2, all.func = nobody_gone_of_rank, all.desc.keep = true, all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
@@ -1182,6 +1214,16 @@ static void child_attach_of_rank(card *c) {
             OK(cdp_barrier(again));
             cdp_group_destroy(again);
         }
+        if (cdp_nccl_version(c->g) < 22800) {
+            cdp_group *kept = NULL;
+            const uint32_t both[] = {0, 1};
+            memset(&desc, 0, sizeof desc);
+            desc.stream = c->stream, desc.keep = true;
+            OK(cdp_group_new(c->g, both, 2, &kept));
+            FAILS(CDP_ERR_UNSUPPORTED, "ncclCommRevoke", cdp_nccl_attach(kept, &desc));
+            OK(cdp_barrier(kept));
+            cdp_group_destroy(kept);
+        }
         GPU(cudaStreamSynchronize(c->stream));
         cdp_group_destroy(part);
         GPU(cudaFree(d));
@@ -1302,7 +1344,7 @@ int main(int argc, char **argv) {
         {"waits", waits, 60}, {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60}, {"refusals", refusals, 60}, {"memory", memory, 60},
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
-        {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
+        {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
         {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
         {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
         {"libraries", libraries, 60}, {"killed_process", killed_process, 60}};
