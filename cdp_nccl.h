@@ -155,8 +155,8 @@ CDP_API void *cdp_nccl_comm(const cdp_group *group);
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 
 /* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else cudaMalloc. Not zeroed. Give it back
-   with cdp_nccl_free() before the group is destroyed; that waits for the device, as cudaFree does, and for a communicator
-   that is being aborted. Errors: INVALID, NOMEM, IO. */
+   with cdp_nccl_free() before the group is destroyed; that waits until the caller's stream, which must still exist, and the group's are
+   empty, and for a communicator that is being aborted; work of further streams: wait for it before. Errors: INVALID, NOMEM, IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
@@ -639,7 +639,8 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     }
     for (r = 0; r < b->size && b->desc.grow; ++r)
         if (all[r].from != (r < all[0].from ? all[0].from : 0) || all[0].from == 0 || all[0].from == b->size)
-            return cdp__fail_peer(CDP_ERR_INVALID, cdp_world_rank_of(b->group, r), 0, "%s: with grow the ranks of `from`, in their order, are the first of this group, and new ranks without `from` follow; rank %u does not fit", what, cdp_world_rank_of(b->group, r));
+            return cdp__fail_peer(CDP_ERR_INVALID, cdp_world_rank_of(b->group, r), 0, "%s: with grow the ranks of `from` are the first of this group, in their order, and new ranks without `from` follow; rank %u does not fit", what,
+                                  cdp_world_rank_of(b->group, r));
     return CDP_OK;
 }
 
@@ -748,14 +749,17 @@ CDP__COLD cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
 }
 
 /* One thread at a time calls NCCL; the communicator stays while it does. */
-CDP__COLD cdp_status cdp__nccl_enter(cdp__nccl *b) {
-    cdp_status st = cdp__nccl_right_device(b);
-    if (st != CDP_OK) return st;
+CDP__COLD void cdp__nccl_hold(cdp__nccl *b) {
     cdp__nccl_lock(b);
     while (b->inside && b->cond) b->os->cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
     b->inside = true;
     cdp__nccl_unlock(b);
-    return CDP_OK;
+}
+
+CDP__COLD cdp_status cdp__nccl_enter(cdp__nccl *b) {
+    const cdp_status st = cdp__nccl_right_device(b);
+    if (st == CDP_OK) cdp__nccl_hold(b);
+    return st;
 }
 
 CDP__COLD void cdp__nccl_leave(cdp__nccl *b) {
@@ -861,12 +865,12 @@ CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     return CDP_PENDING;
 }
 
-/* Until the caller's stream has done all that it holds, or the group fails, which ends what hangs there. */
-CDP__COLD cdp_status cdp__nccl_sync_caller(cdp__nccl *b) {
-    cdp__cu_error e = cdp__nc.cudaEventRecord(b->begin, b->caller);
+/* Until the stream has done all that it holds, or the group fails, which ends what hangs there. */
+CDP__COLD cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream) {
+    cdp__cu_error e = cdp__nc.cudaEventRecord(event, stream);
     uint32_t naps = 0;
     cdp_status st;
-    while (e == 0 && (int)(e = cdp__nccl_query(b->begin)) == CDP__CU_NOT_READY) {
+    while (e == 0 && (int)(e = cdp__nccl_query(event)) == CDP__CU_NOT_READY) {
         (void)cdp__nc.cudaGetLastError();
         e = (cdp__cu_error)0;
         if ((st = cdp_group_status(b->group)) != CDP_OK) return st;
@@ -878,7 +882,22 @@ CDP__COLD cdp_status cdp__nccl_sync_caller(cdp__nccl *b) {
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
     }
-    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "waiting for the caller's stream");
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "waiting for a stream");
+}
+CDP__COLD cdp_status cdp__nccl_sync_caller(cdp__nccl *b) { return cdp__nccl_sync(b, b->begin, b->caller); }
+
+/* Until the stream is empty, whatever becomes of the group, or it has taken too long. */
+CDP__COLD bool cdp__nccl_drain(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream, uint64_t ms) {
+    const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
+    cdp__cu_error e = cdp__nc.cudaEventRecord(event, stream);
+    uint32_t naps = 0;
+    while (e == 0 && (int)(e = cdp__nccl_query(event)) == CDP__CU_NOT_READY && cdp__nccl_now(b) < until) {
+        e = (cdp__cu_error)0;
+        if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
+        cdp__nccl_nap(b, &naps);
+    }
+    (void)cdp__nc.cudaGetLastError();
+    return (int)e != CDP__CU_NOT_READY;
 }
 
 /* ---- >>watchdog: stopping ----------------------------------------------------------------------------------------------------- */
@@ -1394,9 +1413,19 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     return m->data;
 }
 
-/* Freeing waits for the device: while a communicator hangs there, that would be for ever. */
+/* What is queued may still use the memory, and not every way of freeing waits for it (ncclMemFree unmaps at once): until both streams
+   are empty. False: they do not come to an end. */
+CDP__COLD bool cdp__nccl_unused(cdp__nccl *b) {
+    if (!b->installed || cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream)) return true; /* a graph's memory is its owner's affair */
+    if (!cdp__nccl_failed(b) && cdp__nccl_sync_caller(b) == CDP_OK && cdp__nccl_sync(b, b->all, b->stream) == CDP_OK) return true;
+    if (!cdp__nccl_failed(b) && cdp_group_status(b->group) == CDP_OK) return true; /* a stream that cannot be asked has nothing to wait for */
+    cdp__nccl_by_hand(b);
+    return cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS) && cdp__nccl_drain(b, b->begin, b->caller, 2000) && cdp__nccl_drain(b, b->all, b->stream, 2000);
+}
+
 CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
     cdp__nccl *b = (cdp__nccl *)self;
+    const cdp_error e = *cdp_last_error(); /* a group that fails meanwhile says so at the next call */
     cdp__nccl_memory **at, *m;
     if (!data) return;
     cdp__nccl_lock(b);
@@ -1405,15 +1434,17 @@ CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
     if (m) *at = m->next;
     cdp__nccl_unlock(b);
     if (!m) return;
-    cdp__nccl_by_hand(b);
-    if (cdp__nccl_failed(b) && !cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS)) {
-        cdp__free(b->os, m);
-        return; /* the memory is lost rather than this thread */
+    if (cdp__nccl_unused(b)) { /* else the memory is lost rather than this thread */
+        if (m->handle) {
+            cdp__nccl_hold(b);
+            if (b->comm && cdp__nc.ncclCommDeregister && !cdp__nccl_failed(b)) (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
+            cdp__nccl_leave(b);
+        }
+        if (m->nccl) (void)cdp__nc.ncclMemFree(m->data);
+        else (void)cdp__nc.cudaFree(m->data);
     }
-    if (m->handle && b->comm && cdp__nc.ncclCommDeregister && !cdp__nccl_failed(b)) (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
-    if (m->nccl) (void)cdp__nc.ncclMemFree(m->data);
-    else (void)cdp__nc.cudaFree(m->data);
     cdp__free(b->os, m);
+    *cdp__error_slot() = e;
 }
 
 CDP__COLD cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, uint64_t bytes) {
@@ -1501,6 +1532,7 @@ CDP__COLD cdp__nccl *cdp__nccl_of(const cdp_group *g) {
 /* Everything that stands half or whole is taken down; streams must be empty, or left to themselves. */
 CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
     const cdp_os *os = b->os;
+    b->installed = false; /* the caller's stream may be gone by now */
     while (b->memories) cdp__nccl_memory_free(b, b->memories->data);
     if (b->module) (void)cdp__nc.cuModuleUnload(b->module);
     cdp__nccl_close_streams(b);
@@ -1528,27 +1560,13 @@ CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
     b->comm = NULL;
 }
 
-/* Until the group's stream is empty, or it has taken too long. */
-CDP__COLD bool cdp__nccl_drain(cdp__nccl *b, uint64_t ms) {
-    const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
-    cdp__cu_error e = cdp__nc.cudaEventRecord(b->all, b->stream);
-    uint32_t naps = 0;
-    while (e == 0 && (int)(e = cdp__nccl_query(b->all)) == CDP__CU_NOT_READY && cdp__nccl_now(b) < until) {
-        e = (cdp__cu_error)0;
-        if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
-        cdp__nccl_nap(b, &naps);
-    }
-    (void)cdp__nc.cudaGetLastError();
-    return (int)e != CDP__CU_NOT_READY;
-}
-
 CDP__COLD void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;
     bool empty;
     (void)cdp__nc.cudaGetDevice(&device);
     (void)cdp__nc.cudaSetDevice(b->device);
-    empty = cdp__nccl_failed(b) || cdp__nccl_drain(b, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
+    empty = cdp__nccl_failed(b) || cdp__nccl_drain(b, b->all, b->stream, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
     cdp__nccl_lock(b);
     b->stop = true;
     if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE); /* what hangs is ended by the one that ends such things */
@@ -1563,7 +1581,7 @@ CDP__COLD void cdp__nccl_destroy(void *self) {
     b->thread = NULL;
     if (cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
     cdp__nccl_close_comm(b);
-    if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, 2000)) {
+    if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, b->all, b->stream, 2000)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "the GPU does not come to an end with what the group gave it; its stream and memory stay behind");
         return;
     }

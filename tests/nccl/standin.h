@@ -79,6 +79,7 @@ STANDIN_API void standin_after(standin_stream *s, const standin_point *p); /* wh
 STANDIN_API void standin_point_free(standin_point *p);
 /* Where the bytes of device or pinned memory are for the stand-in itself; NULL, a fault and a sick device if there are none. */
 STANDIN_API void *standin_bytes(const void *p, size_t bytes, int device, const char *why);
+STANDIN_API bool standin_free(void *p); /* device memory, without waiting for what uses it */
 STANDIN_API uint64_t standin_random(void);
 STANDIN_API void standin_pause(void); /* the random delay */
 STANDIN_API void standin_count(const char *what, long by);

@@ -255,6 +255,15 @@ static void memory_of_rank(card *c) {
     GPU(cudaMemsetAsync(a, 0, 1000, c->stream));
     OK(cdp_allreduce(c->g, NULL, a, 250, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     GPU(cudaStreamSynchronize(c->stream));
+    /* freed while both streams are to use it still */
+    float *far = NULL;
+    cdp_work w;
+    OK(cdp_nccl_alloc(c->g, 1000, (void **)&far));
+    GPU(cudaMemsetAsync(far, 0, 1000, c->stream));
+    OK(cdp_allreduce_async(c->g, NULL, far, 250, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
+    cdp_nccl_free(c->g, far);
+    GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)30));
+    GPU(cudaMemsetAsync(a, 0, 1000, c->stream));
     cdp_nccl_free(c->g, a), cdp_nccl_free(c->g, b), cdp_nccl_free(c->g, NULL);
     FAILS(CDP_ERR_NOMEM, "", cdp_nccl_alloc(c->g, (uint64_t)1 << 40, (void **)&a));
     T(cdp_group_status(c->g) == CDP_OK);
