@@ -911,6 +911,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(cdp_group *group, const cdp_
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_watch(cdp_group *group, uint32_t peer);
 /* For backends: break the group on all ranks for this thread's last error, unless it is broken. Any thread, not in `failed`. */
 CDP_API void cdp_group_fail(cdp_group *group);
+/* For backends, in their destroy: from now on no thread calls one of their functions. NULL is allowed. */
+CDP_API void cdp_group_clear_backend(cdp_group *group);
 
 /* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
 
@@ -6221,10 +6223,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (g->backend && !*cdp__inside()) {
         const cdp_backend b = *g->backend;
         b.destroy(b.self);
-        cdp__enter(g);
-        cdp__free(g->os, (void *)(uintptr_t)g->backend);
-        g->backend = NULL;
-        cdp__leave(g);
+        cdp_group_clear_backend(g);
     }
     cdp__enter(g);
     if (*cdp__inside()) {
@@ -6542,6 +6541,14 @@ CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backen
     if (g->health == CDP__FAILED) own->failed(own->self, &g->error);
     cdp__leave(g);
     return CDP_OK;
+}
+
+CDP_API void cdp_group_clear_backend(cdp_group *g) {
+    if (!g) return;
+    cdp__enter(g);
+    cdp__free(g->os, (void *)(uintptr_t)g->backend);
+    g->backend = NULL;
+    cdp__leave(g);
 }
 
 CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) { return g ? g->backend : NULL; }

@@ -424,7 +424,7 @@ CDP__COLD cdp_status cdp__nccl_load_now(cdp__nccl_library *l, const cdp_nccl_des
     if (st == CDP_OK) st = cdp__nccl_load_part(l, CDP__PART_NCCL, d->nccl);
     if (st == CDP_OK) st = cdp__nccl_load_part(l, CDP__PART_NEWER, d->nccl);
     if (st != CDP_OK) return st;
-    if (l->f.cudaRuntimeGetVersion(&l->cuda) != 0 || l->f.ncclGetVersion(&l->nccl) != 0) return cdp__fail(CDP_ERR_IO, "the CUDA runtime or NCCL cannot say which version it is");
+    if (!l->nccl && (l->f.cudaRuntimeGetVersion(&l->cuda) != 0 || l->f.ncclGetVersion(&l->nccl) != 0)) return cdp__fail(CDP_ERR_IO, "the CUDA runtime or NCCL cannot say which version it is");
     if (l->cuda < 11080) return cdp__fail(CDP_ERR_UNSUPPORTED, "the CUDA runtime that was found is %d.%d; 11.8 is the least", l->cuda / 1000, l->cuda / 10 % 100);
     if (l->nccl < 21800) return cdp__fail(CDP_ERR_UNSUPPORTED, "the NCCL that was found is %d.%d.%d; 2.18 is the least", l->nccl / 10000, l->nccl / 100 % 100, l->nccl % 100);
     return CDP_OK;
@@ -1064,8 +1064,12 @@ CDP__COLD cdp_status cdp__nccl_kernels(cdp__nccl *b) {
     if (b->module) return CDP_OK;
     if (cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "kernels are compiled when they are first needed, which is not possible inside a capture; do one step before it");
     st = cdp__nccl_load(b->os, &b->desc, true);
-    if (st == CDP_OK) st = cdp__nccl_compile(b, &code);
     if (st != CDP_OK) return st;
+    st = cdp__nccl_compile(b, &code);
+    if (st != CDP_OK) {
+        cdp__free(b->os, code);
+        return st;
+    }
     r = cdp__nc.cuModuleLoadData(&b->module, code);
     cdp__free(b->os, code);
     for (i = 0; i < 4 && r == 0; ++i) {
@@ -1585,6 +1589,7 @@ CDP__COLD void cdp__nccl_destroy(void *self) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "the GPU does not come to an end with what the group gave it; its stream and memory stay behind");
         return;
     }
+    cdp_group_clear_backend(b->group);
     cdp__nccl_free(b);
     (void)cdp__nc.cudaSetDevice(device);
 }

@@ -820,7 +820,7 @@ static void storm_of_rank(card *c) {
     cdp_work w;
     memset(&desc, 0, sizeof desc);
     desc.stream = c->stream;
-    s->g[c->rank] = c->g;
+    __atomic_store_n(&s->g[c->rank], c->g, __ATOMIC_SEQ_CST);
     if (c->rank == 0) {
         cdp_status st = cdp_nccl_attach(c->g, &desc);
         while (st == CDP_OK) {

@@ -75,6 +75,8 @@ TEST(no_backend) {
     T_EQ(CDP_ERR_INVALID, cdp_group_set_backend(g, NULL));
     T_EQ(CDP_ERR_INVALID, cdp_group_set_backend(NULL, NULL));
     cdp_group_fail(NULL);
+    cdp_group_clear_backend(NULL);
+    cdp_group_clear_backend(g);
     cdp_group_destroy(g);
 }
 
