@@ -857,8 +857,8 @@ CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     if (e == 0) return CDP_OK;
     if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_cuda_failed(e, "a device operation");
     (void)cdp__nc.cudaGetLastError();
-    cdp__nccl_lock(b); /* the communicator stays meanwhile */
-    if (b->comm && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
+    cdp__nccl_lock(b); /* the communicator stays meanwhile; who is inside asks it himself */
+    if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
     if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed((int)state, "a device operation");
     if (index == number >> 1 && cdp__nccl_now(b) >= op->deadline_ns) return cdp__nccl_late(op);
@@ -926,15 +926,14 @@ CDP__COLD void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nc_result state = (cdp__nc_result)0;
     cdp__nccl_op op;
     const uint64_t index = __atomic_load_n(&b->ended, __ATOMIC_ACQUIRE) + 1;
-    cdp__nc_comm comm;
     bool late;
     cdp__nccl_lock(b);
-    comm = b->inside ? NULL : b->comm;
     op = b->ring[index % CDP__NCCL_RING];
     late = op.index == index && index <= b->issued && cdp__nccl_now(b) >= op.deadline_ns;
+    if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
     if (late) (void)cdp__nccl_late(&op);
-    else if (comm && cdp__nc.ncclCommGetAsyncError(comm, &state) == 0 && (int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) (void)cdp__nccl_nccl_failed((int)state, "a device operation");
+    else if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) (void)cdp__nccl_nccl_failed((int)state, "a device operation");
     else return;
     cdp_group_fail(b->group);
 }
