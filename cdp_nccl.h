@@ -1453,16 +1453,16 @@ CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
 CDP__COLD cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, uint64_t bytes) {
     cdp__nccl *b = (cdp__nccl *)self;
     const bool host = cdp__nccl_owns(b, dst) == 0, from_host = !host && cdp__nccl_owns(b, src) == 0;
+    cdp_status st = CDP_OK;
     cdp__cu_error e;
     if (host && cdp__nccl_capturing(b->caller))
         return cdp__fail(CDP_ERR_STATE, "the host has to read from the device here (find_unused, static_graph, join, clip, verify), which is not possible inside a capture");
     if (from_host && cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "the host has to write to the device here (find_unused, static_graph, join), which is not possible inside a capture");
+    if (host || from_host) st = cdp__nccl_sync_caller(b); /* has an end, where a copy to or from pageable memory waits inside CUDA for what hangs before it */
+    if (st != CDP_OK) return st;
     e = cdp__nc.cudaMemcpyAsync(dst, src, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->caller);
-    if (e == 0 && host) { /* with an end, where cudaStreamSynchronize has none */
-        const cdp_status st = cdp__nccl_sync_caller(b);
-        if (st != CDP_OK) return st;
-    }
-    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "copying device memory");
+    if (e != 0) return cdp__nccl_cuda_failed(e, "copying device memory");
+    return host ? cdp__nccl_sync_caller(b) : CDP_OK;
 }
 
 CDP__COLD cdp_status cdp__nccl_zero(void *self, void *dst, uint64_t bytes) {

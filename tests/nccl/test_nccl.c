@@ -390,6 +390,34 @@ static void failing_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 
+/* The host reads or writes the device behind an operation that hangs: that ends at the operation's deadline. */
+static void copy_behind_of_rank(card *c) {
+    float host[2] = {0}, *d = (float *)gpu_new(host, 8);
+    const cdp_backend *const k = cdp_group_backend(c->g);
+    const bool reads = *(const bool *)c->arg;
+    const uint64_t start = test_now_ns();
+    OK(cdp_barrier(c->g));
+    if (c->rank == 0) {
+        OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* the caller's stream waits for it */
+        FAILS(CDP_ERR_TIMEOUT, "device operation", reads ? k->copy(k->self, host, d, 4) : k->copy(k->self, d, host, 4));
+        T_WITHIN(5000, test_now_ns() - start);
+    } else {
+        while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
+    }
+    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+}
+TEST(copy_behind) {
+    for (int i = 0; i < 2; ++i) {
+        cards all;
+        bool reads = i == 0;
+        memset(&all, 0, sizeof all);
+        all.n = 2, all.func = copy_behind_of_rank, all.arg = &reads, all.desc.no_check = true;
+        all.group.timeout_ms = 500, all.group.logger.level = CDP_LOG_SILENT;
+        cards_run(&all);
+    }
+    clean();
+}
+
 static void fail_as(failing f, uint32_t n) {
     cards all;
     memset(&all, 0, sizeof all);
@@ -1351,7 +1379,7 @@ int main(int argc, char **argv) {
         {"table_1", table_1, 120}, {"table_2", table_2, 120}, {"table_3", table_3, 120}, {"table_4", table_4, 120}, {"eight_bits", eight_bits, 60},
         {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60}, {"order", order, 60}, {"order_can_fail", order_can_fail, 60},
         {"waits", waits, 60}, {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60}, {"refusals", refusals, 60}, {"memory", memory, 60},
-        {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
+        {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
         {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
         {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
