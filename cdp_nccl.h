@@ -44,7 +44,7 @@
         I want to...                                       call
         use GPUs                                           cdp_nccl_attach(group, NULL), then everything of cdp.h
         say which stream my own work is in                 desc.stream, cdp_nccl_set_stream
-        let my stream wait for an operation                cdp_work_wait: returns at once
+        let my stream wait for an operation                cdp_work_wait: the host goes on
         let the host wait for it                           cdp_work_wait_for
         several operations, or messages, as one            cdp_start_all, cdp_batch
         smaller groups                                     cdp_group_split; or cdp_group_new, and cdp_nccl_attach on what it made
@@ -57,14 +57,18 @@
 
     STREAMS
         The group has a stream of its own. An operation starts there after what the caller's stream (desc.stream) holds at the
-        call; the call returns at once. cdp_work_wait(work), and the calls without _async, make the caller's stream wait for the
+        call; the call does not wait for it to run. But the first operation of a kind, and the first message between two ranks, wait on
+        the host until the others call it as well: NCCL connects ranks then. So messages that cross must be one cdp_sendrecv() or
+        cdp_batch(): two ranks that each send, and then receive, wait for each other, and time out. cdp_work_wait(work), and the calls without _async, make the caller's stream wait for the
         operation: the host does not. So memory may be read or written by the caller's stream after the wait, and freed in its order
         (cudaFreeAsync); until then it belongs to the operation. cdp_work_wait_for(work, ms) blocks the host until it is done,
         CDP_PENDING after `ms`; cdp_work_test looks. cdp_barrier is one of the processors.
         CUDA graphs: start and cdp_work_wait() between cudaStreamBeginCapture on the caller's stream and its end; the wait joins
         the group's stream to it. Calls are compared while they are captured, not when the graph runs; there, nothing has a
-        deadline. A work of a capture cannot be waited for outside it, nor one from outside in it: STATE. No thread asks CUDA for
-        anything while somebody captures: there is none that polls events, and the watchdog reads the processor's memory alone.
+        deadline. Destroy graphs (cudaGraphExecDestroy) before the group: NCCL waits for them when it ends a communicator, and
+        cdp_group_destroy() may not return. A work of a capture cannot be waited for outside it, nor one from outside in it: STATE.
+        No thread asks CUDA for anything while somebody captures: there is none that polls events, and the watchdog reads the
+        processor's memory alone.
 
     CONFIGURATION
         CDP_NCCL_LINK   off   compile against cuda_runtime_api.h, nccl.h and nvrtc.h and link -lnccl -lcudart -lnvrtc, in place of
