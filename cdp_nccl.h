@@ -90,7 +90,8 @@
         aborted then, so streams that waited go on, with memory in any state. NOMEM: of the device.
 
     LIMITS
-        NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are not reduced by NCCL. Receives from any
+        NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are not reduced by NCCL, floats of 8
+        bits from NCCL 2.24 and compute capability 9.0 on all ranks. Receives from any
         rank, cdp_work_then, cdp_start_after, cdp_work_cancel and functions on bytes of any length: the processor's memory alone. DDP:
         sparse parameters, and hooks other than those of cdp_nccl_hook_create, likewise; times of single buckets are not measured.
         Messages between two ranks meet in the order in which they are started: their tag must be 0 (else UNSUPPORTED), and nobody
@@ -518,6 +519,7 @@ typedef struct cdp__nccl {
     cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
+    int capability; /* of the device, 90 is 9.0; the least of all ranks' */
     bool installed; /* the group has it */
     char name[48];
     cdp__nc_comm comm;
@@ -610,6 +612,7 @@ typedef struct cdp__nccl_hello {
     int32_t status, nccl;
     uint32_t settings;
     uint32_t from; /* ranks of desc.from; 0: none */
+    int32_t capability;
     char text[240];
 } cdp__nccl_hello;
 
@@ -623,6 +626,7 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     mine->status = (int32_t)st;
     mine->nccl = cdp__nccl_lib()->nccl;
     mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u) | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u);
+    mine->capability = (int32_t)b->capability;
     mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
     if (st != CDP_OK) cdp__format(mine->text, sizeof mine->text, "%s", own.text);
     together = cdp_allgather(b->group, NULL, all, sizeof *all, CDP_DTYPE_U8);
@@ -633,6 +637,8 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
         for (r = 0; r < b->size && all[r].status == CDP_OK;) ++r;
     if (r < b->size)
         return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0, r == b->rank ? "%s: rank %u cannot: %s" : "%s: not here either, because rank %u cannot: %s", what, cdp_world_rank_of(b->group, r), all[r].text);
+    for (r = 0; r < b->size; ++r)
+        if (all[r].capability < b->capability) b->capability = (int)all[r].capability;
     for (r = 1; r < b->size; ++r) {
         if (all[r].nccl / 100 != all[0].nccl / 100)
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what, cdp_world_rank_of(b->group, 0), all[0].nccl / 10000,
@@ -1129,6 +1135,9 @@ CDP__COLD int cdp__nccl_owns(void *self, const void *data) {
 CDP__COLD cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
     const int type = cdp__nccl_type(rq->dtype, b->version);
     if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are copied */
+    if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later only, and a rank of the group has %d.%d; reduce f16 or bf16", cdp_coll_name(rq->kind),
+                         cdp_dtype_name(rq->dtype), b->capability / 10, b->capability % 10);
     if (type >= 0 && cdp__nccl_reduction(rq->dtype, rq->op) >= 0 && !(rq->op == CDP_REDUCE_PREMUL_SUM && rq->dtype > CDP_DTYPE_BOOL)) return CDP_OK;
     return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL %d.%d has no %s of %s", cdp_coll_name(rq->kind), b->version / 10000, b->version / 100 % 100, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
 }
@@ -1618,6 +1627,7 @@ CDP__COLD cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
 CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     const bool threads = b->os->thread_start && b->os->mutex_create;
     int count = 0;
+    int major = 0, minor = 0;
     cdp__cu_error e;
     cdp_status st = cdp__nccl_load(b->os, &b->desc, false);
     if (st != CDP_OK) return st;
@@ -1628,6 +1638,9 @@ CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
         return cdp__fail(CDP_ERR_INVALID, "there is no CUDA device here%s; the processor's memory works without one", (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
     }
     if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
+    if (e == 0) e = cdp__nc.cudaDeviceGetAttribute(&major, (cdp__cu_attr)CDP__CU_MAJOR, b->device);
+    if (e == 0) e = cdp__nc.cudaDeviceGetAttribute(&minor, (cdp__cu_attr)CDP__CU_MINOR, b->device);
+    b->capability = major * 10 + minor;
     if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
     if ((st = cdp__nccl_check_from(b)) != CDP_OK) return st;
     b->lock = threads ? b->os->mutex_create(b->os->user) : NULL;

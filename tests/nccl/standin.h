@@ -37,6 +37,7 @@
    lazy      one in so many calls of non-blocking communicators is still in progress when it returns, and the first one
              always is (4); 0: none
    slow_init milliseconds that making a communicator takes at least (0)
+   capability of all devices, 90 is 9.0 (90)
    refuse    what a communicator says, in place of ncclSuccess, when its ranks have met (0) */
 STANDIN_API void standin_set(const char *name, long value);
 STANDIN_API long standin_get(const char *name);

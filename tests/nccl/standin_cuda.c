@@ -26,7 +26,7 @@ static struct {
     const char *name;
     long value;
 } settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000}, {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0},
-                {"lazy", 4}, {"slow_init", 0}, {"refuse", 0}, {"runtime", 13000}};
+                {"lazy", 4}, {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}};
 
 static struct {
     char name[48];
@@ -707,7 +707,7 @@ cudaError_t cudaSetDevice(int d) {
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
     ENTER("cudaDeviceGetAttribute");
     if (device < 0 || device >= setting_of("devices")) LEAVE(cudaErrorInvalidDevice);
-    *value = attr == cudaDevAttrComputeCapabilityMajor ? 9 : attr == cudaDevAttrComputeCapabilityMinor ? 0 : attr == cudaDevAttrMultiProcessorCount ? 2 : 1;
+    *value = attr == cudaDevAttrComputeCapabilityMajor ? (int)setting_of("capability") / 10 : attr == cudaDevAttrComputeCapabilityMinor ? (int)setting_of("capability") % 10 : attr == cudaDevAttrMultiProcessorCount ? 2 : 1;
     LEAVE(cudaSuccess);
 }
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {

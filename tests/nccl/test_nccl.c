@@ -31,7 +31,17 @@ TEST(table_2) { table(2); }
 TEST(table_3) { table(3); }
 TEST(table_4) { table(4); }
 
+static void old_card_of_rank(card *c) {
+    void *const d = gpu_new(NULL, 8);
+    FAILS(CDP_ERR_UNSUPPORTED, "8.9", cdp_allreduce(c->g, NULL, d, 8, CDP_DTYPE_F8E4M3, CDP_REDUCE_SUM));
+    OK(cdp_broadcast(c->g, d, 8, CDP_DTYPE_F8E5M2, 0));
+    OK(cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_BF16, CDP_REDUCE_SUM));
+    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+}
 TEST(eight_bits) {
+    standin_set("capability", 89);
+    on_cards(2, old_card_of_rank, NULL);
+    standin_set("capability", 90);
     for (uint32_t n = 1; n < 5; ++n) on_cards(n, eight_bits_of_rank, NULL);
     clean();
 }
