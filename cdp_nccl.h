@@ -677,6 +677,9 @@ CDP__COLD cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     return cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach");
 }
 
+CDP__COLD void cdp__nccl_by_hand(cdp__nccl *b);
+CDP__COLD bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms);
+
 /* From the communicator of another group: a part of it, or it and more. */
 CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
@@ -690,6 +693,14 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
     if (!n) { /* nobody has gone: NCCL refuses such a part */
         cdp__free(b->os, gone);
         return cdp__nccl_init(b, deadline_ns);
+    }
+    if (broken) { /* first it has to be stopped, which its own thread does; what NCCL says of it then does not matter */
+        const uint64_t until = cdp__min(deadline_ns, cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS);
+        cdp__nc_result state = (cdp__nc_result)0;
+        uint32_t naps = 0;
+        cdp__nccl_by_hand(old);
+        (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
+        while (cdp__nc.ncclCommGetAsyncError(old->comm, &state) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
     }
     r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &b->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
     cdp__free(b->os, gone);
