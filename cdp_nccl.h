@@ -513,6 +513,12 @@ typedef struct cdp__nccl_memory {
     bool nccl;           /* from ncclMemAlloc */
 } cdp__nccl_memory;
 
+/* Where NCCL writes a communicator that is made from another one: maybe late, when nobody waits for it any more. */
+typedef struct cdp__nccl_cell {
+    struct cdp__nccl_cell *next;
+    cdp__nc_comm comm;
+} cdp__nccl_cell;
+
 typedef struct cdp__nccl {
     cdp_group *group;
     const cdp_os *os;
@@ -529,6 +535,7 @@ typedef struct cdp__nccl {
     uint64_t issued, captures; /* of each; written by the one that is inside */
     uint64_t ended;            /* operations that are done, as the stream itself says; only with a watchdog (atomic) */
     cdp__nccl_memory *memories;
+    cdp__nccl_cell *cells;     /* of calls that did not come to an end: kept until the communicator has */
 
     /* guarded by `lock`, which nobody holds while he calls the group, or what may take long */
     void *lock, *cond, *thread;
@@ -677,6 +684,27 @@ CDP__COLD cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     return cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach");
 }
 
+/* ncclCommSplit and the others gave `r` on the communicator of `old`. Until that is over; *out is the new one, if there is any. The
+   cell stays with `old` where NCCL may write into it yet. */
+CDP__COLD cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell *cell, int r, cdp__nc_comm *out, uint64_t deadline_ns, const char *what) {
+    cdp_status st;
+    if (r != 0 && r != CDP__NC_IN_PROGRESS) {
+        cdp__free(old->os, cell);
+        return b->installed ? cdp__nccl_nccl_failed(r, what) : cdp__nccl_refused(r, what);
+    }
+    st = cdp__nccl_settle(b, old->comm, deadline_ns, what);
+    *out = cell->comm;
+    if (st == CDP_OK) {
+        cdp__free(old->os, cell);
+        return CDP_OK;
+    }
+    cdp__nccl_lock(old);
+    cell->next = old->cells;
+    old->cells = cell;
+    cdp__nccl_unlock(old);
+    return st;
+}
+
 CDP__COLD void cdp__nccl_by_hand(cdp__nccl *b);
 CDP__COLD bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms);
 
@@ -685,13 +713,19 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
     cdp__nc_settings config = cdp__nccl_settings();
     const bool broken = cdp_group_status(old->group) != CDP_OK;
     int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
+    cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
     cdp_status st;
     uint32_t i;
-    if (!gone) return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+    if (!gone || !cell) {
+        cdp__free(b->os, gone);
+        cdp__free(old->os, cell);
+        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+    }
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX) gone[n++] = (int)i;
     if (!n) { /* nobody has gone: NCCL refuses such a part */
         cdp__free(b->os, gone);
+        cdp__free(old->os, cell);
         return cdp__nccl_init(b, deadline_ns);
     }
     if (broken) { /* first it has to be stopped, which its own thread does; what NCCL says of it then does not matter */
@@ -702,15 +736,15 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
         (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
         while (cdp__nc.ncclCommGetAsyncError(old->comm, &state) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
     }
-    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &b->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
+    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
     cdp__free(b->os, gone);
-    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommShrink");
-    st = cdp__nccl_settle(b, old->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
+    st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
     return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink") : st;
 }
 
 CDP__COLD cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
+    cdp__nccl_cell *cell = NULL;
     cdp__nc_id id;
     cdp_status st;
     int r = 0;
@@ -723,9 +757,10 @@ CDP__COLD cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadl
     }
     st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
     if (st != CDP_OK) return st;
-    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id, old ? -1 : (int)b->rank, &b->comm, (cdp__nc_config *)(void *)&config);
-    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
-    st = old ? cdp__nccl_settle(b, old->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : CDP_OK;
+    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell))) return cdp__fail_nomem("a communicator", sizeof *cell);
+    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id, old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
+    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
+    st = old ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : CDP_OK;
     return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : st;
 }
 
@@ -1561,6 +1596,11 @@ CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
     const cdp_os *os = b->os;
     b->installed = false; /* the caller's stream may be gone by now */
     while (b->memories) cdp__nccl_memory_free(b, b->memories->data);
+    while (b->cells) {
+        cdp__nccl_cell *cell = b->cells;
+        b->cells = cell->next;
+        cdp__free(os, cell);
+    }
     if (b->module) (void)cdp__nc.cuModuleUnload(b->module);
     cdp__nccl_close_streams(b);
     if (b->cond) os->cond_destroy(os->user, b->cond);
@@ -1761,8 +1801,9 @@ CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, c
     const uint64_t deadline_ns = cdp__deadline(old->os, cdp__def(old->desc.init_timeout_ms, old->timeout_ms));
     cdp__nc_settings config = cdp__nccl_settings();
     cdp__nccl_hello *all = b ? (cdp__nccl_hello *)cdp__alloc_zero(b->os, b->size * sizeof *all) : NULL;
-    cdp__nc_comm none = NULL, *place = b ? &b->comm : &none;
-    cdp_status st = part && !(b && all) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
+    cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
+    cdp__nc_comm none = NULL;
+    cdp_status st = !cell || (part && !(b && all)) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
     int r;
     (void)color, (void)key; /* the new group says it: its first rank, and the place in it */
     if (b) b->desc.from = NULL, b->desc.grow = false, b->caller = old->caller;
@@ -1771,11 +1812,12 @@ CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, c
     if (st != CDP_OK) {
         cdp_group_fail(old->group); /* its ranks wait for this one in ncclCommSplit */
         if (b) cdp__nccl_undo(b);
+        cdp__free(old->os, cell);
         cdp__free(old->os, all);
         return st;
     }
-    r = (int)cdp__nc.ncclCommSplit(old->comm, part ? (int)cdp_world_rank_of(part, 0) : -1, part ? (int)cdp_rank(part) : 0, place, (cdp__nc_config *)(void *)&config);
-    st = r == 0 || r == CDP__NC_IN_PROGRESS ? cdp__nccl_settle(old, old->comm, deadline_ns, "cdp_group_split: ncclCommSplit") : cdp__nccl_nccl_failed(r, "cdp_group_split: ncclCommSplit");
+    r = (int)cdp__nc.ncclCommSplit(old->comm, part ? (int)cdp_world_rank_of(part, 0) : -1, part ? (int)cdp_rank(part) : 0, &cell->comm, (cdp__nc_config *)(void *)&config);
+    st = cdp__nccl_made(old, old, cell, r, b ? &b->comm : &none, deadline_ns, "cdp_group_split: ncclCommSplit");
     if (st == CDP_OK && b) st = cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_group_split: ncclCommSplit");
     cdp__nccl_leave(old);
     if (st != CDP_OK) cdp_group_fail(old->group); /* it is not known what became of the others' part */
