@@ -497,6 +497,8 @@ static void async_error_of_rank(card *c) {
     OK(cdp_work_wait_for(w, 60000));
     OK(cdp_barrier(c->g));
     if (c->rank == 0) {
+        char x;
+        OK(cdp_recv(c->g, &x, 1, CDP_DTYPE_U8, 1, 0)); /* nobody is in the barrier any more */
         OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w)); /* rank 1 never calls this one */
         standin_async_error(0, 6);
         st = cdp_work_wait_for(w, 30000);
@@ -504,6 +506,7 @@ static void async_error_of_rank(card *c) {
         T_TEXT("NCCL", cdp_last_error()->text);
     } else {
         const uint64_t start = test_now_ns();
+        (void)!cdp_send(c->g, "x", 1, CDP_DTYPE_U8, 0, 0);
         while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
         T(st < 0);
     }
