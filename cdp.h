@@ -167,7 +167,7 @@
 #define CDP_VERSION_MINOR 1
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
-#define CDP_WIRE_VERSION 2 /* what ranks say to each other; compared in every handshake */
+#define CDP_WIRE_VERSION 3 /* what ranks say to each other; compared in every handshake */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -444,6 +444,8 @@ typedef struct cdp_os {
     int32_t (*pass)(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending);
     /* Optional. Copy n pieces of the memory of process `pid`, from these addresses: 0, or -errno. */
     int32_t (*memory_read)(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n);
+    /* With them: equal where processes can reach each other by these, and nowhere else. 0: not known. */
+    uint64_t (*memory_host)(void *user);
 } cdp_os;
 
 /* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
@@ -550,9 +552,10 @@ typedef struct cdp_transport {
     const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
     bool (*unview)(void *self, uint32_t peer, uint64_t token);
     int64_t (*pull)(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
-    /* Every rank reads what any other one lends: then algorithms are chosen that suit memory. Known at creation, and the same on
-       every rank; where it is not, the first operation says that ranks call different things. */
-    bool shared;
+    /* On which host is `peer`? Ranks of one host can lend to each other, and algorithms are chosen that suit it: with view(), those
+       that read memory where it lies. Known at creation and the same on every rank (where it is not, the first operation says that
+       ranks call different things); hosts are numbered in the order in which they first appear among ranks 0, 1, ... NULL: not known. */
+    uint32_t (*host)(void *self, uint32_t peer);
     /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view. NULL: there is none, take other. */
     void *(*alloc)(void *self, uint64_t bytes);
     bool (*free)(void *self, void *ptr); /* false: it did not come from alloc */
@@ -2311,6 +2314,21 @@ CDP__COLD void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     munmap(at, (size_t)bytes);
 }
 
+/* Of the kernel that runs, the network namespace, and the user. */
+CDP__COLD uint64_t cdp__os_memory_host(void *user) {
+    char boot[64];
+    struct stat net;
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t i, n = fd < 0 ? 0 : read(fd, boot, sizeof boot);
+    uint64_t id = geteuid();
+    (void)user;
+    if (fd >= 0) close(fd);
+    if (n <= 0 || stat("/proc/self/ns/net", &net) != 0) return 0;
+    id = id * 1000003 + net.st_ino;
+    for (i = 0; i < n; ++i) id = id * 1000003 + (uint8_t)boot[i];
+    return id | 1;
+}
+
 /* Names in the abstract namespace are no files; processes of another network namespace do not find them. */
 CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -2413,9 +2431,9 @@ CDP_API const cdp_os *cdp_os_default(void) {
         cdp__os_addresses,
 #ifdef __linux__
         cdp__os_port_owner,
-        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, cdp__os_pass, cdp__os_memory_read,
+        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host,
 #else
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 #endif
     };
     return &os;
@@ -3705,7 +3723,7 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
-    uint8_t only;
+    uint8_t only; /* for groups that are all of this */
 } cdp__row;
 #define CDP__POWERS 1u /* for 2, 4, 8, ... ranks: with others it would send much more */
 #define CDP__SHARED 2u /* for ranks that read each other's memory */
@@ -3733,20 +3751,20 @@ typedef struct cdp__choosing {
     uint32_t row_count;
     uint64_t small_bytes;
     bool reproducible;    /* only algorithms whose bits depend on the inputs alone */
-    bool shared;          /* cdp_transport.shared */
 } cdp__choosing;
 
 CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row) { return row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes == CDP__TINY ? c->small_bytes / 4 : row->max_bytes; }
 
-/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. */
-CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks) {
+/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. `is`: what the group is. */
+CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
     uint32_t i;
+    if (!(ranks & (ranks - 1))) is |= CDP__POWERS;
     for (i = 0;; ++i) {
         const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
         const cdp__algo *a;
         CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
         a = cdp__algo_at(row->algo);
-        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->only == CDP__POWERS && (ranks & (ranks - 1))) || (row->only == CDP__SHARED && !c->shared)) continue;
+        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is)) continue;
         if (row->max_bytes && bytes > cdp__row_bytes(c, row)) continue;
         return row->algo;
     }
@@ -4085,6 +4103,7 @@ struct cdp_group {
     cdp__mux *mux;
     uint64_t channel;    /* its number, equal on all its ranks */
     uint32_t *world;     /* the rank in the world of each of its ranks; NULL: the same */
+    uint8_t is;          /* CDP__SHARED: all on one host, which read each other's memory */
     cdp_group *next;     /* in mux->groups */
     cdp_group *next_active;
     bool active;         /* in mux->active */
@@ -5086,7 +5105,7 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
     f.kind = (uint8_t)rq->kind;
     f.dtype = (uint8_t)rq->dtype;
     f.op = (uint8_t)rq->op;
-    f.algo = (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind, op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size);
+    f.algo = (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind, op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size, g->is);
     f.seq = op->wire;
     f.count = op->parts ? 0 : rq->count;
     f.parts = op->parts;
@@ -5556,6 +5575,12 @@ CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
     __atomic_store_n(at, state + 4, __ATOMIC_RELAXED);
 }
 
+CDP__PRIVATE uint32_t cdp__hub_host(void *self, uint32_t peer) {
+    (void)self;
+    (void)peer;
+    return 0;
+}
+
 CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)peer * CDP__LOANS + (token >> 32);
@@ -5662,7 +5687,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->recall = cdp__hub_recall;
     out->view = cdp__hub_view;
     out->unview = cdp__hub_unview;
-    out->shared = true;
+    out->host = cdp__hub_host;
     return CDP_OK;
 }
 
@@ -6270,9 +6295,11 @@ CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, ui
         return NULL;
     }
     g->world = world;
+    g->is = m->transport.host && m->transport.view ? CDP__SHARED : 0;
     for (p = 0; p < desc->world_size; ++p) {
+        const uint32_t peer = g->peers[p].stream.peer = cdp__world_rank(g, p);
         g->peers[p].stream.channel = channel;
-        g->peers[p].stream.peer = cdp__world_rank(g, p);
+        if (g->is && m->transport.host(m->transport.self, peer) != m->transport.host(m->transport.self, g->peers[0].stream.peer)) g->is = 0;
     }
     g->next = m->groups;
     m->groups = g;
@@ -6287,7 +6314,6 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
     m->choosing.rows = rows;
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
-    m->choosing.shared = m->transport.shared;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
     if (desc->choice_count && !desc->choices) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
     for (i = 0; i < desc->choice_count; ++i) {
@@ -7965,7 +7991,7 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
-            if (row->only) cdp__text_add(t, row->only == CDP__POWERS ? ", for 2, 4, 8, ... ranks" : c->shared ? ", in shared memory" : ", in shared memory, which this is not");
+            if (row->only) cdp__text_add(t, row->only == CDP__POWERS ? ", for 2, 4, 8, ... ranks" : g->is & CDP__SHARED ? ", in shared memory" : ", in shared memory, which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
 }

@@ -720,6 +720,7 @@ typedef struct cdp__mesh {
     uint32_t mine_count;
     bool met;         /* rank 0 was found otherwise than by its address; `job` is known */
     cdp_store_request addrs; /* its results: where each rank can be reached */
+    uint32_t *hosts;         /* of each rank, numbered as they appear */
     uint8_t job[CDP__JOB_BYTES];
     bool keyed, refusal_told, memory_told;
     bool spread;      /* the connections of a link, over the interfaces that the desc names */
@@ -1145,7 +1146,7 @@ CDP__COLD uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS])
     cdp_addr theirs[CDP__ADDRS];
     uint32_t n = 0;
     if (l->peer == 0 && !m->desc.external_store && !m->spread) theirs[n++] = cdp__tcp_store_peer_addr(m->store); /* known to be right */
-    n += cdp__addrs_parse((const char *)text->data, text->bytes, theirs + n, CDP__ADDRS - n);
+    n += cdp__addrs_parse((const char *)text->data + 8, text->bytes - 8, theirs + n, CDP__ADDRS - n); /* read before */
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;
@@ -1790,6 +1791,8 @@ CDP__COLD bool cdp__mesh_linked(void *self, uint32_t peer) {
 }
 
 /* The pair of addresses that a link runs over, or how far it is. */
+CDP__COLD uint32_t cdp__mesh_host(void *self, uint32_t peer) { return ((cdp__mesh *)self)->hosts[peer]; }
+
 CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
     static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
     cdp__mesh *m = (cdp__mesh *)self;
@@ -1848,6 +1851,7 @@ CDP__COLD void cdp__mesh_close(void *self) {
     if (m->noting && m->note_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
+    cdp__free(m->os, m->hosts);
     if (m->watching && m->watch_rq.status == CDP_PENDING) m->watch->cancel(m->watch->self, &m->watch_rq);
     if (m->watch) {
         cdp_store_request_free(m->watch, &m->watch_rq);
@@ -2166,23 +2170,36 @@ CDP__COLD cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const 
     return CDP_OK;
 }
 
-/* Everybody's addresses: publish, wait, read. The answers are kept. */
+/* The number of rank r's host: that of an earlier rank there, or the next. 0: a host that nobody shares. */
+CDP__COLD uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint32_t *hosts) {
+    const uint64_t id = cdp__get_u64((const uint8_t *)m->addrs.results[r].data);
+    uint32_t q;
+    for (q = 0; id && q < r; ++q)
+        if (cdp__get_u64((const uint8_t *)m->addrs.results[q].data) == id) return m->hosts[q];
+    return (*hosts)++;
+}
+
+/* Everybody's addresses, and behind what number they share memory: publish, wait, read. The answers are kept. */
 CDP__COLD cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], text[CDP__ADDRS * 64];
+    char key[96], text[8 + CDP__ADDRS * 64];
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
-    uint32_t r, n;
+    uint32_t r, n, hosts = 0;
+    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.world_size * sizeof *m->hosts);
+    if (!m->hosts) return cdp__fail_nomem("the hosts of all ranks", m->desc.world_size * sizeof *m->hosts);
     if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_init: interfaces '%s': this machine has no address on any of these; name others, or none for all", m->desc.interfaces);
     cdp__mesh_key(m, key, "addr", m->desc.rank);
-    cdp__addrs_text(own, count, text, sizeof text);
-    st = cdp_store_set(m->store, key, text, strlen(text));
+    cdp__put_u64((uint8_t *)text, cdp__mesh_shares(m) && m->os->memory_host ? m->os->memory_host(m->os->user) : 0);
+    cdp__addrs_text(own, count, text + 8, sizeof text - 8);
+    st = cdp_store_set(m->store, key, text, 8 + strlen(text + 8));
     if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
     for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
         const cdp_bytes *v = &m->addrs.results[r];
-        n = cdp__addrs_parse((const char *)v->data, v->bytes, at, CDP__ADDRS);
+        n = v->bytes < 8 ? 0 : cdp__addrs_parse((const char *)v->data + 8, v->bytes - 8, at, CDP__ADDRS);
         if (n) st = cdp__mesh_admissible(m, r, at, n, own, count);
-        else st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published addresses that cannot be read: '%s'", r, (const char *)v->data);
+        else st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published addresses that cannot be read: '%s'", r, v->bytes < 8 ? "" : (const char *)v->data + 8);
+        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     return st;
 }
@@ -2724,6 +2741,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.lend = cdp__mesh_lend;
     t.recall = cdp__mesh_recall;
     t.pull = cdp__mesh_pull;
+    t.host = cdp__mesh_host;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;

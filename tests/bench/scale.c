@@ -122,9 +122,9 @@ static const char *time_text(double us, char out[16]) {
 
 static void line(uint32_t algo, uint32_t n, uint64_t bytes) {
     const cdp__algo *a = cdp__algo_at(algo);
-    const cdp__choosing usual = {NULL, 0, 64 * 1024, false, false};
+    const cdp__choosing usual = {NULL, 0, 64 * 1024, false};
     const uint64_t least = bound_bytes(a->kind, n, bytes);
-    const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n) == algo;
+    const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n, 0) == algo;
     figures f;
     char t[LINKS][16], low[16];
     uint32_t b;

@@ -1602,7 +1602,7 @@ static int stranger(uint32_t rank) {
         void *value;
         uint64_t bytes;
         snprintf(key, sizeof key, "cdp/addr/%u", r);
-        if (!must(cdp_store_get(store, key, &value, &bytes, 2000), "get") || !T(cdp__addr_parse((const char *)value, &at[r]))) return EXIT_CALL;
+        if (!must(cdp_store_get(store, key, &value, &bytes, 2000), "get") || !T(cdp__addr_parse((const char *)value + 8, &at[r]))) return EXIT_CALL;
         cdp_store_free(store, value);
     }
     cdp_store_destroy(store);

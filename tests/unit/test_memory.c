@@ -362,6 +362,42 @@ TEST(large_messages_are_read_where_they_lie) {
     job(3, &like, NULL, large_ones);
 }
 
+/* ---- who is where ---- */
+
+static uint32_t hosts_seen[6];
+
+static void compare_hosts(member *m) {
+    cdp_transport *t = &m->g->mux->transport;
+    m->status = cdp_barrier(m->g);
+    for (uint32_t r = 0; r < m->desc.world_size; ++r) T_EQ(hosts_seen[r], t->host(t->self, r));
+}
+
+static uint64_t other_host(void *user) { return cdp_os_default()->memory_host(user) ^ 2; }
+static uint64_t no_host(void *user) {
+    (void)user;
+    return 0;
+}
+
+static void three_places(cdp_tcp_desc *d) {
+    static cdp_os other, none;
+    const uint32_t r = d->rank;
+    other = none = *cdp_os_default();
+    other.memory_host = other_host;
+    none.memory_host = no_host;
+    if (r % 3 == 1) d->os = &other;
+    if (r == 3) d->no_shared_memory = true;
+    if (r == 5) d->os = &none;
+}
+
+TEST(ranks_know_who_is_on_one_host) {
+    const uint32_t one[6] = {0, 0, 0, 0, 0, 0}, several[6] = {0, 1, 0, 2, 1, 3};
+    cdp_tcp_desc like = {.timeout_ms = 20000};
+    memcpy(hosts_seen, one, sizeof one);
+    job(6, &like, NULL, compare_hosts);
+    memcpy(hosts_seen, several, sizeof several);
+    job(6, &like, three_places, compare_hosts);
+}
+
 /* What is lent is given to this peer and in this length alone, and void when it has been recalled. */
 static void lend_and_recall(member *m) {
     static uint8_t lent[100000], got[100000];
@@ -516,6 +552,7 @@ int main(int argc, char **argv) {
         {"only_sealed_memory_is_mapped", only_sealed_memory_is_mapped, 10},
         {"strangers_are_not_taken", strangers_are_not_taken, 20},
         {"large_messages_are_read_where_they_lie", large_messages_are_read_where_they_lie, 60},
+        {"ranks_know_who_is_on_one_host", ranks_know_who_is_on_one_host, 20},
         {"loans_are_for_one_and_end", loans_are_for_one_and_end, 10},
         {"nonsense_of_a_peer_is_named", nonsense_of_a_peer_is_named, 60},
         {"who_sleeps_is_woken", who_sleeps_is_woken, 30},
