@@ -3368,6 +3368,7 @@ CDP__COLD void cdp__client_stopped(cdp__client *c, bool comes) {
         cdp__client_done(c, CDP_ERR_NOMEM);
         return;
     }
+    if (rq) rq->number = 1; /* whatever becomes of the server before it has sent the value */
     c->expect = CDP__EXPECT_VALUES;
     c->values = comes ? 1 : rq->key_count;
     c->value_at = 0;

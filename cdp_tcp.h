@@ -1718,7 +1718,8 @@ CDP__COLD int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
 
 /* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die, and the store with it, knows
    enough; others had better wait whether somebody tells them more. If nobody does, a rank 0 that went without a word
-   explains why a third one left, and a silent one why everybody waits. A rank 0 that took its leave explains nothing. */
+   explains why a third one left, and a silent one why everybody waits. A rank 0 that took its leave explains nothing, and neither
+   does one whose store already held a cause (which there was no time to read). */
 CDP__COLD int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
     const bool stranger = e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up; /* it could not have told us */
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
@@ -1734,7 +1735,7 @@ CDP__COLD int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool si
         e->peer = 0;
     } else if (!silent && e->status == CDP_ERR_PEER_LOST) {
         cdp__text_add(&t, "; rank 0 is gone, too, and its store with it");
-        if (m->watch_rq.status == CDP_ERR_STORE) e->peer = 0;
+        if (m->watch_rq.status == CDP_ERR_STORE && !m->watch_rq.number) e->peer = 0;
     }
     return -1;
 }

@@ -1961,6 +1961,52 @@ TEST(cannot_connect_says_why) {
     false_server_close(&f);
 }
 
+/* A server that is polled by a thread until it is to stand still. */
+typedef struct still_server {
+    cdp_store_server *s;
+    bool still;
+} still_server;
+
+static void still_server_main(void *arg) {
+    still_server *t = (still_server *)arg;
+    while (!__atomic_load_n(&t->still, __ATOMIC_ACQUIRE)) poll_server(t->s, 1);
+}
+
+/* A key that somebody has set is known to be there, even if its value never comes. */
+TEST(a_leaving_server_hides_no_key) {
+    for (int set = 0; set < 2; ++set) {
+        cdp_store_server_desc d = server_desc();
+        still_server t = {NULL, false};
+        cdp_store *reader, *writer;
+        cdp_store_request rq;
+        const cdp_bytes key = {(void *)(uintptr_t)"cause", 5};
+        void *thread;
+        d.no_thread = true;
+        if (!OK(cdp_store_server_create(&d, &t.s))) return;
+        thread = cdp_os_default()->thread_start(NULL, still_server_main, &t);
+        reader = client_open(cdp_store_server_port(t.s));
+        writer = client_open(cdp_store_server_port(t.s));
+        memset(&rq, 0, sizeof rq);
+        rq.op = CDP_STORE_GET;
+        rq.key_count = 1;
+        rq.keys = &key;
+        rq.status = CDP_PENDING;
+        ST(reader->start(reader->self, &rq), CDP_PENDING);
+        ST(reader->wait(reader->self, &rq, test_now_ns() + 200000000u), CDP_PENDING); /* it is told to wait */
+        __atomic_store_n(&t.still, true, __ATOMIC_RELEASE);
+        cdp_os_default()->thread_join(NULL, thread);
+        if (set) OK(cdp_store_set(writer, "cause", "x", 1));
+        poll_server(t.s, 3);
+        ST(reader->wait(reader->self, &rq, test_now_ns() + 50000000u), CDP_PENDING);
+        T_EQ(set, rq.number);
+        cdp_store_server_destroy(t.s);
+        T(reader->wait(reader->self, &rq, test_now_ns() + 5000000000u) < CDP_OK);
+        T_EQ(set, rq.number);
+        cdp_store_destroy(reader);
+        cdp_store_destroy(writer);
+    }
+}
+
 TEST(cannot_listen_says_why) {
     cdp_store_server *s = server_open(), *t;
     cdp_store_server_desc d = server_desc();
@@ -2372,7 +2418,7 @@ int main(int argc, char **argv) {
         CASE(announced_lengths_cost_nothing, 10), CASE(many_clients, 30), CASE(limits_of_the_server, 20), CASE(slow_readers, 60), CASE(garbage, 30),
         CASE(will, 20), CASE(will_of_a_killed_process, 10), CASE(destroy_sees_off_what_was_sent, 20), CASE(destroy_is_bounded, 20), CASE(orderly_shutdown, 10), CASE(server_killed, 10),
         CASE(threads_on_a_hash_store, 30), CASE(threads_on_tcp_clients, 60), CASE(threads_keep_their_deadlines, 10),
-        CASE(connects_to_a_late_server, 10), CASE(cannot_connect_says_why, 30), CASE(cannot_listen_says_why, 10), CASE(addresses, 20), CASE(inherited_listener, 20),
+        CASE(connects_to_a_late_server, 10), CASE(cannot_connect_says_why, 30), CASE(cannot_listen_says_why, 10), CASE(a_leaving_server_hides_no_key, 20), CASE(addresses, 20), CASE(inherited_listener, 20),
         CASE(accept_runs_out_of_descriptors, 10), CASE(all_addresses_of_a_name, 20),
         CASE(client_bytes, 10), CASE(client_bad_answers, 20),
         CASE(one_allocation_fails, 120), CASE(all_allocations_fail, 120), CASE(allocations_fail_with_threads, 60),
