@@ -131,14 +131,13 @@ sim: $(SIM:%=$(BUILD)/test/%)
 # simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
 # of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-THREADED := $(UNIT) $(PROCS) $(filter-out test_nccl,$(NCCL))
+THREADED := $(UNIT) $(PROCS) $(NCCL)
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
-sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS) test_nccl,$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
+sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
 	@mkdir -p $(BUILD)/logs/sanitize
-	@echo 'SKIP test_nccl under the sanitizers: a race when a split fails, and handles that the stand-in for NCCL keeps, are known'
 	@$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
-	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(filter-out $(ROUNDS) test_nccl,$(PROGRAMS)))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
+	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(filter-out $(ROUNDS),$(PROGRAMS)))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
 	wait $$tsan || bad=$$?; \
 	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
 	tail -qn 1 $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk -v bad=$$bad '{ p += $$1; f += $$3 } END { if (bad && !f) f = 1; print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'

@@ -521,6 +521,7 @@ typedef struct cdp__nccl_cell {
 
 typedef struct cdp__nccl {
     cdp_group *group;
+    struct cdp__nccl *parent; /* while its communicator is made from that one's, which is whole */
     const cdp_os *os;
     cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
@@ -539,7 +540,8 @@ typedef struct cdp__nccl {
 
     /* guarded by `lock`, which nobody holds while he calls the group, or what may take long */
     void *lock, *cond, *thread;
-    bool inside;  /* a thread calls NCCL */
+    bool inside;  /* a thread calls NCCL; `comm` then stays as it is */
+    bool gone;    /* `comm` was taken from that thread: it forgets it when it leaves */
     bool stop;    /* the thread is to end */
     bool resting; /* it has ended, or does not exist */
     bool aborted; /* the communicator is gone (or kept for another), and streams go on */
@@ -584,19 +586,26 @@ CDP__COLD cdp_status cdp__nccl_refused(int result, const char *what) {
     return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE ? CDP_ERR_INVALID : cdp__nccl_status(result), result, what);
 }
 
+/* The group has failed, or the one that its communicator is being made from: no more calls, what they are of may be gone. */
+CDP__COLD cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
+    cdp_status st;
+    if (!cdp__nccl_failed(b) && !(b->parent && cdp__nccl_failed(b->parent))) return CDP_OK;
+    st = cdp_group_status(cdp__nccl_failed(b) ? b->group : b->parent->group);
+    return st != CDP_OK ? st : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
+}
+
 /* A communicator that does not block is "in progress" after many calls: until that is over nothing may follow. */
 CDP__COLD cdp_status cdp__nccl_settle(cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
     for (;;) {
-        const int r = (int)cdp__nc.ncclCommGetAsyncError(comm, &state);
-        cdp_status st;
+        cdp_status st = cdp__nccl_over(b, what);
+        int r;
+        if (st == CDP_OK && naps % 16 == 15) st = cdp_group_status(b->group);
+        if (st != CDP_OK) return st;
+        r = (int)cdp__nc.ncclCommGetAsyncError(comm, &state);
         if (r != 0) return cdp__nccl_nccl_failed(r, what);
         if ((int)state != CDP__NC_IN_PROGRESS) return (int)state == 0 ? CDP_OK : b->installed ? cdp__nccl_nccl_failed((int)state, what) : cdp__nccl_refused((int)state, what);
-        if (cdp__nccl_failed(b) || (naps % 16 == 15 && cdp_group_status(b->group) != CDP_OK)) {
-            st = cdp_group_status(b->group);
-            return st != CDP_OK ? st : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
-        }
         if (cdp__nccl_now(b) >= deadline_ns) return cdp__fail(CDP_ERR_TIMEOUT, "%s: NCCL did not come to an end within the deadline; a rank does not take part, or cannot be reached (NCCL_DEBUG=INFO says more)", what);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
@@ -821,6 +830,7 @@ CDP__COLD cdp_status cdp__nccl_enter(cdp__nccl *b) {
 CDP__COLD void cdp__nccl_leave(cdp__nccl *b) {
     cdp__nccl_lock(b);
     b->inside = false;
+    if (b->gone) b->comm = NULL;
     cdp__nccl_unlock(b);
     cdp__nccl_tell(b);
 }
@@ -965,8 +975,11 @@ CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp__nc_comm comm;
     cdp__nccl_lock(b);
     while (b->inside && b->cond && cdp__nccl_now(b) < until) b->os->cond_wait(b->os->user, b->cond, b->lock, until);
-    comm = b->comm;
-    if (!b->desc.keep) b->comm = NULL;
+    comm = b->gone ? NULL : b->comm;
+    if (!b->desc.keep) {
+        b->gone = true;
+        if (!b->inside) b->comm = NULL; /* else whoever is inside still reads it */
+    }
     cdp__nccl_unlock(b);
     if (comm && !b->desc.keep) (void)cdp__nc.ncclCommAbort(comm);
     else if (comm && cdp__nc.ncclCommRevoke) (void)cdp__nc.ncclCommRevoke(comm, 0);
@@ -1368,7 +1381,7 @@ CDP__COLD cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs, cdp_
     for (i = 0; calls && i < n && st == CDP_OK; ++i) st = cdp__nccl_prepare(b, &rqs[i], &calls[i]);
     cdp__nccl_describe_op(b, op, rqs ? rqs : &what, n, timeout_ms, capture);
     if (st == CDP_OK) st = cdp__nccl_together(b, calls, list, n, cdp__nccl_now(b) + cdp__min(timeout_ms, 1u << 30) * CDP__MS);
-    for (i = 0; calls && i < n && b->comm; ++i)
+    for (i = 0; calls && i < n && !cdp__nccl_failed(b); ++i) /* they go with a communicator that is aborted */
         if (calls[i].made) (void)cdp__nc.ncclRedOpDestroy(calls[i].op, b->comm);
     return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
 }
@@ -1464,8 +1477,8 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
         cdp__free(b->os, m);
         return NULL;
     }
-    if (!b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && b->comm && cdp__nccl_enter(b) == CDP_OK) {
-        if (!b->comm || cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle) != 0) m->handle = NULL; /* it only makes things faster */
+    if (!b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && cdp__nccl_enter(b) == CDP_OK) {
+        if (!b->comm || cdp__nccl_failed(b) || cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle) != 0) m->handle = NULL; /* it only makes things faster */
         cdp__nccl_leave(b);
     }
     cdp__nccl_lock(b);
@@ -1657,16 +1670,25 @@ CDP__COLD void cdp__nccl_destroy(void *self) {
     (void)cdp__nc.cudaSetDevice(device);
 }
 
+/* The communicator, unless it is about to be aborted. */
+CDP__COLD cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
+    cdp__nc_comm comm;
+    cdp__nccl_lock(b);
+    comm = b->desc.keep || !cdp__nccl_failed(b) ? b->comm : NULL;
+    cdp__nccl_unlock(b);
+    return comm;
+}
+
 /* Can a communicator be made from the one of desc.from? */
 CDP__COLD cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
     const cdp_group *from = b->desc.from;
-    const cdp__nccl *old = from ? cdp__nccl_of(from) : NULL;
+    cdp__nccl *old = from ? cdp__nccl_of(from) : NULL;
     uint32_t i, next = 0;
     if (b->desc.keep && !cdp__nc.ncclCommRevoke) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommRevoke, so a communicator whose group failed cannot be kept; leave keep", b->version / 10000, b->version / 100 % 100);
     if (b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow and from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
     if (from && !b->desc.grow && !cdp__nc.ncclCommShrink) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
     if (!from) return CDP_OK;
-    if (!old || !old->comm) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
+    if (!old || !cdp__nccl_comm(old)) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
     if (b->desc.grow)
         return cdp_rank(from) == b->rank ? CDP_OK : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(from), b->rank);
     for (i = 0; i < old->size; ++i)
@@ -1789,7 +1811,13 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
         return st;
     }
     from = b->desc.from ? cdp__nccl_of(b->desc.from) : NULL;
+    if (from && !cdp__nccl_failed(from)) { /* nobody else calls NCCL with it, and an abort waits for us */
+        cdp__nccl_hold(from);
+        b->parent = from;
+    }
     st = b->desc.grow ? cdp__nccl_grow(b, from, deadline_ns) : from ? cdp__nccl_shrink(b, from, deadline_ns) : cdp__nccl_init(b, deadline_ns);
+    if (b->parent) cdp__nccl_leave(from);
+    b->parent = NULL;
     st = cdp__nccl_conclude(b, st, all, "cdp_nccl_attach");
     cdp__free(g->os, all);
     return st;
@@ -1806,7 +1834,7 @@ CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, c
     cdp_status st = !cell || (part && !(b && all)) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
     int r;
     (void)color, (void)key; /* the new group says it: its first rank, and the place in it */
-    if (b) b->desc.from = NULL, b->desc.grow = false, b->caller = old->caller;
+    if (b) b->desc.from = NULL, b->desc.grow = false, b->caller = old->caller, b->parent = old;
     if (b && st == CDP_OK) st = cdp__nccl_open(b);
     if (st == CDP_OK) st = cdp__nccl_enter(old);
     if (st != CDP_OK) {
@@ -1819,6 +1847,7 @@ CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, c
     r = (int)cdp__nc.ncclCommSplit(old->comm, part ? (int)cdp_world_rank_of(part, 0) : -1, part ? (int)cdp_rank(part) : 0, &cell->comm, (cdp__nc_config *)(void *)&config);
     st = cdp__nccl_made(old, old, cell, r, b ? &b->comm : &none, deadline_ns, "cdp_group_split: ncclCommSplit");
     if (st == CDP_OK && b) st = cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_group_split: ncclCommSplit");
+    if (b) b->parent = NULL;
     cdp__nccl_leave(old);
     if (st != CDP_OK) cdp_group_fail(old->group); /* it is not known what became of the others' part */
     if (b) st = cdp__nccl_conclude(b, st, all, "cdp_group_split");
@@ -1837,8 +1866,8 @@ CDP_API void *cdp_nccl_stream(const cdp_group *group) {
 }
 
 CDP_API void *cdp_nccl_comm(const cdp_group *group) {
-    const cdp__nccl *b = cdp__nccl_of(group);
-    return b && (b->desc.keep || !cdp__nccl_failed(b)) ? (void *)b->comm : NULL;
+    cdp__nccl *b = cdp__nccl_of(group);
+    return b ? (void *)cdp__nccl_comm(b) : NULL;
 }
 
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group) {

@@ -36,6 +36,10 @@ typedef struct shared {
     mail box[RANKS_MAX * RANKS_MAX];
 } shared;
 
+typedef struct handle {
+    struct handle *next;
+} handle;
+
 struct ncclComm {
     struct ncclComm *next;
     int n, rank, device;
@@ -47,6 +51,7 @@ struct ncclComm {
     bool finalizing, revoked, dead, used;
     uint64_t ops;
     uint32_t splits, shrinks, grows;
+    struct handle *handles; /* of memory that is registered; they go with the communicator */
     standin_point *last;    /* operations of one communicator run one after the other, whatever their streams */
     double factors[64];     /* of operators of its own */
     uint8_t factor_used[64];
@@ -711,6 +716,11 @@ static ncclResult_t take_away(ncclComm_t c, const char *how) {
     c->dead = true;
     if (c->mem) munmap(c->mem, sizeof(shared));
     c->mem = NULL;
+    while (c->handles) {
+        handle *const h = c->handles;
+        c->handles = h->next;
+        free(h);
+    }
     standin_point *const last = c->last;
     c->last = NULL;
     pthread_mutex_unlock(&lock);
@@ -858,16 +868,29 @@ ncclResult_t ncclMemFree(void *p) {
     ENTER("ncclMemFree");
     return standin_free(p) ? ncclSuccess : ncclUnhandledCudaError; /* unmaps: waits for nothing, unlike cudaFree */
 }
-ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t bytes, void **handle) {
+ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t bytes, void **out) {
     ENTER("ncclCommRegister");
-    *handle = malloc(1);
-    return standin_bytes(p, bytes, c->device, "ncclCommRegister") ? ncclSuccess : ncclInvalidArgument;
-}
-ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
-    ENTER("ncclCommDeregister");
-    (void)c;
-    free(handle);
+    *out = NULL;
+    if (usable(c) != ncclSuccess || !standin_bytes(p, bytes, c->device, "ncclCommRegister")) return ncclInvalidArgument;
+    handle *const h = (handle *)calloc(1, sizeof *h);
+    pthread_mutex_lock(&lock);
+    h->next = c->handles;
+    c->handles = h;
+    pthread_mutex_unlock(&lock);
+    *out = h;
     return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t c, void *p) {
+    handle **at, *h = NULL;
+    ENTER("ncclCommDeregister");
+    if (usable(c) != ncclSuccess) return ncclInvalidArgument;
+    pthread_mutex_lock(&lock);
+    for (at = &c->handles; *at && *at != p; at = &(*at)->next) {}
+    if (*at) h = *at, *at = h->next;
+    pthread_mutex_unlock(&lock);
+    if (!h) standin_fault("ncclCommDeregister of a handle that this communicator does not have");
+    free(h);
+    return h ? ncclSuccess : ncclInvalidArgument;
 }
 #endif
 
