@@ -8898,7 +8898,10 @@ CDP__COLD cdp_status cdp__ddp_advance(cdp_ddp *d) {
 CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     cdp_status st = d->hook.stage && !d->buckets[0].pending ? cdp__ddp_ask(d, wait) : CDP_OK;
     if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
-    while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) st = cdp__ddp_launch(d, &d->buckets[d->launched]);
+    while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) {
+        st = cdp__ddp_launch(d, &d->buckets[d->launched]);
+        if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d); /* all stages share a queue there: bucket by bucket, on every rank */
+    }
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
     if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
     return st;

@@ -166,9 +166,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t byte
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
 #ifndef CDP_NO_HOOKS
-/* A hook for cdp_ddp_set_hook() where parameters are in device memory: ALLREDUCE, FP16, BF16 (as in cdp.h; half of each bucket more
-   memory) or NOOP. Its kernels run on the group's stream. Errors: INVALID, UNSUPPORTED (another kind; no NVRTC), NOMEM, IO. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, cdp_hook_kind kind, cdp_hook *out);
+/* A hook for cdp_ddp_set_hook() where parameters are in device memory; the desc, what it does and what it saves are those of
+   cdp_hook_create(), so that what one of them saved the other one loads. Its kernels run on the group's stream, and all buckets use
+   the same memory one after the other: the largest bucket counts, but error feedback has one for each. Everything is compiled and
+   allocated within the first steps: do those before a capture. error_norm, save and load block the host.
+   Errors: INVALID, UNSUPPORTED (POWERSGD; a hook within a hook; no NVRTC), NOMEM, IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out);
 #endif
 
 /* ---- >>c++ ----------------------------------------------------------------------------------------------------------- */
@@ -495,6 +498,12 @@ CDP__COLD cdp_status cdp__nccl_status(int result) {
 #define CDP__NCCL_LEAVE_MS 5000u /* how long this rank's own work is awaited when it leaves */
 #define CDP__NCCL_FINAL_MS 300u  /* and the other ranks' consent, which some may never give */
 
+/* Kernels that only hooks need. */
+typedef enum cdp__nccl_hook_kernel {
+    CDP__NK_FEED, CDP__NK_BEGIN, CDP__NK_COUNTS, CDP__NK_SUM, CDP__NK_PICK, CDP__NK_PARTS, CDP__NK_GROUPS, CDP__NK_WRITE, CDP__NK_ADD, CDP__NK_DIVIDE,
+    CDP__NK_RANGE_PARTS, CDP__NK_RANGE, CDP__NK_QUANTIZE, CDP__NK_DEQUANTIZE, CDP__NK_COUNT
+} cdp__nccl_hook_kernel;
+
 /* One operation: what is said of it when it is late, and the event behind it. */
 typedef struct cdp__nccl_op {
     cdp__cu_event event;
@@ -547,7 +556,7 @@ typedef struct cdp__nccl {
     bool aborted; /* the communicator is gone (or kept for another), and streams go on */
     int failed;   /* the group has (atomic) */
 
-    void *module, *cast[4][4], *sumsq[4]; /* kernels, when they are needed; f32, f64, f16, bf16 */
+    void *module[2], *cast[20], *hooks[CDP__NK_COUNT]; /* kernels, when they are needed; cast: see cdp__nccl_kernels() */
     double *partial;                      /* device memory, for sums of squares */
 } cdp__nccl;
 
@@ -1086,6 +1095,104 @@ CDP__COLD const char *cdp__nccl_source(void) {
         "ALL(f32)\nALL(f64)\nALL(f16)\nALL(bf16)\n";
 }
 
+/* What hooks need, for f32. Each thread writes where no other one does, and integers alone are counted together, so that the
+   result does not depend on which thread comes first. state: the bits found so far of the k-th largest magnitude, and k among
+   those that begin with them. For 16384 chunks of the bucket, and groups of 128 chunks: how many are above it, and equal. */
+CDP__COLD const char *cdp__nccl_hook_source(void) {
+    return
+        "typedef unsigned long long u64;\ntypedef unsigned u32;\ntypedef unsigned char u8;\n"
+        "#define EACH(i, n) for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (u64)gridDim.x * blockDim.x)\n"
+        "#define KERNEL extern \"C\" __global__ void\n"
+        "#define SIZE(x) (__float_as_uint(x) & 0x7fffffffu)\n"
+        "KERNEL cdp_feed(float *x, float *error, u64 n, int add) { EACH(i, n) error[i] = x[i] += add ? error[i] : 0; }\n"
+        "KERNEL cdp_begin(u32 *state, u32 k) { EACH(i, 1) state[0] = 0, state[1] = k; }\n"
+        "KERNEL cdp_counts(const float *x, u64 n, const u32 *state, u32 *counts, int top, int shift) {\n"
+        "    EACH(i, n) if (SIZE(x[i]) >> top == state[0] >> top) atomicAdd(&counts[blockIdx.x * 256 + (SIZE(x[i]) >> shift & 255u)], 1u);\n"
+        "}\n"
+        "KERNEL cdp_sum(u32 *counts, u32 copies) { EACH(d, 256) for (u32 c = 1; c < copies; ++c) counts[d] += counts[c * 256 + d]; }\n"
+        "KERNEL cdp_pick(const u32 *counts, u32 *state, int shift) {\n"
+        "    EACH(i, 1) {\n"
+        "        u32 d = 255, k = state[1];\n"
+        "        while (d && counts[d] <= k) k -= counts[d--];\n"
+        "        state[0] |= d << shift, state[1] = k;\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_parts(const float *x, u64 n, const u32 *state, u32 *parts) {\n"
+        "    const u64 per = (n + 16383) / 16384;\n"
+        "    EACH(t, 16384) {\n"
+        "        u32 above = 0, same = 0;\n"
+        "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) above += SIZE(x[i]) > state[0], same += SIZE(x[i]) == state[0];\n"
+        "        parts[2 * t] = above, parts[2 * t + 1] = same;\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_groups(const u32 *parts, u32 *groups) {\n"
+        "    EACH(g, 128) {\n"
+        "        u32 above = 0, same = 0;\n"
+        "        for (u64 t = g * 128; t < (g + 1) * 128; ++t) above += parts[2 * t], same += parts[2 * t + 1];\n"
+        "        groups[2 * g] = above, groups[2 * g + 1] = same;\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_write(const float *x, float *error, u64 n, const u32 *state, const u32 *parts, const u32 *groups, u32 *own) {\n"
+        "    const u64 per = (n + 16383) / 16384;\n"
+        "    const u32 limit = state[0], quota = state[1] + 1;\n"
+        "    EACH(t, 16384) {\n"
+        "        u32 above = 0, same = 0;\n"
+        "        for (u64 g = 0; g < t / 128; ++g) above += groups[2 * g], same += groups[2 * g + 1];\n"
+        "        for (u64 c = t / 128 * 128; c < t; ++c) above += parts[2 * c], same += parts[2 * c + 1];\n"
+        "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) {\n"
+        "            const u32 m = SIZE(x[i]), at = above + (same < quota ? same : quota);\n"
+        "            if (m > limit || (m == limit && same < quota)) own[2 * at] = (u32)i, own[2 * at + 1] = __float_as_uint(x[i]), error[i] = 0;\n"
+        "            above += m > limit, same += m == limit;\n"
+        "        }\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_add(float *x, u64 n, const u32 *pairs, u64 k) { EACH(i, k) if (pairs[2 * i] < n) x[pairs[2 * i]] += __uint_as_float(pairs[2 * i + 1]); }\n"
+        "KERNEL cdp_divide(float *x, u64 n, float by) { EACH(i, n) x[i] /= by; }\n";
+}
+CDP__COLD const char *cdp__nccl_quantize_source(void) {
+    return
+        "static __device__ float whole(float v) {\n"
+        "    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024;\n"
+        "    const int w = (int)x, odd = w & 1;\n"
+        "    const float rest = x - (float)w;\n"
+        "    return (float)(w + ((rest > 0.5f) | ((rest == 0.5f) & odd)) - ((rest < -0.5f) | ((rest == -0.5f) & odd)));\n"
+        "}\n"
+        "KERNEL cdp_range_parts(const float *x, u64 n, u64 row, u64 rows, u64 parts, float *out) {\n"
+        "    EACH(t, rows * parts) {\n"
+        "        const u64 r = t / parts, end = (r + 1) * row < n ? (r + 1) * row : n;\n"
+        "        float low = 0, high = 0;\n"
+        "        for (u64 i = r * row + t % parts; i < end; i += parts) low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;\n"
+        "        out[2 * t] = low, out[2 * t + 1] = high;\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_range(const float *in, u64 rows, u64 parts, float *ranges) {\n"
+        "    EACH(r, rows) {\n"
+        "        float low = 0, high = 0, scale, zero;\n"
+        "        for (u64 t = r * parts; t < (r + 1) * parts; ++t) low = in[2 * t] < low ? in[2 * t] : low, high = in[2 * t + 1] > high ? in[2 * t + 1] : high;\n"
+        "        scale = (high - low) / 255.0f;\n"
+        "        if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;\n"
+        "        zero = 0 - whole(low / scale);\n"
+        "        ranges[2 * r] = scale, ranges[2 * r + 1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_quantize(const float *x, u64 n, u64 row, const float *ranges, u8 *q, u64 padded) {\n"
+        "    EACH(i, padded) {\n"
+        "        const float *range = ranges + 2 * (i / row), v = i < n ? whole(x[i] / range[0]) + range[1] : 0;\n"
+        "        q[i] = (u8)(int)(v < 0 ? 0 : v > 255 ? 255 : v);\n"
+        "    }\n"
+        "}\n"
+        "KERNEL cdp_dequantize(float *x, u64 n, u64 row, u64 rows, const float *ranges, const u8 *q, u64 padded, u32 world, float by) {\n"
+        "    EACH(i, n) {\n"
+        "        float sum = 0;\n"
+        "        for (u64 w = 0; w < world; ++w) {\n"
+        "            const float *range = ranges + 2 * (w * rows + i / row);\n"
+        "            sum += range[0] * ((float)q[w * padded + i] - range[1]);\n"
+        "        }\n"
+        "        x[i] = sum / by;\n"
+        "    }\n"
+        "}\n";
+}
+
 #define CDP__NCCL_THREADS 256u
 #define CDP__NCCL_BLOCKS 512u
 #define CDP__NCCL_SUM_BLOCKS 16u
@@ -1100,11 +1207,11 @@ CDP__COLD cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program program) 
     return cdp__fail(CDP_ERR_IO, "compiling kernels: NVRTC says: %s (%d) %s", cdp__nc.nvrtcGetErrorString((cdp__rtc_result)result), result, log);
 }
 
-/* Machine code for this GPU, to be freed with cdp__free. */
-CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, char **code) {
+/* Machine code for this GPU, to be freed with cdp__free. Products and sums are rounded each for itself, as on the processor. */
+CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char **code) {
     int major = 0, minor = 0, r;
     char arch[40];
-    const char *options[1] = {arch};
+    const char *options[2] = {arch, "--fmad=false"};
     cdp__rtc_program program = NULL;
     size_t bytes = 0;
     cdp_status st = CDP_OK;
@@ -1112,8 +1219,8 @@ CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, char **code) {
     (void)cdp__nc.cudaDeviceGetAttribute(&major, (cdp__cu_attr)CDP__CU_MAJOR, b->device);
     (void)cdp__nc.cudaDeviceGetAttribute(&minor, (cdp__cu_attr)CDP__CU_MINOR, b->device);
     cdp__format(arch, sizeof arch, "--gpu-architecture=sm_%d%d", major, minor);
-    r = (int)cdp__nc.nvrtcCreateProgram(&program, cdp__nccl_source(), "cdp_nccl.cu", 0, NULL, NULL);
-    if (r == 0) r = (int)cdp__nc.nvrtcCompileProgram(program, 1, options);
+    r = (int)cdp__nc.nvrtcCreateProgram(&program, source, "cdp_nccl.cu", 0, NULL, NULL);
+    if (r == 0) r = (int)cdp__nc.nvrtcCompileProgram(program, 2, options);
     if (r == 0) r = (int)cdp__nc.nvrtcGetCUBINSize(program, &bytes);
     if (r == 0 && !(*code = (char *)cdp__alloc(b->os, bytes))) st = cdp__fail_nomem("kernels", bytes);
     if (r == 0 && st == CDP_OK) r = (int)cdp__nc.nvrtcGetCUBIN(program, *code);
@@ -1122,42 +1229,50 @@ CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, char **code) {
     return st;
 }
 
-/* Once for each group, when the first one is needed; not inside a capture. */
-CDP__COLD cdp_status cdp__nccl_kernels(cdp__nccl *b) {
-    static const char *const names[4] = {"f32", "f64", "f16", "bf16"};
+/* Compile and load a module, and look up kernels by their names, each with a blank behind it. Once for each group, when the first
+   one is needed; not inside a capture. */
+CDP__COLD cdp_status cdp__nccl_load_kernels(cdp__nccl *b, void **module, const char *source, const char *names, void **kernels) {
     char name[40], *code;
-    uint32_t i, k;
+    uint32_t n;
     int r;
     cdp_status st;
-    if (b->module) return CDP_OK;
+    if (*module) return CDP_OK;
     if (cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "kernels are compiled when they are first needed, which is not possible inside a capture; do one step before it");
     st = cdp__nccl_load(b->os, &b->desc, true);
     if (st != CDP_OK) return st;
-    st = cdp__nccl_compile(b, &code);
+    st = cdp__nccl_compile(b, source, &code);
     if (st != CDP_OK) {
         cdp__free(b->os, code);
         return st;
     }
-    r = cdp__nc.cuModuleLoadData(&b->module, code);
+    r = cdp__nc.cuModuleLoadData(module, code);
     cdp__free(b->os, code);
-    for (i = 0; i < 4 && r == 0; ++i) {
-        cdp__format(name, sizeof name, "cdp_sumsq_%s", names[i]);
-        r = cdp__nc.cuModuleGetFunction(&b->sumsq[i], b->module, name);
-        for (k = 0; k < 4 && r == 0; ++k) {
-            cdp__format(name, sizeof name, "cdp_cast_%s_%s", names[i], names[k]);
-            r = cdp__nc.cuModuleGetFunction(&b->cast[i][k], b->module, name);
-        }
+    for (; *names && r == 0; ++names, ++kernels) {
+        for (n = 0; *names != ' '; ++names) name[n++] = *names;
+        name[n] = 0;
+        r = cdp__nc.cuModuleGetFunction(kernels, *module, name);
     }
     if (r == 0) return CDP_OK;
-    if (b->module) (void)cdp__nc.cuModuleUnload(b->module);
-    b->module = NULL;
+    if (*module) (void)cdp__nc.cuModuleUnload(*module);
+    *module = NULL;
     return cdp__fail(CDP_ERR_IO, "loading kernels: the CUDA driver says error %d", r);
+}
+
+/* Those of b->cast: from f32, f64, f16, bf16 to the same, then sums of squares of each. */
+CDP__COLD cdp_status cdp__nccl_kernels(cdp__nccl *b) {
+    return cdp__nccl_load_kernels(b, &b->module[0], cdp__nccl_source(),
+                                  "cdp_cast_f32_f32 cdp_cast_f32_f64 cdp_cast_f32_f16 cdp_cast_f32_bf16 cdp_cast_f64_f32 cdp_cast_f64_f64 cdp_cast_f64_f16 cdp_cast_f64_bf16 "
+                                  "cdp_cast_f16_f32 cdp_cast_f16_f64 cdp_cast_f16_f16 cdp_cast_f16_bf16 cdp_cast_bf16_f32 cdp_cast_bf16_f64 cdp_cast_bf16_f16 cdp_cast_bf16_bf16 "
+                                  "cdp_sumsq_f32 cdp_sumsq_f64 cdp_sumsq_f16 cdp_sumsq_bf16 ",
+                                  b->cast);
 }
 
 CDP__COLD cdp_status cdp__nccl_run(void *kernel, uint32_t blocks, cdp__cu_stream stream, void **arguments) {
     const int r = cdp__nc.cuLaunchKernel(kernel, blocks, 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
     return r == 0 ? CDP_OK : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
 }
+
+CDP__COLD uint32_t cdp__nccl_blocks(uint64_t n) { return (uint32_t)cdp__max(cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1); }
 
 /* out = in * factor, as another dtype or the same. */
 CDP__COLD cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t count, double factor, cdp__cu_stream stream) {
@@ -1169,7 +1284,7 @@ CDP__COLD cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in
     arguments[1] = (void *)&out;
     arguments[2] = (void *)&n;
     arguments[3] = (void *)&factor;
-    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from)][cdp__nccl_float_index(to)], (uint32_t)cdp__min((count + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), stream, arguments);
+    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)], cdp__nccl_blocks(count), stream, arguments);
 }
 
 /* ---- >>backend: requests of cdp.h -------------------------------------------------------------------------------------------------- */
@@ -1563,7 +1678,7 @@ CDP__COLD cdp_status cdp__nccl_sum_squares(void *self, cdp_dtype dtype, const vo
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    st = cdp__nccl_run(b->sumsq[cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
+    st = cdp__nccl_run(b->cast[16 + cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
     for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i) *sum += host[i];
     cdp__free(b->os, host);
@@ -1614,7 +1729,8 @@ CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
         b->cells = cell->next;
         cdp__free(os, cell);
     }
-    if (b->module) (void)cdp__nc.cuModuleUnload(b->module);
+    if (b->module[0]) (void)cdp__nc.cuModuleUnload(b->module[0]);
+    if (b->module[1]) (void)cdp__nc.cuModuleUnload(b->module[1]);
     cdp__nccl_close_streams(b);
     if (b->cond) os->cond_destroy(os->user, b->cond);
     if (b->lock) os->mutex_destroy(os->user, b->lock);
@@ -1893,95 +2009,350 @@ CDP_API void cdp_nccl_free(cdp_group *group, void *data) {
 }
 
 #ifndef CDP_NO_HOOKS
-/* Small copies of buckets, one for each, made when they are first needed. */
+/* Device memory that grows. */
+typedef struct cdp__nccl_room {
+    void *data;
+    uint64_t bytes;
+} cdp__nccl_room;
+
+/* What a hook remembers of one bucket. */
+typedef struct cdp__nccl_slot {
+    cdp__nccl_room error, q; /* what was not sent; the last right factors */
+    bool plain;              /* this step is one without compression */
+} cdp__nccl_slot;
+
 typedef struct cdp__nccl_hook {
     cdp__nccl *b;
     const cdp_os *os;
-    cdp_hook_kind kind;
     cdp_group *group;
-    void **small;
-    uint64_t *counts;
-    uint32_t room;
+    cdp_hook_desc desc;
+    cdp__nccl_room scratch, wide; /* of one bucket; the next one uses them behind it in the stream. wide: an f32 copy */
+    cdp__nccl_slot *slots;
+    uint32_t slot_count;
+    uint64_t step;
 } cdp__nccl_hook;
 
-CDP__COLD cdp_status cdp__nccl_hook_room(cdp__nccl_hook *h, const cdp_bucket *bucket) {
-    uint32_t i;
-    if (h->room < bucket->bucket_count) {
-        void **small = (void **)cdp__alloc_zero(h->os, bucket->bucket_count * sizeof *small);
-        uint64_t *counts = (uint64_t *)cdp__alloc_zero(h->os, bucket->bucket_count * sizeof *counts);
-        for (i = 0; small && counts && i < h->room; ++i) small[i] = h->small[i], counts[i] = h->counts[i];
-        if (!small || !counts) {
-            cdp__free(h->os, small);
-            cdp__free(h->os, counts);
-            return cdp__fail_nomem("a hook", bucket->bucket_count * sizeof *small);
-        }
-        cdp__free(h->os, h->small);
-        cdp__free(h->os, h->counts);
-        h->small = small;
-        h->counts = counts;
-        h->room = bucket->bucket_count;
-    }
-    if (h->counts[bucket->index] >= bucket->count && h->small[bucket->index]) return CDP_OK;
-    cdp__nccl_memory_free(h->b, h->small[bucket->index]);
-    h->counts[bucket->index] = bucket->count;
-    h->small[bucket->index] = cdp__nccl_memory_alloc(h->b, bucket->count * 2 + 2);
-    return h->small[bucket->index] ? CDP_OK : cdp_last_error()->status;
+CDP__COLD cdp_status cdp__nccl_room_for(cdp__nccl_hook *h, cdp__nccl_room *room, uint64_t bytes, bool zero) {
+    cdp__cu_error e;
+    if (room->data && room->bytes >= bytes) return CDP_OK;
+    cdp__nccl_memory_free(h->b, room->data);
+    room->bytes = bytes;
+    room->data = cdp__nccl_memory_alloc(h->b, bytes + 4);
+    if (!room->data) return cdp_last_error()->status;
+    e = zero ? cdp__nc.cudaMemsetAsync(room->data, 0, (size_t)bytes + 4, h->b->stream) : (cdp__cu_error)0;
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "zeroing device memory");
 }
 
-CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
-    cdp__nccl_hook *h = (cdp__nccl_hook *)self;
-    const cdp_dtype to = h->kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
-    const bool plain = h->kind == CDP_HOOK_ALLREDUCE || bucket->dtype == to;
-    cdp_status st = CDP_OK;
-    if (h->kind == CDP_HOOK_NOOP || (stage && plain)) return CDP_OK;
-    if (cdp__nccl_owns(h->b, bucket->data) != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
-    if (stage) return cdp__nccl_cast(h->b, to, h->small[bucket->index], bucket->dtype, bucket->data, bucket->count, 1, h->b->stream);
+CDP__COLD cdp__nccl_slot *cdp__nccl_slot_of(cdp__nccl_hook *h, uint32_t count, uint32_t index) {
+    cdp__nccl_slot *more;
+    if (count > h->slot_count) {
+        more = (cdp__nccl_slot *)cdp__alloc_zero(h->os, count * sizeof *more);
+        if (!more) {
+            (void)cdp__fail_nomem("a hook", count * sizeof *more);
+            return NULL;
+        }
+        if (h->slot_count) memcpy(more, h->slots, h->slot_count * sizeof *more);
+        cdp__free(h->os, h->slots);
+        h->slots = more;
+        h->slot_count = count;
+    }
+    return &h->slots[index];
+}
+
+CDP__COLD cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
+    const char *first = cdp__nccl_hook_source(), *second = cdp__nccl_quantize_source();
+    const uint64_t room = strlen(first) + strlen(second) + 1;
+    char *source;
+    cdp_status st = cdp__nccl_kernels(b);
+    if (st != CDP_OK || b->module[1]) return st;
+    source = (char *)cdp__alloc(b->os, room);
+    if (!source) return cdp__fail_nomem("kernels", room);
+    cdp__format(source, room, "%s%s", first, second);
+    st = cdp__nccl_load_kernels(b, &b->module[1], source,
+                                "cdp_feed cdp_begin cdp_counts cdp_sum cdp_pick cdp_parts cdp_groups cdp_write cdp_add cdp_divide cdp_range_parts cdp_range cdp_quantize cdp_dequantize ", b->hooks);
+    cdp__free(b->os, source);
+    return st;
+}
+
+/* A kernel of hooks for `threads`, unless one before it did not start. */
+CDP__COLD void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel, uint64_t threads, void **arguments) {
+    if (*st == CDP_OK) *st = cdp__nccl_run(b->hooks[kernel], cdp__nccl_blocks(threads), b->stream, arguments);
+}
+
+CDP__COLD void cdp__nccl_step_zero(cdp__nccl *b, cdp_status *st, void *data, uint64_t bytes) {
+    const cdp__cu_error e = *st == CDP_OK ? cdp__nc.cudaMemsetAsync(data, 0, (size_t)bytes, b->stream) : (cdp__cu_error)0;
+    if (e != 0) *st = cdp__nccl_cuda_failed(e, "zeroing device memory");
+}
+
+CDP__COLD void cdp__nccl_step_divide(cdp__nccl *b, cdp_status *st, float *x, uint64_t count, double by) {
+    unsigned long long n = count;
+    float divisor = (float)by;
+    void *a[3];
+    a[0] = &x, a[1] = &n, a[2] = &divisor;
+    cdp__nccl_step(b, st, CDP__NK_DIVIDE, n, a);
+}
+
+CDP__COLD cdp_status cdp__nccl_hook_gather(cdp_request *op, void *data, uint64_t count, cdp_dtype dtype) {
+    op->kind = CDP_COLL_ALLGATHER;
+    op->out = data;
+    op->count = count;
+    op->dtype = dtype;
+    return CDP_PENDING;
+}
+
+/* Top-k: the k-th largest magnitude, 8 bits at a time, each block of threads with counts of its own. */
+CDP__COLD void cdp__nccl_hook_limit(cdp__nccl *b, cdp_status *st, float *x, unsigned long long n, uint32_t k, uint32_t *state, uint32_t *counts) {
+    static const int tops[4] = {31, 23, 15, 7}, shifts[4] = {23, 15, 7, 0};
+    uint32_t i, copies = (uint32_t)cdp__min(cdp__nccl_blocks(n), 128);
+    void *a[6];
+    a[0] = &state, a[1] = &k;
+    cdp__nccl_step(b, st, CDP__NK_BEGIN, 1, a);
+    for (i = 0; i < 4; ++i) {
+        int top = tops[i], shift = shifts[i];
+        cdp__nccl_step_zero(b, st, counts, copies * 1024);
+        a[0] = &x, a[1] = &n, a[2] = &state, a[3] = &counts, a[4] = &top, a[5] = &shift;
+        cdp__nccl_step(b, st, CDP__NK_COUNTS, (uint64_t)copies * CDP__NCCL_THREADS, a);
+        a[0] = &counts, a[1] = &copies;
+        cdp__nccl_step(b, st, CDP__NK_SUM, 256, a);
+        a[0] = &counts, a[1] = &state, a[2] = &shift;
+        cdp__nccl_step(b, st, CDP__NK_PICK, 1, a);
+    }
+}
+
+/* Scratch: (index, value) pairs of all ranks, then what finding them needs. */
+CDP__COLD cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+    cdp__nccl *b = h->b;
+    const uint64_t world = b->size;
+    unsigned long long n = bucket->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1);
+    uint32_t *pairs, *own, *state, *counts, *parts, *groups;
+    float *error;
+    int add = !h->desc.no_error_feedback;
+    uint32_t r;
+    void *a[7];
+    cdp_status st = n >> 32 ? cdp__fail(CDP_ERR_UNSUPPORTED, "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller") : cdp__nccl_room_for(h, &s->error, n * 4, true);
+    if (st == CDP_OK) st = cdp__nccl_room_for(h, &h->scratch, world * k * 8 + (4 + 128 * 256 + 2 * 16384 + 2 * 128) * 4, false);
+    if (st != CDP_OK) return st;
+    error = (float *)s->error.data;
+    pairs = (uint32_t *)h->scratch.data;
+    own = pairs + b->rank * k * 2;
+    state = pairs + world * k * 2;
+    counts = state + 4;
+    parts = counts + 128 * 256;
+    groups = parts + 2 * 16384;
+    a[0] = &x, a[1] = &error, a[2] = &n, a[3] = &add;
+    if (!stage) {
+        cdp__nccl_step(b, &st, CDP__NK_FEED, n, a);
+        cdp__nccl_hook_limit(b, &st, x, n, (uint32_t)(k - 1), state, counts);
+        a[0] = &x, a[1] = &n, a[2] = &state, a[3] = &parts;
+        cdp__nccl_step(b, &st, CDP__NK_PARTS, 16384, a);
+        a[0] = &parts, a[1] = &groups;
+        cdp__nccl_step(b, &st, CDP__NK_GROUPS, 128, a);
+        a[0] = &x, a[1] = &error, a[2] = &n, a[3] = &state, a[4] = &parts, a[5] = &groups, a[6] = &own;
+        cdp__nccl_step(b, &st, CDP__NK_WRITE, 16384, a);
+        return st == CDP_OK ? cdp__nccl_hook_gather(op, pairs, 2 * k, CDP_DTYPE_U32) : st;
+    }
+    cdp__nccl_step_zero(b, &st, x, n * 4);
+    for (r = 0; r < world; ++r) { /* one rank after the other: then no two threads add to one number */
+        own = pairs + r * k * 2;
+        a[0] = &x, a[1] = &n, a[2] = &own, a[3] = &k;
+        cdp__nccl_step(b, &st, CDP__NK_ADD, k, a);
+    }
+    cdp__nccl_step_divide(b, &st, x, n, bucket->divisor);
+    return st;
+}
+
+/* Scratch: ranges of all ranks, bytes of all ranks, what finding the range needs. */
+CDP__COLD cdp_status cdp__nccl_hook_quantize(cdp__nccl_hook *h, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
+    cdp__nccl *b = h->b;
+    unsigned long long n = bucket->count, row = channel ? 512 : n, rows = channel ? n / 512 + 1 : 1, padded = rows * row, parts = channel ? 32 : 4096;
+    uint32_t world = b->size;
+    float *found, *ranges, *mine, by = (float)bucket->divisor;
+    uint8_t *q, *own;
+    void *a[9];
+    cdp_status st = cdp__nccl_room_for(h, &h->scratch, rows * parts * 8 + world * (rows * 8 + padded), false);
+    if (st != CDP_OK) return st;
+    found = (float *)h->scratch.data;
+    ranges = found + 2 * rows * parts;
+    mine = ranges + b->rank * rows * 2;
+    q = (uint8_t *)(ranges + world * rows * 2);
+    own = q + b->rank * padded;
+    if (stage == 0) {
+        a[0] = &x, a[1] = &n, a[2] = &row, a[3] = &rows, a[4] = &parts, a[5] = &found;
+        cdp__nccl_step(b, &st, CDP__NK_RANGE_PARTS, rows * parts, a);
+        a[0] = &found, a[1] = &rows, a[2] = &parts, a[3] = &mine;
+        cdp__nccl_step(b, &st, CDP__NK_RANGE, rows, a);
+        return st == CDP_OK ? cdp__nccl_hook_gather(op, ranges, rows * 2, CDP_DTYPE_F32) : st;
+    }
+    if (stage == 1) {
+        a[0] = &x, a[1] = &n, a[2] = &row, a[3] = &mine, a[4] = &own, a[5] = &padded;
+        cdp__nccl_step(b, &st, CDP__NK_QUANTIZE, padded, a);
+        return st == CDP_OK ? cdp__nccl_hook_gather(op, q, padded, CDP_DTYPE_U8) : st;
+    }
+    a[0] = &x, a[1] = &n, a[2] = &row, a[3] = &rows, a[4] = &ranges, a[5] = &q, a[6] = &padded, a[7] = &world, a[8] = &by;
+    cdp__nccl_step(b, &st, CDP__NK_DEQUANTIZE, n, a);
+    return st;
+}
+
+/* The mean over bucket->group. */
+CDP__COLD cdp_status cdp__nccl_hook_mean(cdp_bucket *bucket, uint32_t stage, cdp_request *op, cdp_group *group) {
+    if (stage) return CDP_OK;
     op->kind = CDP_COLL_ALLREDUCE;
     op->count = bucket->count;
     op->out = bucket->data;
     op->dtype = bucket->dtype;
-    if (plain) {
-        op->op = CDP_REDUCE_PREMUL_SUM;
-        op->factor = 1 / bucket->divisor;
-        return CDP_PENDING;
-    }
-    st = cdp__nccl_hook_room(h, bucket);
-    if (st == CDP_OK) st = cdp__nccl_after_caller(h->b);
-    if (st == CDP_OK) st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, to, h->small[bucket->index], bucket->count, 1 / bucket->divisor, h->b->stream);
-    op->out = h->small[bucket->index];
+    op->op = CDP_REDUCE_PREMUL_SUM;
+    op->factor = 1 / (group ? (double)cdp_size(group) : bucket->divisor);
+    if (group) bucket->group = group;
+    return CDP_PENDING;
+}
+
+CDP__COLD cdp_status cdp__nccl_hook_half(cdp__nccl_hook *h, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+    const cdp_dtype to = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
+    cdp_status st;
+    if (bucket->dtype == to) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
+    if (stage) return cdp__nccl_cast(h->b, to, h->scratch.data, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream);
+    st = cdp__nccl_room_for(h, &h->scratch, bucket->count * 2, false);
+    if (st == CDP_OK) st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, to, h->scratch.data, bucket->count, 1 / bucket->divisor, h->b->stream);
+    op->kind = CDP_COLL_ALLREDUCE;
+    op->count = bucket->count;
+    op->out = h->scratch.data;
     op->dtype = to;
     op->op = CDP_REDUCE_SUM;
     return st == CDP_OK ? CDP_PENDING : st;
 }
 
+/* The compressing ones compute in f32: other dtypes through a copy. */
+CDP__COLD cdp_status cdp__nccl_hook_compress(cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+    const bool copy = bucket->dtype != CDP_DTYPE_F32;
+    cdp_status st = copy ? cdp__nccl_room_for(h, &h->wide, bucket->count * 4, false) : CDP_OK;
+    float *x = (float *)(copy ? h->wide.data : bucket->data);
+    if (st == CDP_OK && copy && !stage) st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, CDP_DTYPE_F32, x, bucket->count, 1, h->b->stream);
+    if (st != CDP_OK || !bucket->count) return st;
+    st = h->desc.kind == CDP_HOOK_TOPK ? cdp__nccl_hook_topk(h, s, bucket, x, stage, op) : cdp__nccl_hook_quantize(h, bucket, x, stage, op);
+    return st == CDP_OK && copy ? cdp__nccl_cast(h->b, CDP_DTYPE_F32, x, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream) : st;
+}
+
+CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+    cdp__nccl_hook *h = (cdp__nccl_hook *)self;
+    cdp__nccl_slot *s = cdp__nccl_slot_of(h, bucket->bucket_count, bucket->index);
+    const cdp_hook_kind kind = h->desc.kind;
+    cdp_status st;
+    if (!s) return cdp_last_error()->status;
+    if (!stage) s->plain = h->step < h->desc.start;
+    if (!stage && bucket->index + 1 == bucket->bucket_count) ++h->step;
+    if (kind == CDP_HOOK_NOOP) return CDP_OK;
+    if (cdp__nccl_owns(h->b, bucket->data) != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
+    if (kind == CDP_HOOK_ALLREDUCE || s->plain) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
+    if (kind == CDP_HOOK_POST_LOCAL_SGD) return h->desc.subgroup ? cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup) : CDP_OK;
+    st = stage ? CDP_OK : cdp__nccl_after_caller(h->b);
+    if (st != CDP_OK) return st;
+    return kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16 ? cdp__nccl_hook_half(h, bucket, stage, op) : cdp__nccl_hook_compress(h, s, bucket, stage, op);
+}
+
 CDP__COLD void cdp__nccl_hook_destroy(void *self) {
     cdp__nccl_hook *h = (cdp__nccl_hook *)self;
+    const bool there = cdp__nccl_of(h->group) == h->b;
     uint32_t i;
-    for (i = 0; i < h->room && cdp__nccl_of(h->group) == h->b; ++i) cdp__nccl_memory_free(h->b, h->small[i]);
-    cdp__free(h->os, h->small);
-    cdp__free(h->os, h->counts);
+    for (i = 0; i < h->slot_count && there; ++i) {
+        cdp__nccl_memory_free(h->b, h->slots[i].error.data);
+        cdp__nccl_memory_free(h->b, h->slots[i].q.data);
+    }
+    if (there) cdp__nccl_memory_free(h->b, h->scratch.data);
+    if (there) cdp__nccl_memory_free(h->b, h->wide.data);
+    cdp__free(h->os, h->slots);
     cdp__free(h->os, h);
 }
 
-CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, cdp_hook_kind kind, cdp_hook *out) {
+CDP__COLD double cdp__nccl_hook_error_norm(void *self) {
+    const cdp__nccl_hook *h = (const cdp__nccl_hook *)self;
+    double sum = 0, one = 0;
+    uint32_t i;
+    for (i = 0; i < h->slot_count; ++i)
+        if (h->slots[i].error.data && cdp__nccl_sum_squares(h->b, CDP_DTYPE_F32, h->slots[i].error.data, h->slots[i].error.bytes / 4, &one) == CDP_OK) sum += one;
+    return cdp__sqrt(sum);
+}
+
+/* The same hook for the processor's memory, to save and to load with: what it remembers is brought here, or from here. */
+CDP__COLD cdp__hook *cdp__nccl_hook_twin(cdp__nccl_hook *h, bool with_slots) {
+    cdp_hook made;
+    cdp__hook *twin;
+    cdp__nccl_slot *s;
+    uint32_t i;
+    if (cdp_hook_create(&h->desc, &made) != CDP_OK) return NULL;
+    twin = (cdp__hook *)made.self;
+    twin->step = h->step;
+    if (!with_slots || !h->slot_count) return twin;
+    if (!cdp__hook_slot(twin, h->slot_count, 0)) goto failed;
+    for (i = 0; i < h->slot_count; ++i) {
+        s = &h->slots[i];
+        if (s->error.data && (!cdp__hook_memory(twin, &twin->slots[i].error, &twin->slots[i].error_bytes, s->error.bytes) || cdp__nccl_copy(h->b, twin->slots[i].error, s->error.data, s->error.bytes) != CDP_OK)) goto failed;
+        if (s->q.data && (!cdp__hook_memory(twin, &twin->slots[i].q, &twin->slots[i].q_bytes, s->q.bytes) || cdp__nccl_copy(h->b, twin->slots[i].q, s->q.data, s->q.bytes) != CDP_OK)) goto failed;
+    }
+    return twin;
+failed:
+    cdp__hook_drop(twin);
+    return NULL;
+}
+
+CDP__COLD uint64_t cdp__nccl_hook_save(void *self, void *bytes, uint64_t room) {
+    cdp__hook *twin = cdp__nccl_hook_twin((cdp__nccl_hook *)self, true);
+    const uint64_t n = twin ? cdp__hook_save(twin, bytes, room) : 0;
+    if (twin) cdp__hook_drop(twin);
+    return n;
+}
+
+CDP__COLD cdp_status cdp__nccl_hook_load(void *self, const void *bytes, uint64_t count) {
+    cdp__nccl_hook *h = (cdp__nccl_hook *)self;
+    cdp__hook *twin = cdp__nccl_hook_twin(h, false);
+    cdp_status st = twin ? cdp__hook_load(twin, bytes, count) : cdp_last_error()->status;
+    uint32_t i;
+    if (st == CDP_OK && twin->slot_count && !cdp__nccl_slot_of(h, twin->slot_count, 0)) st = cdp_last_error()->status;
+    for (i = 0; st == CDP_OK && i < twin->slot_count; ++i) {
+        const cdp__slot *from = &twin->slots[i];
+        cdp__nccl_slot *s = &h->slots[i];
+        if (from->error_bytes) st = cdp__nccl_room_for(h, &s->error, from->error_bytes, false);
+        if (st == CDP_OK && from->error_bytes) st = cdp__nccl_copy(h->b, s->error.data, from->error, from->error_bytes);
+        if (st == CDP_OK && from->q_bytes) st = cdp__nccl_room_for(h, &s->q, from->q_bytes, false);
+        if (st == CDP_OK && from->q_bytes) st = cdp__nccl_copy(h->b, s->q.data, from->q, from->q_bytes);
+    }
+    if (st == CDP_OK) h->step = twin->step;
+    if (twin) cdp__hook_drop(twin);
+    return st;
+}
+
+CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out) {
     cdp__nccl *b = cdp__nccl_of(group);
     cdp__nccl_hook *h;
-    cdp_status st = CDP_OK;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create needs a place for the result");
+    cdp_hook like;
+    cdp_status st;
+    if (!out || !desc) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create needs a desc and a place for the result");
     memset(out, 0, sizeof *out);
     if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: this group has no communicator; call cdp_nccl_attach first");
-    if (kind != CDP_HOOK_ALLREDUCE && kind != CDP_HOOK_FP16 && kind != CDP_HOOK_BF16 && kind != CDP_HOOK_NOOP)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_nccl_hook_create: on GPUs there are the hooks ALLREDUCE, FP16, BF16 and NOOP, not %d", (int)kind);
-    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16) st = cdp__nccl_kernels(b);
+    if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->inner)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_nccl_hook_create: on GPUs there are all hooks but POWERSGD and POWERSGD_BATCHED, and FP16 and BF16 run around no other one");
+    st = cdp_hook_create(desc, &like); /* checks the desc, and knows the defaults */
     if (st != CDP_OK) return st;
     h = (cdp__nccl_hook *)cdp__alloc_zero(b->os, sizeof *h);
+    if (h) h->desc = ((cdp__hook *)like.self)->desc;
+    like.destroy(like.self);
     if (!h) return cdp__fail_nomem("a hook", sizeof *h);
     h->b = b;
     h->os = b->os;
-    h->kind = kind;
     h->group = group;
+    h->desc.os = b->os;
+    if (h->desc.kind == CDP_HOOK_FP16 || h->desc.kind == CDP_HOOK_BF16) st = cdp__nccl_kernels(b);
+    if (h->desc.kind >= CDP_HOOK_POWERSGD && h->desc.kind <= CDP_HOOK_TOPK) st = cdp__nccl_hook_kernels(b);
+    if (st != CDP_OK) {
+        cdp__free(b->os, h);
+        return st;
+    }
+    *out = like;
     out->self = h;
     out->stage = cdp__nccl_hook_stage;
+    out->save = cdp__nccl_hook_save;
+    out->load = cdp__nccl_hook_load;
+    out->error_norm = cdp__nccl_hook_error_norm;
     out->destroy = cdp__nccl_hook_destroy;
     out->device = true;
     return CDP_OK;

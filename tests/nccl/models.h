@@ -43,6 +43,9 @@ typedef struct model {
     double divisor, predivide;
     uint64_t bucket_bytes;
     int hook; /* -1: none */
+    double ratio;
+    uint64_t start;
+    bool forget; /* no error feedback */
     int steps;
 } model;
 
@@ -132,7 +135,10 @@ static bool side_open(side *s, card *c, const model *m, bool device) {
         cdp_hook_desc h;
         memset(&h, 0, sizeof h);
         h.kind = (cdp_hook_kind)m->hook;
-        if (!OK(device ? cdp_nccl_hook_create(c->g, h.kind, &hook) : cdp_hook_create(&h, &hook))) return false;
+        h.ratio = m->ratio;
+        h.start = m->start;
+        h.no_error_feedback = m->forget;
+        if (!OK(device ? cdp_nccl_hook_create(c->g, &h, &hook) : cdp_hook_create(&h, &hook))) return false;
         OK(cdp_ddp_set_hook(s->ddp, &hook));
     }
     return true;

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 
 static const char *program;
+static const cdp_hook_desc fp16 = {.kind = CDP_HOOK_FP16};
 
 /* ---- operations ---- */
 
@@ -247,7 +248,7 @@ TEST(refusals) {
     OK(cdp_group_create(&d, &alone)); /* functions of a group without */
     T(cdp_nccl_version(alone) == 0 && !cdp_nccl_comm(alone) && !cdp_nccl_stream(alone) && !cdp_group_backend(alone));
     FAILS(CDP_ERR_INVALID, "cdp_nccl_attach", cdp_nccl_alloc(alone, 64, &p));
-    FAILS(CDP_ERR_INVALID, "cdp_nccl_attach", cdp_nccl_hook_create(alone, CDP_HOOK_FP16, &hook));
+    FAILS(CDP_ERR_INVALID, "cdp_nccl_attach", cdp_nccl_hook_create(alone, &fp16, &hook));
     cdp_nccl_free(alone, NULL);
     cdp_nccl_set_stream(alone, NULL);
     T(cdp_nccl_attach(NULL, NULL) == CDP_ERR_INVALID);
@@ -566,7 +567,7 @@ static void any_failure_of_rank(card *c) {
     if (st == CDP_OK) st = cdp_group_split(c->g, 0, c->rank, &part);
     if (st == CDP_OK) st = cdp_allreduce_async(part, NULL, d, 64, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
     if (st == CDP_OK) st = cdp_work_wait_for(w, 4000);
-    if (st == CDP_OK && cdp_nccl_hook_create(c->g, CDP_HOOK_FP16, &hook) == CDP_OK) hook.destroy(hook.self);
+    if (st == CDP_OK && cdp_nccl_hook_create(c->g, &fp16, &hook) == CDP_OK) hook.destroy(hook.self);
     if (st < 0) T(cdp_last_error()->text[0] != 0);
     if (st < 0) {
         cdp_group_abort(c->g, "this rank cannot go on");
@@ -933,16 +934,35 @@ static void models(uint64_t from, uint64_t count) {
 static uint64_t model_count = TEST_SLOW ? 10 : 50;
 TEST(like_the_host) { models(1, model_count); }
 
+/* Bit for bit what the hooks for the processor's memory do, although buckets are ready in another order on each rank. */
 TEST(every_hook) {
-    static const int kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_NOOP};
-    for (int k = 0; k < 4; ++k) {
+    static const int kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_NOOP, CDP_HOOK_POST_LOCAL_SGD};
+    for (int k = 0; k < 5; ++k) {
         model m = model_of(1000);
         m.hook = kinds[k];
+        m.start = k == 4 ? 2 : 0;
         m.find_unused = m.static_graph = false;
         for (uint32_t i = 0; i < m.params; ++i) m.dtypes[i] = CDP_DTYPE_F32;
         on_cards(2, model_of_rank, &m);
         clean();
     }
+}
+TEST(compressing_hooks) {
+    static const int kinds[] = {CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_TOPK};
+    standin_set("delay_us", 50);
+    for (int k = 0; k < (TEST_SLOW ? 6 : 24) && !test__now.failed_checks; ++k) {
+        model m = model_of(2000 + (uint64_t)k);
+        m.hook = kinds[k % 3];
+        m.ratio = 1 + k % 7;
+        m.forget = k % 5 == 4;
+        m.find_unused = m.static_graph = m.rebuild = false;
+        if (k % 2)
+            for (uint32_t i = 0; i < m.params; ++i) m.dtypes[i] = CDP_DTYPE_F32;
+        on_cards(1 + (uint32_t)k / 3 % 4, model_of_rank, &m);
+        clean();
+        if (test__now.failed_checks) NOTE("that was hook %d, ratio %g, seed %d", m.hook, m.ratio, 2000 + k);
+    }
+    standin_set("delay_us", 200);
 }
 
 /* Ranks with 1, 3 and 5 steps. */
@@ -1034,7 +1054,8 @@ static void ddp_refusals_of_rank(card *c) {
     FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
     p[1].grad = NULL, p[1].sparse = true, p[1].rows = 8;
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_ddp_create(&d, &ddp));
-    FAILS(CDP_ERR_UNSUPPORTED, "", cdp_nccl_hook_create(c->g, CDP_HOOK_TOPK, &hook));
+    h.kind = CDP_HOOK_POWERSGD;
+    FAILS(CDP_ERR_UNSUPPORTED, "POWERSGD", cdp_nccl_hook_create(c->g, &h, &hook));
     d.param_count = 1;
     if (OK(cdp_ddp_create(&d, &ddp))) {
         h.kind = CDP_HOOK_QUANTIZE; /* one that reads with the processor */
@@ -1170,13 +1191,13 @@ static void without_of_rank(card *c) {
     } calls[] = {{"nvrtcCreateProgram", 1}, {"nvrtcCompileProgram", 6}, {"nvrtcGetCUBINSize", 4}, {"nvrtcGetCUBIN", 4}, {"cuModuleLoadData", 200}, {"cuModuleGetFunction", 500}};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
         standin_fail(calls[i].name, 1, calls[i].code);
-        const cdp_status st = cdp_nccl_hook_create(c->g, CDP_HOOK_FP16, &hook);
+        const cdp_status st = cdp_nccl_hook_create(c->g, &fp16, &hook);
         test_check(st < 0, __FILE__, __LINE__, "a hook although %s failed", calls[i].name);
         if (st == CDP_OK) hook.destroy(hook.self);
         standin_fail(calls[i].name, 0, 0);
     }
     OK(cdp_allreduce(c->g, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    if (OK(cdp_nccl_hook_create(c->g, CDP_HOOK_FP16, &hook))) hook.destroy(hook.self);
+    if (OK(cdp_nccl_hook_create(c->g, &fp16, &hook))) hook.destroy(hook.self);
     T(cdp_group_status(c->g) == CDP_OK);
     GPU(cudaDeviceSynchronize()), GPU(cudaFree(d));
 }
@@ -1185,12 +1206,31 @@ TEST(without_compiler) {
     clean();
 }
 
-/* Where NVIDIA's NVRTC is installed (it needs no GPU), that compiles them for the oldest and the newest architecture it knows. */
+/* Where NVIDIA's NVRTC is installed (it needs no GPU), that compiles every kernel. */
+typedef struct nvrtc {
+    int (*create)(void **, const char *, const char *, int, const char *const *, const char *const *), (*compile)(void *, int, const char *const *), (*size_of_log)(void *, size_t *);
+    int (*get_log)(void *, char *), (*count)(int *), (*list)(int *), (*destroy)(void **), (*size_of_code)(void *, size_t *);
+} nvrtc;
+static void nvidia_compiles(const nvrtc *n, const char *source, int arch) {
+    char option[40], log[4000] = "";
+    const char *options[] = {option, "--fmad=false", "--std=c++11"};
+    void *made = NULL;
+    size_t bytes = 0;
+    snprintf(option, sizeof option, "--gpu-architecture=sm_%d", arch);
+    T_EQ(0, n->create(&made, source, "cdp_nccl.cu", 0, NULL, NULL));
+    const int r = n->compile(made, 3, options);
+    if (n->size_of_log(made, &bytes) == 0 && bytes <= sizeof log) n->get_log(made, log);
+    test_check(r == 0 && strstr(log, "warning") == NULL, __FILE__, __LINE__, "sm_%d: %d %s", arch, r, log);
+    bytes = 0;
+    T(n->size_of_code(made, &bytes) == 0 && bytes > 1000);
+    n->destroy(&made);
+}
 TEST(nvidia_compiles_them) {
     static const char *const places[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
-    int (*create)(void **, const char *, const char *, int, const char *const *, const char *const *), (*compile)(void *, int, const char *const *), (*size_of_log)(void *, size_t *), (*get_log)(void *, char *);
-    int (*count)(int *), (*list)(int *), (*destroy)(void **), (*size_of_code)(void *, size_t *), archs[64], n = 0;
-    char name[200], log[4000];
+    static const int wanted[] = {75, 80, 90, 100};
+    nvrtc n;
+    char name[200], hooks[32768];
+    int archs[64], there = 0;
     void *lib = NULL;
     for (int i = 0; i < 3 && !lib; ++i) {
         snprintf(name, sizeof name, "/usr/local/cuda/lib64/%s", places[i]);
@@ -1200,28 +1240,23 @@ TEST(nvidia_compiles_them) {
         test_skip(lib ? "NVIDIA's compiler is not for sanitizers" : "/usr/local/cuda/lib64 has no libnvrtc.so");
         return;
     }
-    *(void **)&create = dlsym(lib, "nvrtcCreateProgram"), *(void **)&compile = dlsym(lib, "nvrtcCompileProgram"), *(void **)&size_of_log = dlsym(lib, "nvrtcGetProgramLogSize");
-    *(void **)&get_log = dlsym(lib, "nvrtcGetProgramLog"), *(void **)&count = dlsym(lib, "nvrtcGetNumSupportedArchs"), *(void **)&list = dlsym(lib, "nvrtcGetSupportedArchs");
-    *(void **)&destroy = dlsym(lib, "nvrtcDestroyProgram"), *(void **)&size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
-    T_EQ(0, count(&n));
-    T_EQ(0, list(archs));
-    for (int i = 0; i < n; i += n > 1 ? n - 1 : 1) {
-        char arch[40];
-        const char *options[] = {arch, "--std=c++11"};
-        void *made = NULL;
-        size_t bytes = 0;
-        snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d", archs[i]);
-        T_EQ(0, create(&made, cdp__nccl_source(), "cdp_nccl.cu", 0, NULL, NULL));
-        const int r = compile(made, 2, options);
-        log[0] = 0;
-        if (size_of_log(made, &bytes) == 0 && bytes <= sizeof log) get_log(made, log);
-        test_check(r == 0, __FILE__, __LINE__, "%s: %d %s", arch, r, log);
-        test_check(strstr(log, "warning") == NULL, __FILE__, __LINE__, "%s: %s", arch, log);
-        bytes = 0;
-        T(size_of_code(made, &bytes) == 0 && bytes > 1000);
-        destroy(&made);
+    *(void **)&n.create = dlsym(lib, "nvrtcCreateProgram"), *(void **)&n.compile = dlsym(lib, "nvrtcCompileProgram"), *(void **)&n.size_of_log = dlsym(lib, "nvrtcGetProgramLogSize");
+    *(void **)&n.get_log = dlsym(lib, "nvrtcGetProgramLog"), *(void **)&n.count = dlsym(lib, "nvrtcGetNumSupportedArchs"), *(void **)&n.list = dlsym(lib, "nvrtcGetSupportedArchs");
+    *(void **)&n.destroy = dlsym(lib, "nvrtcDestroyProgram"), *(void **)&n.size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
+    T_EQ(0, n.count(&there));
+    T_EQ(0, n.list(archs));
+    snprintf(hooks, sizeof hooks, "%s%s", cdp__nccl_hook_source(), cdp__nccl_quantize_source());
+    for (size_t k = 0; k < sizeof wanted / sizeof *wanted; ++k) {
+        bool known = false;
+        for (int i = 0; i < there; ++i) known = known || archs[i] == wanted[k];
+        if (!known) {
+            printf("  SKIP sm_%d: this NVRTC does not know it\n", wanted[k]);
+            continue;
+        }
+        nvidia_compiles(&n, cdp__nccl_source(), wanted[k]);
+        nvidia_compiles(&n, hooks, wanted[k]);
+        printf("  compiled by NVIDIA's compiler for sm_%d\n", wanted[k]);
     }
-    printf("  compiled by NVIDIA's compiler for sm_%d and sm_%d\n", n ? archs[0] : 0, n ? archs[n - 1] : 0);
 }
 
 /* ---- other libraries, and processes: this program again, with another library path ---- */
@@ -1400,7 +1435,7 @@ int main(int argc, char **argv) {
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
         {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
-        {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
+        {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
         {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
         {"libraries", libraries, 60}, {"killed_process", killed_process, 60}};
     program = argv[0];
