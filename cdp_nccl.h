@@ -2194,6 +2194,13 @@ CDP__COLD cdp_status cdp__nccl_hook_quantize(cdp__nccl_hook *h, cdp_bucket *buck
     return st;
 }
 
+/* What follows in the stream of `b` comes after what `other` has started. */
+CDP__COLD cdp_status cdp__nccl_behind(cdp__nccl *b, cdp__nccl *other) {
+    cdp__cu_error e = other ? cdp__nc.cudaEventRecord(other->all, other->stream) : (cdp__cu_error)0;
+    if (other && e == 0) e = cdp__nc.cudaStreamWaitEvent(b->stream, other->all, 0);
+    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering a stream behind a subgroup's");
+}
+
 /* The mean over bucket->group. */
 CDP__COLD cdp_status cdp__nccl_hook_mean(cdp_bucket *bucket, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
@@ -2244,6 +2251,7 @@ CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32
     if (kind == CDP_HOOK_NOOP) return CDP_OK;
     if (cdp__nccl_owns(h->b, bucket->data) != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
     if (kind == CDP_HOOK_ALLREDUCE || s->plain) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
+    if (kind == CDP_HOOK_POST_LOCAL_SGD && stage && h->desc.subgroup) return cdp__nccl_behind(h->b, cdp__nccl_of(h->desc.subgroup));
     if (kind == CDP_HOOK_POST_LOCAL_SGD) return h->desc.subgroup ? cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup) : CDP_OK;
     st = stage ? CDP_OK : cdp__nccl_after_caller(h->b);
     if (st != CDP_OK) return st;
@@ -2331,6 +2339,8 @@ CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *d
     if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: this group has no communicator; call cdp_nccl_attach first");
     if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->inner)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_nccl_hook_create: on GPUs there are all hooks but POWERSGD and POWERSGD_BATCHED, and FP16 and BF16 run around no other one");
+    if (desc->subgroup && (!cdp__nccl_of(desc->subgroup) || cdp__nccl_of(desc->subgroup)->device != b->device))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: the subgroup has no communicator on device %d; make it with cdp_group_split, or attach it", b->device);
     st = cdp_hook_create(desc, &like); /* checks the desc, and knows the defaults */
     if (st != CDP_OK) return st;
     h = (cdp__nccl_hook *)cdp__alloc_zero(b->os, sizeof *h);

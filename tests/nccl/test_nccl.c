@@ -611,6 +611,176 @@ TEST(any_function_fails) {
         }
 }
 
+/* Each request for memory, a lock or a thread is refused once: an error that says so, no crash, no hang, and nothing is left. */
+static void any_allocation_of_rank(card *c) {
+    cdp_group *part = NULL;
+    cdp_nccl_desc desc;
+    cdp_hook hook;
+    cdp_hook_desc h;
+    cdp_request rq[3];
+    void *mem = NULL, *d = gpu_new(NULL, 256);
+    cdp_work w;
+    double sum;
+    memset(&desc, 0, sizeof desc), memset(&h, 0, sizeof h), memset(rq, 0, sizeof rq);
+    desc.stream = c->stream;
+    for (int i = 0; i < 3; ++i) rq[i].kind = CDP_COLL_ALLREDUCE, rq[i].out = (float *)d + 4 * i, rq[i].count = 4;
+    h.kind = CDP_HOOK_TOPK;
+    h.os = c->g->desc.os;
+    if (c->rank == 0) counted.fail_at = counted.calls + *(const int *)c->arg;
+    cdp_status st = cdp_nccl_attach(c->g, &desc);
+    if (st == CDP_OK) st = cdp_nccl_alloc(c->g, 1024, &mem);
+    if (st == CDP_OK) st = cdp_start_all(c->g, rq, 3, &w);
+    if (st == CDP_OK) st = cdp_work_wait_for(w, 3000);
+    if (st == CDP_OK && c->n == 1) { /* of one rank alone: the others go on */
+        st = cdp_nccl_hook_create(c->g, &h, &hook);
+        if (st == CDP_OK) hook.destroy(hook.self);
+        if (st == CDP_OK) st = cdp_group_backend(c->g)->sum_squares(cdp_group_backend(c->g)->self, CDP_DTYPE_F32, d, 16, &sum);
+    }
+    if (st == CDP_OK) st = cdp_group_split(c->g, 0, c->rank, &part);
+    if (st == CDP_OK) st = cdp_allreduce_async(part, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
+    if (st == CDP_OK) st = cdp_work_wait_for(w, 3000);
+    if (st < 0) T(cdp_last_error()->text[0] != 0);
+    if (st < 0 && c->n > 1) cdp_group_abort(c->g, "this rank cannot go on");
+    if (st < 0 && part) cdp_group_abort(part, "this rank cannot go on");
+    gpu_cudaStreamSynchronize(c->stream);
+    cdp_nccl_free(c->g, mem);
+    cdp_group_destroy(part);
+    gpu_cudaDeviceSynchronize();
+    gpu_cudaFree(d);
+}
+TEST(any_allocation_fails) {
+    standin_set("delay_us", 20);
+    for (uint32_t n = 1; n < 3; ++n) {
+        bool more = true;
+        for (int k = 1; more && !test__now.failed_checks; k += n > 1 ? 5 : 1) { /* with two ranks the other one has to hear of it */
+            cards all;
+            memset(&all, 0, sizeof all);
+            all.n = n, all.func = any_allocation_of_rank, all.no_attach = true, all.arg = &k;
+            all.group.timeout_ms = 1000, all.group.logger.level = CDP_LOG_SILENT, all.group.os = counted_os();
+            cards_run(&all);
+            more = counted.calls >= counted.fail_at;
+            T_EQ(0, counted.held);
+            clean();
+            if (test__now.failed_checks) NOTE("that was request %d, %u ranks", k, n);
+        }
+    }
+    standin_set("delay_us", 200);
+}
+
+/* Ranks that say different things at attach, or whose NCCL does. */
+static void descs_differ_of_rank(card *c) {
+    cdp_nccl_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.stream = c->stream;
+    desc.no_check = c->rank == 1;
+    FAILS(CDP_ERR_MISMATCH, "descs", cdp_nccl_attach(c->g, &desc));
+    desc.no_check = false;
+    OK(cdp_nccl_attach(c->g, &desc));
+}
+TEST(descs_differ) {
+    cards all;
+    memset(&all, 0, sizeof all);
+    all.n = 2, all.func = descs_differ_of_rank, all.no_attach = true;
+    cards_run(&all);
+    clean();
+}
+
+/* NCCL fails in the middle of a split, or of a growth: everybody hears of it. */
+static void split_fails_of_rank(card *c) {
+    cdp_group *part = NULL;
+    const uint64_t start = test_now_ns();
+    const char *name = (const char *)c->arg;
+    if (c->rank == 0) standin_set("lazy", 0);
+    OK(cdp_barrier(c->g));
+    if (c->rank == 0) standin_fail(name, 1, 3);
+    const cdp_status st = cdp_group_split(c->g, 0, c->rank, &part);
+    T(st < 0 && !part);
+    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u) test_sleep_ms(5);
+    T(cdp_group_status(c->g) < 0);
+    T_WITHIN(4000, test_now_ns() - start);
+}
+TEST(split_fails) {
+    static const char *const names[] = {"ncclCommSplit", "ncclCommGetAsyncError", "cudaStreamCreateWithPriority"};
+    for (int i = 0; i < 3; ++i) {
+        cards all;
+        memset(&all, 0, sizeof all);
+        all.n = 2, all.func = split_fails_of_rank, all.arg = (void *)(uintptr_t)names[i], all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 3000;
+        cards_run(&all);
+        standin_fail(names[i], 0, 0);
+        standin_set("lazy", 4);
+        clean();
+    }
+}
+static void grow_fails_of_rank(card *c) {
+    cdp_group *one = NULL;
+    cdp_nccl_desc desc;
+    const uint32_t first[] = {0};
+    memset(&desc, 0, sizeof desc);
+    desc.stream = c->stream;
+    if (c->rank == 0) {
+        OK(cdp_group_new(c->g, first, 1, &one));
+        OK(cdp_nccl_attach(one, &desc));
+        standin_fail(*(const bool *)c->arg ? "ncclCommGetUniqueId" : "ncclCommGrow", 1, 3);
+    }
+    OK(cdp_barrier(c->g));
+    desc.grow = true;
+    desc.from = one;
+    T(cdp_nccl_attach(c->g, &desc) < 0);
+    T(cdp_last_error()->text[0] != 0);
+    cdp_group_destroy(one);
+}
+TEST(grow_fails) {
+    for (int i = 0; i < 2; ++i) {
+        bool id = i == 0;
+        cards all;
+        memset(&all, 0, sizeof all);
+        all.n = 2, all.func = grow_fails_of_rank, all.arg = &id, all.no_attach = true, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 2000;
+        cards_run(&all);
+        standin_fail("ncclCommGetUniqueId", 0, 0), standin_fail("ncclCommGrow", 0, 0);
+        clean();
+    }
+}
+
+/* Nobody waits for it, and nobody compares: the watchdog alone sees that it is late. */
+static void unwatched_of_rank(card *c) {
+    float *d = (float *)gpu_new(NULL, 4);
+    const uint64_t start = test_now_ns();
+    OK(cdp_barrier(c->g));
+    if (c->rank == 0) OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u) test_sleep_ms(5);
+    T(cdp_group_status(c->g) == CDP_ERR_TIMEOUT);
+    T_TEXT("device operation #1", cdp_last_error()->text);
+    T_WITHIN(2000, test_now_ns() - start);
+    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+}
+TEST(watchdog) {
+    cards all;
+    memset(&all, 0, sizeof all);
+    all.n = 2, all.func = unwatched_of_rank, all.desc.no_check = true, all.desc.watchdog_ms = 20, all.group.timeout_ms = 400, all.group.logger.level = CDP_LOG_SILENT;
+    cards_run(&all);
+    clean();
+}
+
+/* What needs the host cannot be captured. */
+static void host_in_capture_of_rank(card *c) {
+    const cdp_backend *const k = cdp_group_backend(c->g);
+    void *graph = NULL, *d = gpu_new(NULL, 8);
+    cdp_hook hook;
+    char host[8] = "";
+    double sum;
+    GPU(cudaStreamBeginCapture(c->stream, 1));
+    FAILS(CDP_ERR_STATE, "capture", k->copy(k->self, host, d, 8));
+    FAILS(CDP_ERR_STATE, "capture", k->copy(k->self, d, host, 8));
+    FAILS(CDP_ERR_STATE, "capture", cdp_nccl_hook_create(c->g, &fp16, &hook));
+    FAILS(CDP_ERR_STATE, "capture", k->sum_squares(k->self, CDP_DTYPE_F32, d, 2, &sum));
+    T_EQ(0, gpu_cudaStreamEndCapture(c->stream, &graph));
+    GPU(cudaGraphDestroy(graph)), GPU(cudaFree(d));
+}
+TEST(host_in_capture) {
+    on_cards(1, host_in_capture_of_rank, NULL);
+    clean();
+}
+
 /* ---- groups made from it ---- */
 
 static void split_of_rank(card *c) {
@@ -963,6 +1133,83 @@ TEST(compressing_hooks) {
         if (test__now.failed_checks) NOTE("that was hook %d, ratio %g, seed %d", m.hook, m.ratio, 2000 + k);
     }
     standin_set("delay_us", 200);
+}
+
+/* Saved on one side and loaded on the other, in the middle: nothing changes. */
+static void saved_hooks_of_rank(card *c) {
+    const model *const m = (const model *)c->arg;
+    static __thread uint8_t bytes[2][65536];
+    side host, dev;
+    if (!side_open(&host, c, m, false) || !side_open(&dev, c, m, true)) return;
+    for (int step = 0; step < 6; ++step) {
+        if (!T(pass(&host, step, 0, true)) || !T(pass(&dev, step, 0, true)) || !same(&host, &dev, "step", step)) break;
+        const cdp_hook *const h = cdp_ddp_hook(host.ddp), *const d = cdp_ddp_hook(dev.ddp);
+        const double hn = h->error_norm(h->self), dn = d->error_norm(d->self);
+        test_check(hn - dn < 1e-6 * (hn + 1) && dn - hn < 1e-6 * (hn + 1) && (hn > 0 || c->n > 99), __FILE__, __LINE__, "norms of errors %g and %g", hn, dn);
+        const uint64_t n = h->save(h->self, bytes[0], sizeof bytes[0]);
+        T_EQ(n, d->save(d->self, NULL, 0));
+        T_EQ(n, d->save(d->self, bytes[1], sizeof bytes[1]));
+        T(n <= sizeof bytes[0] && memcmp(bytes[0], bytes[1], n) == 0);
+        if (step == 2) { /* new hooks, which know nothing but this */
+            cdp_hook hook;
+            cdp_hook_desc desc;
+            memset(&desc, 0, sizeof desc);
+            desc.kind = (cdp_hook_kind)m->hook;
+            desc.ratio = m->ratio;
+            OK(cdp_hook_create(&desc, &hook)), OK(hook.load(hook.self, bytes[1], n)), OK(cdp_ddp_set_hook(host.ddp, &hook));
+            OK(cdp_nccl_hook_create(c->g, &desc, &hook)), OK(hook.load(hook.self, bytes[0], n));
+            FAILS(CDP_ERR_INVALID, "state", hook.load(hook.self, bytes[0], n - 4));
+            OK(cdp_ddp_set_hook(dev.ddp, &hook));
+        }
+    }
+    side_close(&host), side_close(&dev);
+}
+TEST(saved_hooks) {
+    model m = model_of(3000);
+    m.hook = CDP_HOOK_TOPK;
+    m.ratio = 5;
+    m.find_unused = m.static_graph = m.rebuild = m.own_grad = m.buffers = false;
+    on_cards(2, saved_hooks_of_rank, &m);
+    clean();
+}
+
+/* Averages in pairs only, through the communicator of the part. */
+static void local_sgd_of_rank(card *c) {
+    cdp_group *pair = NULL;
+    cdp_param p;
+    cdp_ddp_desc d;
+    cdp_hook_desc h;
+    cdp_hook hook;
+    cdp_ddp *ddp = NULL;
+    float host[4];
+    memset(&p, 0, sizeof p), memset(&d, 0, sizeof d), memset(&h, 0, sizeof h);
+    const uint32_t both[] = {c->rank / 2 * 2, c->rank / 2 * 2 + 1};
+    OK(cdp_group_new(c->g, both, 2, &pair));
+    h.kind = CDP_HOOK_POST_LOCAL_SGD, h.subgroup = pair; /* has no communicator */
+    FAILS(CDP_ERR_INVALID, "subgroup", cdp_nccl_hook_create(c->g, &h, &hook));
+    cdp_group_destroy(pair);
+    OK(cdp_group_split(c->g, c->rank / 2, c->rank, &pair));
+    p.data = gpu_new(NULL, 16), p.count = 4;
+    d.group = c->g, d.params = &p, d.param_count = 1;
+    h.kind = CDP_HOOK_POST_LOCAL_SGD, h.start = 1, h.subgroup = pair;
+    if (OK(cdp_ddp_create(&d, &ddp)) && OK(cdp_nccl_hook_create(c->g, &h, &hook)) && OK(cdp_ddp_set_hook(ddp, &hook))) {
+        for (int step = 0; step < 3; ++step) {
+            for (int i = 0; i < 4; ++i) host[i] = (float)(4 * c->rank + (uint32_t)i);
+            OK(cdp_ddp_backward_begin(ddp));
+            GPU(cudaMemcpyAsync(cdp_ddp_grad(ddp, 0), host, 16, GPU_TO_DEVICE, c->stream));
+            OK(cdp_ddp_ready(ddp, 0)), OK(cdp_ddp_backward_end(ddp));
+            GPU(cudaMemcpyAsync(host, cdp_ddp_grad(ddp, 0), 16, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+            T(host[3] == (step == 0 ? 6.0f : c->rank / 2 ? 10.0f : 2.0f) + 3);
+        }
+    }
+    cdp_ddp_destroy(ddp);
+    OK(cdp_barrier(c->g));
+    cdp_group_destroy(pair);
+    GPU(cudaFree(p.data));
+}
+TEST(local_sgd) {
+    on_cards(4, local_sgd_of_rank, NULL);
+    clean();
 }
 
 /* Ranks with 1, 3 and 5 steps. */
@@ -1435,7 +1682,9 @@ int main(int argc, char **argv) {
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
         {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
-        {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
+        {"any_allocation_fails", any_allocation_fails, 120}, {"descs_differ", descs_differ, 60}, {"split_fails", split_fails, 60}, {"grow_fails", grow_fails, 60}, {"watchdog", watchdog, 60}, {"host_in_capture", host_in_capture, 60},
+        {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"saved_hooks", saved_hooks, 60}, {"local_sgd", local_sgd, 60},
+        {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
         {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
         {"libraries", libraries, 60}, {"killed_process", killed_process, 60}};
     program = argv[0];
