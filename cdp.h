@@ -545,10 +545,15 @@ typedef struct cdp_transport {
        it returns the peer reads them no more, or (it sits in another process) learns from unview() or pull() that what it read is void.
        view: where the peer's bytes can be read here, all `bytes` of them, until unview(); never held for longer than it takes to read
        some 100 KB. NULL: nowhere, or the loan has been recalled. unview: false: it was recalled meanwhile.
-       pull: copy `bytes` from `offset` on. Returns `bytes`; 0: the loan has been recalled; < 0: cdp_status, explained.
-       Token and bytes come from a peer: view and pull answer NULL and 0 to what was never lent to this rank in that length. */
+       pull: copy `bytes` from `offset` on. Returns `bytes`; 0: the loan has been recalled; < 0: cdp_status: PEER_LOST, explained, or
+       it cannot be read at all: then the peer hears that, and sends it.
+       Token and bytes come from a peer: view and pull answer NULL and 0 to what was never lent to this rank in that length.
+       retract (optional): as recall, unless the peer has begun to read: then false, and the loan stays. Loans of up to 4 MiB that nobody
+       begins to read for some milliseconds are retracted, and sent: so nobody waits for a reader that waits for somebody else. Without
+       it, so little is lent only where lend_bytes of the group says so. */
     bool (*lend)(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token);
     void (*recall)(void *self, uint32_t peer, uint64_t token);
+    bool (*retract)(void *self, uint32_t peer, uint64_t token);
     const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
     bool (*unview)(void *self, uint32_t peer, uint64_t token);
     int64_t (*pull)(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
@@ -611,9 +616,9 @@ typedef struct cdp_group_desc {
     uint64_t small_bytes;      /* up to this size, algorithms of few rounds are taken (default: 64 KiB)         */
     uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
     uint64_t lend_bytes;       /* what has at least this size is read where it lies by ranks that share memory;
-                                  UINT64_MAX: never (default: above 4 MiB). Copies up to 4 MiB leave before they are asked for;
-                                  what is lent waits for its reader, so with less than that, calls on several groups that
-                                  block in different orders on different ranks wait for each other. 64 KiB is fastest      */
+                                  UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
+                                  for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what is
+                                  longer waits for its reader                                                            */
     uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
     bool no_spin;              /* never: always sleep                                                            */
     bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
@@ -3926,6 +3931,7 @@ CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cd
 #define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
 #define CDP__CHUNK_ASK 0xfffffffeu   /* the sender may not go on before it hears how far the reader has come */
 #define CDP__CHUNK_READ 0xfffffffdu  /* the sender has read what it was lent */
+#define CDP__CHUNK_SEND 0xfffffffbu  /* the sender cannot read what it was lent, and is to be sent it */
 #define CDP__CHUNK_CROWD 0xfffffffcu /* the sender has CDP__ORPHANS streams that nobody reads yet, and this would be one more */
 #define CDP__WINDOW (4u << 20)
 #define CDP__ORPHANS 256u            /* streams of groups that are not made here yet, at most */
@@ -3938,6 +3944,7 @@ typedef struct cdp__stream {
     bool left;               /* the peer has left that group */
     bool asking, asked;      /* we, the peer: may not go on */
     bool lent;               /* the peer has not said yet that it has read what it was lent */
+    bool refused;            /* it has said that it cannot */
     uint64_t sent, acked;    /* by us; of that, read by the peer */
     uint64_t taken;          /* read here */
     uint8_t *early;          /* a ring of bytes that came before somebody read them */
@@ -4023,9 +4030,10 @@ typedef struct cdp__past {
 typedef struct cdp__move {
     cdp__step step;
     uint64_t bytes, moved; /* of the payload, over all pieces */
+    uint64_t skip; /* bytes that come, and were read before where they lay */
     bool done;
     bool lent;     /* not sent: the receiver reads it where it lies */
-    bool returned; /* the receiver has put a note that it has done so among those to be sent */
+    bool returned; /* the receiver has put a note that it has done so among those to be sent; of a sender: it is sent after all */
 } cdp__move;
 
 /* What a group knows of one of its ranks, between two frames or inside one. */
@@ -4136,6 +4144,7 @@ struct cdp_group {
     bool running;
     uint64_t long_ns;       /* when to tell the transport that it takes long, and again */
     uint64_t listen_ns;     /* when to look at what those say that nothing is wanted from */
+    uint64_t retract_ns;    /* when what is lent and not read is sent instead; 0: to be set */
     int32_t blocked_peer;   /* whom the transport believes this rank to wait for, -1: nobody */
     uint32_t blocked_round;
     const cdp__algo *algo;
@@ -4169,6 +4178,7 @@ struct cdp_group {
 #define CDP__TELL_MS 50u                /* how long a failed group tries to pass its cause on */
 #define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
 #define CDP__LISTEN_MS 20u
+#define CDP__RETRACT_MS 5u              /* a copy of 4 MiB costs less than so late a reader */
 #define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
@@ -4272,10 +4282,10 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     cdp__trunk *w = &m->trunks[peer];
     const uint64_t channel = cdp__get_u64(w->rx_head);
     const uint32_t bytes = cdp__get_u32(w->rx_head + 8), taken = cdp__get_u32(w->rx_head + 12);
-    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ && bytes != CDP__CHUNK_CROWD);
+    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ && bytes != CDP__CHUNK_SEND && bytes != CDP__CHUNK_CROWD);
     w->rx_head_got = 0;
     w->rx_stream = s;
-    w->rx_left = bytes >= CDP__CHUNK_CROWD ? 0 : bytes;
+    w->rx_left = bytes >= CDP__CHUNK_SEND ? 0 : bytes;
     if (bytes == CDP__CHUNK_CROWD) w->crowd = 2;
     else if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0); /* it does not know yet */
     if (!s) return w->rx_left <= CDP__WINDOW;
@@ -4287,7 +4297,8 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     if (taken != (uint32_t)s->acked) s->asking = false;
     s->acked += (uint32_t)(taken - (uint32_t)s->acked);
     if (bytes == CDP__CHUNK_ASK) s->asked = true;
-    if (bytes == CDP__CHUNK_READ) s->lent = false;
+    if (bytes == CDP__CHUNK_SEND) s->refused = s->lent;
+    if (bytes == CDP__CHUNK_READ || bytes == CDP__CHUNK_SEND) s->lent = false;
     cdp__stream_answer(m, s);
     return s->early_used + w->rx_left <= CDP__WINDOW;
 }
@@ -4821,10 +4832,39 @@ CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *s
     cdp__peer *peer = &g->peers[m->step.peer];
     const cdp_transport *t = &g->mux->transport;
     uint64_t token;
-    if (!t->lend || m->moved || m->bytes < g->desc.lend_bytes || (g->lane && m->bytes <= CDP__WINDOW) || !t->lend(t->self, peer->stream.peer, src, m->bytes, &token)) return false;
+    if (!t->lend || m->moved || m->returned || m->bytes < g->desc.lend_bytes || (g->lane && m->bytes <= CDP__WINDOW) || !t->lend(t->self, peer->stream.peer, src, m->bytes, &token)) return false;
     cdp__put_u64(peer->tx_loan, token);
     cdp__put_u64(peer->tx_loan + 8, m->bytes);
+    if (g->retract_ns == CDP__NEVER) g->retract_ns = 0;
     return peer->lending = peer->stream.lent = true;
+}
+
+/* The loan has ended unread, or not wholly: it is sent from its beginning, and the receiver skips what it has. */
+CDP__COLD void cdp__exec_unlend(cdp_group *g, cdp__move *m) {
+    cdp__peer *peer = &g->peers[m->step.peer];
+    peer->lending = peer->stream.lent = peer->stream.refused = m->lent = false;
+    m->returned = true;
+}
+
+/* Nothing moves: what is lent and not read is sent now, as far as the window lets it. A receiver that has begun reads on: it runs. */
+CDP__COLD bool cdp__exec_retract(cdp_group *g, uint64_t now) {
+    const cdp_transport *t = &g->mux->transport;
+    const bool set = !g->retract_ns;
+    bool any = false, later = set;
+    uint32_t i;
+    for (i = 0; i < g->move_count && t->retract && !set; ++i) {
+        cdp__move *m = &g->moves[i];
+        const cdp__peer *peer = &g->peers[m->step.peer];
+        if (m->step.kind != CDP__SEND || !m->lent || !peer->stream.lent || m->bytes > CDP__WINDOW) continue;
+        if (peer->tx_head_left || peer->tx_left) {
+            later = true;
+        } else if (t->retract(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan))) {
+            cdp__exec_unlend(g, m);
+            any = true;
+        }
+    }
+    g->retract_ns = later ? now + CDP__RETRACT_MS * CDP__MS : CDP__NEVER;
+    return any;
 }
 
 /* It is lent: has it been read? What the receiver says instead, and nobody waits for, is a failure, or belongs to another call. */
@@ -4837,6 +4877,10 @@ CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
     int got;
     if (!s->lent) {
         cdp__exec_recall(g, p);
+        if (s->refused) {
+            cdp__exec_unlend(g, m);
+            return 1;
+        }
         m->moved = m->bytes;
         m->done = true;
         return 1;
@@ -4895,11 +4939,16 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     uint64_t whole;
     cdp_iov v;
     int64_t r;
-    v.data = staged ? stage + g->torn_bytes : dst + m->moved;
-    v.bytes = reduce ? cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes) : peer->rx_left;
+    v.data = staged || m->skip ? stage + g->torn_bytes : dst + m->moved;
+    v.bytes = reduce || m->skip ? cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes) : peer->rx_left;
+    if (m->skip) v.bytes = cdp__min(v.bytes, m->skip);
     r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
     if (r <= 0) return r;
     peer->rx_left -= (uint64_t)r;
+    if (m->skip) {
+        m->skip -= (uint64_t)r;
+        return r;
+    }
     m->moved += (uint64_t)r;
     whole = m->moved / g->elem - done;
     if (staged) {
@@ -4918,7 +4967,7 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
 #define CDP__LENT_BLOCK (16u * 1024u)
 
 /* Copy or combine the next slice of what the sender lends, from where it lies. A loan that has been recalled is nothing to
-   complain of: the sender has failed or left, which it is about to say itself. */
+   complain of: the sender sends instead, or has failed or left, which it is about to say itself. What cannot be read is to be sent. */
 CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t bytes) {
     const cdp_transport *t = &g->mux->transport;
     const uint32_t from = g->peers[m->step.peer].stream.peer;
@@ -4930,10 +4979,17 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
     const uint8_t *other = staged || !reduce ? NULL : (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off) + m->moved;
     const uint8_t *lent = t->view ? (const uint8_t *)t->view(t->self, from, token, m->bytes) : NULL, *src = lent ? lent + m->moved : g->mux->stage;
     uint64_t at, n;
+    if (lent && (uintptr_t)lent % g->elem) { /* no sender of ours does that, but a kernel may not survive it */
+        (void)t->unview(t->self, from, token);
+        lent = NULL;
+    }
     if (!lent) {
         const int64_t r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes) : 0;
+        if (r == CDP_ERR_PEER_LOST) return r;
+        if (r < 0 && !cdp__trunk_note(g->mux, from, g->peers[m->step.peer].stream.channel, CDP__CHUNK_SEND, g->peers[m->step.peer].stream.taken)) return 0;
         m->lent = r > 0;
-        if (r <= 0) return r < 0 ? r : 1;
+        if (r < 0) m->skip = m->moved;
+        if (r <= 0) return 1;
     }
     for (at = 0; at < bytes && (lent || reduce); at += n) {
         n = other ? cdp__min(bytes - at, CDP__LENT_BLOCK) : bytes;
@@ -4979,7 +5035,7 @@ CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
 }
 
 CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const cdp__frame *f) {
-    const uint64_t left = m->bytes - m->moved;
+    const uint64_t left = m->bytes - m->moved + m->skip;
     if (!cdp__frame_same_call(&g->call, f) || f->round != g->round) return false;
     if (f->type == CDP__FRAME_LENT) return left && !m->moved && (g->mux->transport.view || g->mux->transport.pull);
     return f->bytes <= left && (f->bytes == 0) == (m->bytes == 0);
@@ -5048,11 +5104,12 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
         if (s->peer < 0 || (s->kind == CDP__SEND) != (i < g->step_count)) continue;
         m->step = *s;
         m->bytes = m->step.len * g->elem;
-        m->moved = 0;
+        m->moved = m->skip = 0;
         m->done = m->lent = m->returned = false;
         ++g->move_count;
     }
     g->torn_bytes = 0;
+    g->retract_ns = CDP__NEVER;
 }
 
 CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
@@ -5262,6 +5319,7 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
         cdp__exec_fail_timeout(g, now);
         return CDP__MOVED; /* it has just failed: look again */
     }
+    if (now >= g->retract_ns && cdp__exec_retract(g, now)) return CDP__MOVED;
     if (now >= g->listen_ns) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
         if (cdp__exec_listen(g)) return CDP__MOVED;
@@ -5397,7 +5455,7 @@ CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
     if (!g->running && g->channel != CDP__WORLD_CHANNEL) return cdp__min(g->soonest_ns, g->listen_ns);
-    return g->running ? cdp__min(g->soonest_ns, cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
+    return g->running ? cdp__min(cdp__min(g->soonest_ns, g->retract_ns), cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
 }
 
 /* ---- >>ring (pure): bytes from one writer to one reader, in memory that both see -------------------------------------------- */
@@ -5451,7 +5509,7 @@ typedef struct cdp__loan {
     const void *data;
     uint64_t bytes;
     uint32_t peer;
-    uint32_t state; /* 2: lent, 1: being read, and a number that grows (atomic); with the place it is the token */
+    uint32_t state; /* 2: lent, 4: and read from, 1: being read, and a number that grows (atomic); with the place it is the token */
 } cdp__loan;
 
 struct cdp_hub {
@@ -5567,13 +5625,20 @@ CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uin
 CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_os *os = e->hub->os;
-    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, state = __atomic_and_fetch(at, ~2u, __ATOMIC_ACQ_REL);
+    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, state = __atomic_and_fetch(at, ~6u, __ATOMIC_ACQ_REL);
     (void)peer;
     while (state & 1) { /* its reader does not get to the next slice any more */
         if (os->thread_yield) os->thread_yield(os->user);
         state = __atomic_load_n(at, __ATOMIC_ACQUIRE);
     }
-    __atomic_store_n(at, state + 4, __ATOMIC_RELAXED);
+    __atomic_store_n(at, state + 8, __ATOMIC_RELAXED);
+}
+
+CDP__PRIVATE bool cdp__hub_retract(void *self, uint32_t peer, uint64_t token) {
+    const cdp__hub_end *e = (const cdp__hub_end *)self;
+    uint32_t state = (uint32_t)token;
+    (void)peer;
+    return __atomic_compare_exchange_n(&e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, &state, (state & ~2u) + 8, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 CDP__PRIVATE uint32_t cdp__hub_host(void *self, uint32_t peer) {
@@ -5586,7 +5651,9 @@ CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)peer * CDP__LOANS + (token >> 32);
     uint32_t state = (uint32_t)token;
-    if (token >> 32 >= CDP__LOANS || (token & 3) != 2 || !__atomic_compare_exchange_n(&l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return NULL;
+    if (token >> 32 >= CDP__LOANS || (token & 7) != 2) return NULL;
+    if (!__atomic_compare_exchange_n(&l->state, &state, state | 5, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED) &&
+        (state != ((uint32_t)token | 4) || !__atomic_compare_exchange_n(&l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))) return NULL;
     if (l->peer == e->rank && l->bytes == bytes) return l->data;
     __atomic_fetch_and(&l->state, ~1u, __ATOMIC_RELEASE);
     return NULL;
@@ -5686,6 +5753,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->destroy = cdp__hub_leave;
     out->lend = cdp__hub_lend;
     out->recall = cdp__hub_recall;
+    out->retract = cdp__hub_retract;
     out->view = cdp__hub_view;
     out->unview = cdp__hub_unview;
     out->host = cdp__hub_host;
@@ -6066,7 +6134,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.timeout_ms = cdp__def(d.timeout_ms, 600000);
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
-    d.lend_bytes = cdp__def(d.lend_bytes, CDP__WINDOW + 1);
+    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
@@ -6361,6 +6429,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         return st == CDP_OK ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__trunk) + CDP__STAGE_BYTES) : st;
     }
     m->given = *desc;
+    if (!desc->lend_bytes && !t.retract) d.lend_bytes = CDP__WINDOW + 1;
     st = cdp__choices_read(m, desc);
     if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL))) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
     if (st != CDP_OK) {
@@ -7019,7 +7088,7 @@ CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     if (i == lane->queue_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
     if (i == 0 && lane->running) {
         const bool out = (peer->tx_left || lane->moves[0].lent) && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream);
-        if (out || lane->moves[0].moved || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
+        if (out || lane->moves[0].moved || lane->moves[0].returned || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
         cdp__exec_recall(lane, 1 - lane->desc.rank);
         peer->stream.lent = false;
         peer->tx_head_left = 0;

@@ -430,22 +430,49 @@ CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP
 #define CDP__WAKE_DATA 1u
 #define CDP__WAKE_ROOM 2u
 
-/* Large messages stay where they are, and the peer reads them there, where the system lets it (that is tried when the link is
-   made). `state` changes when the loan ends: what was read before that is seen is good. */
+/* Large messages stay where they are, and the peer reads them there: in a segment (memory of cdp_group_alloc(), whose descriptor
+   it was passed), or in memory of any kind, where the system lets it (that is tried when the link is made).
+   The reader changes `state` before it reads for the first time (then the owner does not retract), and after each slice replaces it
+   by itself; the owner changes it when the loan ends. All these replace a value that they know (compare and exchange), so they are in
+   one order: when the owner's change comes after the reader's, it synchronizes with that one, and what the owner writes there
+   afterwards was not what was read; when it comes before, the reader finds another value, and what it read is void. So nothing
+   else needs an order, on any machine. Of the other fields a reader may see those of a later loan: it keeps to what it has mapped. */
 typedef struct cdp__lent {
-    uint64_t at, bytes;
-    uint32_t state; /* 2: lent, and a number that grows */
-    uint32_t pad_;
+    uint64_t at, bytes, off; /* its address; from where on in its segment */
+    uint32_t state;          /* 2: lent, 4: and read from, and a number that grows */
+    uint32_t segment;        /* its place + 1, or 0 */
 } cdp__lent;
+
+#define CDP__SEGMENTS 128u               /* of a rank, at once */
+#define CDP__SEGMENT_BYTES (1024u * 1024u) /* at least: what is smaller shares one */
+#define CDP__PULLS 1u
+#define CDP__VIEWS 2u
 
 typedef struct cdp__side {
     uint32_t wake;
     uint8_t pad_[60];
     uint64_t proof_at;          /* where this side keeps the proof for itself: who reads it there can read everything */
-    uint32_t reads;             /* this side can read the other's memory */
-    uint8_t pad2_[52];
+    uint32_t reads;             /* CDP__PULLS, CDP__VIEWS: how this side can read the other's memory */
+    uint32_t freed;             /* grows when a segment of this side ends */
+    uint8_t pad2_[48];
     cdp__lent lent[CDP__LOANS]; /* by this side */
+    uint32_t segments[CDP__SEGMENTS]; /* of this side: which of the descriptors that it has passed, from 1 on; 0: none */
 } cdp__side;
+
+/* Memory of cdp_group_alloc(). */
+typedef struct cdp__segment {
+    uint8_t *at;
+    uint64_t bytes, used;
+    uint32_t live; /* allocations; with the last one it goes */
+    int32_t fd;
+} cdp__segment;
+
+/* A segment of the peer, seen from here. */
+typedef struct cdp__view {
+    const uint8_t *at;
+    uint64_t bytes;
+    uint32_t number;
+} cdp__view;
 
 typedef struct cdp__pair {
     uint8_t proof[CDP__NAME_BYTES]; /* what CHOSEN says is in it: so both know that they see the same memory */
@@ -462,17 +489,64 @@ typedef struct cdp__shared {
     uint8_t proof[CDP__NAME_BYTES];
     uint32_t lent[CDP__LOANS]; /* states, as this side knows them */
     int32_t pid;               /* of the peer, if its memory can be read; else 0 */
+    cdp__view views[CDP__SEGMENTS];
+    bool told[CDP__SEGMENTS];  /* the peer was passed that segment of ours */
+    uint32_t passed, received; /* descriptors */
+    uint32_t freed;            /* of the peer, as far as was looked */
     uint64_t in_at, out_at;  /* how far this side has read and written */
     uint64_t out_tail;       /* how far the peer had read when that was looked at last */
     uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
     bool full;               /* what was to be sent did not fit */
     int32_t bell;            /* wakes the peer */
-    int32_t pass, memory;    /* until it is agreed */
+    int32_t pass;            /* descriptors of segments */
+    int32_t memory;          /* until it is agreed */
     struct cdp__shared *next;
 } cdp__shared;
 
+/* Views of segments that the peer has freed go (all: when it is lost), and those that it has passed come. What it says is its own
+   affair: a view is as long as the memory behind the descriptor, and of memory that cannot become shorter. */
+CDP__CALLED void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
+    const uint32_t *segments = s->theirs->segments;
+    int32_t fd, r = 0;
+    uint32_t i, tries;
+    s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
+    for (i = 0; i < CDP__SEGMENTS; ++i)
+        if (s->views[i].at && (all || __atomic_load_n(&segments[i], __ATOMIC_ACQUIRE) != s->views[i].number)) {
+            os->memory_unmap(os->user, (void *)(uintptr_t)s->views[i].at, s->views[i].bytes);
+            s->views[i].at = NULL;
+        }
+    for (tries = 0; !all && tries < CDP__SEGMENTS && ((r = os->pass(os->user, s->pass, &fd, 1, false)) >= 0 || r == -EMFILE); ++tries) { /* EMFILE: that one is lost */
+        ++s->received;
+        for (i = 0; i < CDP__SEGMENTS && __atomic_load_n(&segments[i], __ATOMIC_ACQUIRE) != s->received; ++i) {}
+        if (r < 0) continue;
+        if (i < CDP__SEGMENTS && !s->views[i].at) {
+            s->views[i].at = (const uint8_t *)os->memory_map(os->user, fd, false, &s->views[i].bytes);
+            s->views[i].number = s->received;
+        }
+        os->close(os->user, fd);
+    }
+}
+
+/* So many bytes of a segment, or NULL: freed, or not to be had. */
+CDP__CALLED const uint8_t *cdp__shared_view(const cdp_os *os, cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
+    const cdp__view *v = &s->views[i];
+    if (i >= CDP__SEGMENTS) return NULL;
+    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE)) cdp__shared_tidy(os, s, false);
+    return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
+}
+
+/* Let the peer see segment i of ours. */
+CDP__COLD bool cdp__shared_tell(const cdp_os *os, cdp__shared *s, uint32_t i, int32_t fd) {
+    __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
+    s->told[i] = os->pass(os->user, s->pass, &fd, 1, true) >= 0;
+    if (s->told[i]) ++s->passed;
+    else __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+    return s->told[i];
+}
+
 CDP__COLD void cdp__shared_close(const cdp_os *os, cdp__shared *s) {
     if (!s) return;
+    if (s->theirs) cdp__shared_tidy(os, s, true);
     if (s->pair) os->memory_unmap(os->user, s->pair, s->bytes);
     if (s->bell >= 0) os->close(os->user, s->bell);
     if (s->pass >= 0) os->close(os->user, s->pass);
@@ -526,11 +600,10 @@ CDP__CALLED int32_t cdp__shared_read(const cdp_os *os, const cdp__shared *s, int
     return r == 0 && memcmp(proof, s->proof, sizeof proof) != 0 ? -ESRCH : r;
 }
 
-/* The peer has said where its proof is. */
+/* The peer has said where its proof is: what can be read of it? */
 CDP__COLD void cdp__shared_try(const cdp_os *os, cdp__shared *s, int32_t pid) {
-    if (pid <= 0 || !os->memory_read || cdp__shared_read(os, s, pid, 0, NULL, 0) != 0) return;
-    s->pid = pid;
-    __atomic_store_n(&s->mine->reads, 1, __ATOMIC_RELEASE);
+    if (pid > 0 && os->memory_read && cdp__shared_read(os, s, pid, 0, NULL, 0) == 0) s->pid = pid;
+    __atomic_store_n(&s->mine->reads, s->pid ? CDP__PULLS | CDP__VIEWS : CDP__VIEWS, __ATOMIC_RELEASE);
 }
 
 CDP__PRIVATE void cdp__shared_ring_bell(const cdp_os *os, cdp__shared *s, uint32_t what) {
@@ -619,6 +692,7 @@ typedef enum cdp__link_state {
 
 #define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
 #define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
+#define CDP__PULL_BYTES (4u << 20)  /* less than that goes faster through the rings, if it is in no segment */
 #define CDP__LOOK_NS 4000u         /* between two looks at the sockets, of who looks at memory again and again */
 #define CDP__TX_BYTES 512u         /* pieces of a message up to this size are sent as one */
 #define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
@@ -725,6 +799,7 @@ typedef struct cdp__mesh {
     bool keyed, refusal_told, memory_told;
     bool spread;      /* the connections of a link, over the interfaces that the desc names */
     cdp__shared *sharing; /* those of all links; some may be lost */
+    cdp__segment *segments; /* CDP__SEGMENTS, made with the first one */
     uint64_t looked_ns;
     uint8_t key[CDP__AUTH_BYTES];
     uint64_t start_ns;
@@ -996,8 +1071,6 @@ CDP__COLD void cdp__link_taken(cdp__link *l) {
     os->close(os->user, s->memory); /* now there certainly is room for one more descriptor */
     s->memory = -1;
     if (ours && !h.refusal) pid = os->pass(os->user, s->pass, &s->bell, 1, false);
-    os->close(os->user, s->pass);
-    s->pass = -1;
     if (ours && h.refusal) {
         cdp__shared_close(os, s);
         l->shared = NULL;
@@ -1006,7 +1079,7 @@ CDP__COLD void cdp__link_taken(cdp__link *l) {
         cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     } else if (pid < 0) {
         cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
-    } else {
+    } else if (l->mesh->desc.lend_bytes != UINT64_MAX) {
         cdp__shared_try(os, s, pid);
     }
 }
@@ -1014,7 +1087,7 @@ CDP__COLD void cdp__link_taken(cdp__link *l) {
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
 CDP__COLD void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
-    const bool offers = l->shared && l->shared->pass >= 0;
+    const bool offers = l->shared && l->shared->memory >= 0;
     int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
     if (r > 0 && offers) r = cdp__hello_recv(m, &l->io, l->answer, &l->hello_got);
     if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : -r);
@@ -1258,12 +1331,14 @@ CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *cho
         }
         if (s) {
             s->bell = fds[1];
+            s->pass = at;
             err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0 ? -EPROTO : os->pass(os->user, at, &bell, 1, true);
+        } else {
+            os->close(os->user, at);
         }
-        os->close(os->user, at);
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
-            cdp__shared_try(os, s, err);
+            if (m->desc.lend_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
             s->pair->taken = 1;
             os->close(os->user, s->memory);
             s->memory = -1;
@@ -1551,47 +1626,146 @@ CDP__CALLED int64_t cdp__bundle_move(cdp__mesh *m, uint32_t peer, const cdp_iov 
 CDP__PRIVATE int64_t cdp__bundle_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, true); }
 CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, false); }
 
+/* The segment that these bytes lie in; NULL: none. */
+CDP__CALLED cdp__segment *cdp__mesh_segment(const cdp__mesh *m, const void *data, uint64_t bytes) {
+    uint32_t i;
+    for (i = 0; m->segments && i < CDP__SEGMENTS; ++i) {
+        const uint64_t off = (uint64_t)((uintptr_t)data - (uintptr_t)m->segments[i].at);
+        if (off < m->segments[i].bytes && bytes <= m->segments[i].bytes - off) return &m->segments[i];
+    }
+    return NULL;
+}
+
+CDP__COLD void *cdp__mesh_alloc(void *self, uint64_t bytes) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp_os *os = m->os;
+    cdp__segment *g = NULL;
+    uint32_t i;
+    if (!cdp__mesh_shares(m) || m->desc.lend_bytes == UINT64_MAX || bytes > INT64_MAX) return NULL;
+    if (!m->segments && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g))) return NULL;
+    bytes = cdp__max((bytes + 63) / 64 * 64, 64);
+    for (i = 0; i < CDP__SEGMENTS; ++i) {
+        if (m->segments[i].bytes - m->segments[i].used >= bytes) break;
+        if (!m->segments[i].at && !g) g = &m->segments[i];
+    }
+    if (i < CDP__SEGMENTS) {
+        g = &m->segments[i];
+    } else {
+        if (!g || (g->fd = os->memory_create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0) return NULL;
+        if (!(g->at = (uint8_t *)os->memory_map(os->user, g->fd, true, &g->bytes))) {
+            os->close(os->user, g->fd);
+            g->bytes = 0;
+            return NULL;
+        }
+    }
+    ++g->live;
+    g->used += bytes;
+    return g->at + (g->used - bytes);
+}
+
+/* The peers stop to see it the next time that they look; until then it stays there. */
+CDP__COLD void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
+    const uint32_t i = (uint32_t)(g - m->segments);
+    cdp__shared *s;
+    for (s = m->sharing; s; s = s->next) {
+        if (!s->told[i]) continue;
+        s->told[i] = false;
+        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+        __atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_SEQ_CST);
+        cdp__shared_ring_bell(m->os, s, CDP__WAKE_DATA);
+    }
+    m->os->memory_unmap(m->os->user, g->at, g->bytes);
+    m->os->close(m->os->user, g->fd);
+    memset(g, 0, sizeof *g);
+}
+
+CDP__COLD bool cdp__mesh_free(void *self, void *ptr) {
+    cdp__segment *g = cdp__mesh_segment((cdp__mesh *)self, ptr, 1);
+    if (g && --g->live == 0) cdp__segment_close((cdp__mesh *)self, g);
+    return g != NULL;
+}
+
 CDP__COLD bool cdp__mesh_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
-    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp__link *l = &m->links[peer];
     cdp__shared *s = l->shared;
+    const cdp__segment *g;
     cdp__lent *lent;
-    uint32_t i = 0;
-    if (l->state != CDP__LINK_UP || !s || !__atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE)) return false;
+    uint32_t i = 0, reads, place;
+    if (l->state != CDP__LINK_UP || !s) return false;
+    reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
+    g = reads & CDP__VIEWS ? cdp__mesh_segment(m, data, bytes) : NULL;
+    place = g ? (uint32_t)(g - m->segments) : 0;
+    if (g && !s->told[place] && !cdp__shared_tell(m->os, s, place, g->fd)) g = NULL;
+    if (!g && (!(reads & CDP__PULLS) || bytes < cdp__def(m->desc.lend_bytes, CDP__PULL_BYTES))) return false;
     while (i < CDP__LOANS && (s->lent[i] & 2)) ++i;
     if (i == CDP__LOANS) return false;
     lent = &s->mine->lent[i];
-    lent->at = (uint64_t)(uintptr_t)data;
-    lent->bytes = bytes;
+    __atomic_store_n(&lent->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
+    __atomic_store_n(&lent->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&lent->off, g ? (uint64_t)((const uint8_t *)data - g->at) : 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lent->segment, g ? place + 1 : 0, __ATOMIC_RELAXED);
     s->lent[i] |= 2;
     __atomic_store_n(&lent->state, s->lent[i], __ATOMIC_RELEASE);
     *token = (uint64_t)i << 32 | s->lent[i];
     return true;
 }
 
+CDP__COLD bool cdp__mesh_retract(void *self, uint32_t peer, uint64_t token) {
+    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
+    const uint32_t i = (uint32_t)(token >> 32);
+    uint32_t state = s->lent[i], next = (state & ~7u) + 8;
+    if (!__atomic_compare_exchange_n(&s->mine->lent[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return false;
+    s->lent[i] = next;
+    return true;
+}
+
 CDP__COLD void cdp__mesh_recall(void *self, uint32_t peer, uint64_t token) {
     cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
     const uint32_t i = (uint32_t)(token >> 32);
-    s->lent[i] += 2;
-    __atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_SEQ_CST); /* before the owner writes there */
+    s->lent[i] = (s->lent[i] & ~7u) + 8;
+    __atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_ACQ_REL); /* before the owner writes there */
 }
+
+/* The peer's loan: before it is read (then it is taken hold of, if that is not so yet), and afterwards (was it good until now?). */
+CDP__COLD cdp__lent *cdp__mesh_loan(void *self, uint32_t peer, uint64_t token, bool first) {
+    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
+    uint32_t state = (uint32_t)token, held = state | 4;
+    cdp__lent *lent;
+    if (!s || token >> 32 >= CDP__LOANS || (state & 7) != 2) return NULL;
+    lent = &s->theirs->lent[token >> 32];
+    if (first && __atomic_compare_exchange_n(&lent->state, &state, held, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return lent;
+    state = held;
+    return __atomic_compare_exchange_n(&lent->state, &state, held, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ? lent : NULL;
+}
+
+CDP__COLD const void *cdp__mesh_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+    cdp__mesh *m = (cdp__mesh *)self;
+    const cdp__lent *lent = cdp__mesh_loan(m, peer, token, true);
+    const uint32_t place = lent ? __atomic_load_n(&lent->segment, __ATOMIC_RELAXED) : 0;
+    const void *at;
+    if (!place || __atomic_load_n(&lent->bytes, __ATOMIC_RELAXED) != bytes) return NULL;
+    at = m->links[peer].state == CDP__LINK_LOST ? NULL : cdp__shared_view(m->os, m->links[peer].shared, place - 1, __atomic_load_n(&lent->off, __ATOMIC_RELAXED), bytes);
+    if (!at) __atomic_and_fetch(&m->links[peer].shared->mine->reads, ~CDP__VIEWS, __ATOMIC_RELAXED); /* rather not again */
+    return at;
+}
+
+CDP__COLD bool cdp__mesh_unview(void *self, uint32_t peer, uint64_t token) { return cdp__mesh_loan(self, peer, token, false) != NULL; }
 
 CDP__COLD int64_t cdp__mesh_pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
     const cdp__shared *s = l->shared;
-    cdp__lent *lent;
-    uint64_t at, all;
-    int32_t r;
-    if (!s || !s->pid || token >> 32 >= CDP__LOANS) return 0;
-    lent = &s->theirs->lent[token >> 32];
-    if (__atomic_load_n(&lent->state, __ATOMIC_ACQUIRE) != (uint32_t)token) return 0;
-    at = lent->at;
-    all = lent->bytes;
-    if (offset > all || bytes > all - offset) return 0;
-    r = cdp__shared_read(l->mesh->os, s, s->pid, at + offset, dst, bytes);
-    if (__atomic_load_n(&lent->state, __ATOMIC_ACQUIRE) != (uint32_t)token) return 0;
+    const cdp__lent *lent = cdp__mesh_loan(self, peer, token, true);
+    const uint64_t all = lent ? __atomic_load_n(&lent->bytes, __ATOMIC_RELAXED) : 0;
+    int32_t r = -EPERM;
+    if (offset > all || bytes > all - offset || !lent) return 0;
+    if (s->pid) r = cdp__shared_read(l->mesh->os, s, s->pid, __atomic_load_n(&lent->at, __ATOMIC_RELAXED) + offset, dst, bytes);
+    if (!cdp__mesh_loan(self, peer, token, false)) return 0;
     if (r == 0) return (int64_t)bytes;
     if (l->state == CDP__LINK_LOST) return cdp__link_explain(l);
-    return cdp__fail_peer(r == -ESRCH ? CDP_ERR_PEER_LOST : CDP_ERR_IO, peer, -r, "cannot read what rank %u has lent to this one%s", peer, r == -ESRCH ? ": its process has ended" : "");
+    if (r == -ESRCH) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH, "cannot read what rank %u has lent to this one: its process has ended", peer);
+    __atomic_and_fetch(&s->mine->reads, ~CDP__PULLS, __ATOMIC_RELAXED); /* it was permitted when the link was made */
+    return CDP_ERR_IO;
 }
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
@@ -1604,6 +1778,7 @@ CDP__CALLED cdp_status cdp__mesh_news(cdp__mesh *m) {
 
 CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
+    cdp__shared *s;
     cdp_status st;
     if (m->sharing && !deadline_ns) { /* who looks again and again looks at the memory meanwhile */
         const uint64_t now = m->os->now_ns(m->os->user);
@@ -1613,6 +1788,8 @@ CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadl
     if (m->sharing && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
     cdp__shared_rise(m->sharing);
+    for (s = m->sharing; s; s = s->next)
+        if (__atomic_load_n(&s->theirs->freed, __ATOMIC_RELAXED) != s->freed) cdp__shared_tidy(m->os, s, false);
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
@@ -1846,6 +2023,9 @@ CDP__COLD void cdp__mesh_close(void *self) {
         cdp__free(os, m->links[i].rx);
         cdp__shared_close(os, m->links[i].shared);
     }
+    for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
+        if (m->segments[i].at) os->close(os->user, m->segments[i].fd); /* what was not freed may still be in use: it stays where it is */
+    cdp__free(os, m->segments);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
@@ -2741,7 +2921,12 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.destroy = cdp__mesh_close;
     t.lend = cdp__mesh_lend;
     t.recall = cdp__mesh_recall;
+    t.retract = cdp__mesh_retract;
+    t.view = cdp__mesh_view;
+    t.unview = cdp__mesh_unview;
     t.pull = cdp__mesh_pull;
+    t.alloc = cdp__mesh_alloc;
+    t.free = cdp__mesh_free;
     t.host = cdp__mesh_host;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */

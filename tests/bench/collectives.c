@@ -1,7 +1,7 @@
 /* Measures the collectives of cdp between processes of this machine: one line for each op and size. The program forks its ranks.
-   Over memory that they share, as they do by themselves, or over TCP on 127.0.0.1.
+   Over memory that they share, as they do by themselves; likewise, with buffers of cdp_group_alloc() (segments); or over TCP on 127.0.0.1.
 
-   collectives [--transport memory|tcp] [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] ...        (--help says it all)
+   collectives [--transport memory|tcp|segments] [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] ...        (--help says it all)
 
    gcc -O2 -I. tests/bench/collectives.c -o collectives -pthread -lm */
 #define CDP_IMPLEMENTATION
@@ -12,6 +12,7 @@
 static cdp_group *group;
 static uint16_t port;
 static const char *transport = "memory";
+static const char *lend = "0"; /* --lend BYTES: as in the desc */
 
 static bool call(m_case *c) {
     cdp_status st = CDP_OK;
@@ -35,6 +36,8 @@ static bool call(m_case *c) {
     return false;
 }
 
+static void *group_memory(uint64_t bytes) { return cdp_group_alloc(group, bytes); }
+
 static int rank_main(uint32_t rank) {
     static const bool has[M_OPS] = {true, true, true, true, true, true, true};
     cdp_tcp_desc d;
@@ -45,7 +48,9 @@ static int rank_main(uint32_t rank) {
     d.master_port = port;
     d.init_timeout_ms = d.timeout_ms = 60000;
     d.no_shared_memory = strcmp(transport, "tcp") == 0;
+    d.lend_bytes = m_size_of(lend);
     if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
+    if (strcmp(transport, "segments") == 0) m_alloc = group_memory;
     right = m_run("cdp", transport, has, call);
     cdp_group_destroy(group);
     return right ? 0 : 1;
@@ -65,14 +70,14 @@ static uint16_t free_port(void) {
 
 int main(int argc, char **argv) {
     int status;
-    if (argc > 2 && strcmp(argv[1], "--transport") == 0) {
-        transport = argv[2];
+    while (argc > 2 && (strcmp(argv[1], "--transport") == 0 || strcmp(argv[1], "--lend") == 0)) {
+        *(argv[1][2] == 't' ? &transport : &lend) = argv[2];
         argv[2] = argv[0];
         argc -= 2;
         argv += 2;
     }
-    if (strcmp(transport, "memory") != 0 && strcmp(transport, "tcp") != 0) argc = 0;
-    status = argc ? m_parse(argc, argv) : m_usage("collectives [--transport memory|tcp]", stderr, 2);
+    if (strcmp(transport, "memory") != 0 && strcmp(transport, "segments") != 0 && strcmp(transport, "tcp") != 0) argc = 0;
+    status = argc ? m_parse(argc, argv) : m_usage("collectives [--transport memory|segments|tcp] [--lend BYTES]", stderr, 2);
     if (status >= 0) return status;
     m_open();
     port = free_port();

@@ -69,6 +69,7 @@ static m_options m_opt;
 static m_shared *m_all;
 static m_world *m_here;
 static uint32_t m_rank;
+static void *(*m_alloc)(uint64_t bytes); /* memory that a library is to be measured with (default: any) */
 
 static double m_now(void) {
     struct timespec t;
@@ -345,8 +346,8 @@ static bool m_run(const char *lib, const char *transport, const bool has[M_OPS],
     c.rank = m_rank;
     c.ranks = m_opt.ranks;
     for (s = 0; s < m_opt.size_count; ++s) room = room > m_opt.sizes[s] + 4096 ? room : m_opt.sizes[s] + 4096;
-    c.in = (float *)aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096);
-    c.out = (float *)aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096);
+    c.in = (float *)(m_alloc ? m_alloc(room) : aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096));
+    c.out = (float *)(m_alloc ? m_alloc(room) : aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096));
     if (!c.in || !c.out) m_die("no memory");
     memset(c.in, 0, (size_t)room);
     memset(c.out, 0, (size_t)room);
@@ -364,6 +365,7 @@ static bool m_run(const char *lib, const char *transport, const bool has[M_OPS],
                 if (has[k] && !(k >= M_PINGPONG && m_opt.ranks != 2 && k != M_DUPLEX && k != M_EXCHANGE) && !m_measure(lib, transport, &c, call)) right = false;
                 m_turn_end(turn + m_opt.turn);
             }
+    if (m_alloc) return right; /* it goes with the library */
     free(c.in);
     free(c.out);
     return right;

@@ -25,7 +25,7 @@ static void open_hub(uint32_t n, uint64_t ring_bytes) {
 /* How often something was lent; at the end nothing is. */
 static uint64_t loans(void) {
     uint64_t made = 0;
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 2) >> 2;
+    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
     return made;
 }
 
@@ -45,7 +45,7 @@ static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, 
     T(offset + bytes <= whole);
     memcpy(dst, at + offset, bytes);
     if (!cdp__hub_unview(self, peer, token)) return 0;
-    if (__atomic_add_fetch(&pulls, 1, __ATOMIC_RELAXED) == refuse_at) return cdp_error_set(CDP_ERR_IO, (int32_t)peer, 1, "reading the memory of rank %u is not permitted", peer);
+    if (__atomic_add_fetch(&pulls, 1, __ATOMIC_RELAXED) == refuse_at) return CDP_ERR_IO;
     return (int64_t)bytes;
 }
 
@@ -397,7 +397,6 @@ TEST(nobody_reads_it_in_time) {
 
 /* ---- other transports ---- */
 
-static cdp_status pull_status;
 static void pulled(uint32_t r, cdp_group *g) {
     float *x = (float *)cdp_group_alloc(g, BIG), *y = (float *)map(BIG, 0);
     for (uint32_t i = 0; i < BIG / 4; ++i) x[i] = (float)(i % 1000 + r);
@@ -406,8 +405,7 @@ static void pulled(uint32_t r, cdp_group *g) {
     if (st == CDP_OK) st = cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     if (st == CDP_OK) T(memcmp(x, y, BIG) == 0);
     munmap(y, BIG);
-    T_EQ(pull_status, st);
-    if (st != CDP_OK) T_TEXT("is not permitted", cdp_last_error()->text);
+    T_EQ(CDP_OK, st);
     cdp_group_free(g, x);
     cdp_group_free(g, NULL);
     cdp_group_destroy(g);
@@ -416,7 +414,6 @@ static void pulled(uint32_t r, cdp_group *g) {
 static void with_pull(uint32_t n, uint32_t refuse) {
     pulls = 0;
     refuse_at = refuse;
-    pull_status = refuse ? CDP_ERR_IO : CDP_OK;
     open_hub(n, 0);
     pulling = true;
     run(n, NULL, pulled);
@@ -429,7 +426,7 @@ TEST(a_transport_that_copies) {
     with_pull(2, 0);
     with_pull(3, 0);
     with_pull(5, 0);
-    with_pull(3, 2);
+    for (uint32_t i = 1; i < 40; ++i) with_pull(2 + i % 4, i); /* what cannot be read, from some slice on, is sent after all */
 }
 
 static void lied_to(uint32_t r, cdp_group *g) {
@@ -461,7 +458,7 @@ TEST(what_was_never_lent) {
     T(!b.view(b.self, 0, token, 100)); /* once at a time */
     T(b.unview(b.self, 0, token));
     T(!b.view(b.self, 0, token, 99) && !b.view(b.self, 0, token, 101) && !b.view(b.self, 0, other, 100) && !b.view(b.self, 2, token, 100));
-    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100) && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
+    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100) && !b.view(b.self, 0, token + 8, 100) && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
     T(!b.view(b.self, 0, UINT64_MAX, 100) && !b.view(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100) && !b.view(b.self, 0, 0, 100));
     if (!(token >> 32)) b.unview(b.self, 0, token);
     a.recall(a.self, 1, token);

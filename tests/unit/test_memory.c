@@ -400,7 +400,7 @@ TEST(ranks_know_who_is_on_one_host) {
 
 /* What is lent is given to this peer and in this length alone, and void when it has been recalled. */
 static void lend_and_recall(member *m) {
-    static uint8_t lent[100000], got[100000];
+    static uint8_t lent[CDP__PULL_BYTES], got[100000];
     static uint64_t token;
     cdp_transport *t = &m->g->mux->transport;
     const uint32_t peer = 1 - m->desc.rank;
@@ -412,21 +412,26 @@ static void lend_and_recall(member *m) {
         memset(lent, 7, sizeof lent);
         while (k <= CDP__LOANS && t->lend(t->self, peer, lent, sizeof lent, &all[k])) ++k;
         T_EQ(CDP__LOANS, k);
+        T(t->retract(t->self, peer, all[--k])); /* nobody has read it */
         while (k > 1) t->recall(t->self, peer, all[--k]);
         token = all[0];
     }
     meet(2);
     if (m->desc.rank == 1) {
-        T_EQ(60000, t->pull(t->self, 0, token, 40000, got, 60000));
+        T_EQ(60000, t->pull(t->self, 0, token, sizeof lent - 60000, got, 60000));
         T(got[0] == 7 && got[59999] == 7 && got[60000] == 0);
-        T_EQ(0, t->pull(t->self, 0, token, 40001, got, 60000));
+        T_EQ(0, t->pull(t->self, 0, token, sizeof lent - 59999, got, 60000));
         T_EQ(0, t->pull(t->self, 0, token, UINT64_MAX, got, 60000));
         T_EQ(0, t->pull(t->self, 0, token + (1ull << 32), 0, got, 1));
         T_EQ(0, t->pull(t->self, 0, token + 4, 0, got, 1));
+        T_EQ(0, t->pull(t->self, 0, token + 8, 0, got, 1));
         T_EQ(0, t->pull(t->self, 0, UINT64_MAX, 0, got, 1));
     }
     meet(2);
-    if (m->desc.rank == 0) t->recall(t->self, peer, token);
+    if (m->desc.rank == 0) {
+        T(!t->retract(t->self, peer, token)); /* it has been read from */
+        t->recall(t->self, peer, token);
+    }
     meet(2);
     if (m->desc.rank == 1) {
         T_EQ(0, t->pull(t->self, 0, token, 0, got, 1));
