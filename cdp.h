@@ -436,7 +436,7 @@ typedef struct cdp_os {
        later) and cannot be made smaller. memory_map: where it is seen from here, and its size; NULL when it cannot be seen, or
        could be made smaller. pass_open: a socket that waits under this name for others of this machine, or one that is
        connected to who does; accept() and close() as above. pass: n descriptors to (`sending`) or from whoever is connected
-       there, a process of the same user: its number (0: not known), or -errno. */
+       there, a process of the same user: its number (0: not known), or -errno (-EMFILE: no room here for descriptors, which wait). */
     int32_t (*memory_create)(void *user, uint64_t bytes);
     void *(*memory_map)(void *user, int32_t fd, bool writable, uint64_t *bytes);
     void (*memory_unmap)(void *user, void *at, uint64_t bytes);
@@ -2387,19 +2387,20 @@ CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n,
     c.head.cmsg_type = SCM_RIGHTS;
     c.head.cmsg_len = CMSG_LEN(n * sizeof *fds);
     if (sending) memcpy(CMSG_DATA(&c.head), fds, n * sizeof *fds);
-    do r = sending ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
+    do r = sending ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_PEEK);
     while (r < 0 && errno == EINTR);
     if (sending || r < 0) return r < 0 ? -errno : who.pid;
     got = m.msg_controllen >= sizeof c.head && c.head.cmsg_type == SCM_RIGHTS ? (c.head.cmsg_len - CMSG_LEN(0)) / sizeof *fds : 0;
     if (got == n && !(m.msg_flags & MSG_CTRUNC)) {
         memcpy(fds, CMSG_DATA(&c.head), n * sizeof *fds);
+        (void)recv(fd, &byte, 1, 0);
         return who.pid;
     }
     for (i = 0; i < got; ++i) {
         memcpy(&fd, CMSG_DATA(&c.head) + i * sizeof fd, sizeof fd);
         close(fd);
     }
-    return r ? -EMFILE : -ECONNRESET; /* most likely: what there is no room for is dropped */
+    return r ? -EMFILE : -ECONNRESET; /* most likely; they wait until there is room */
 }
 
 CDP__PRIVATE int32_t cdp__os_memory_read(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {

@@ -500,6 +500,7 @@ typedef struct cdp__shared {
     int32_t bell;            /* wakes the peer */
     int32_t pass;            /* descriptors of segments */
     int32_t memory;          /* until it is agreed */
+    bool taken;              /* it is */
     struct cdp__shared *next;
 } cdp__shared;
 
@@ -507,7 +508,7 @@ typedef struct cdp__shared {
    affair: a view is as long as the memory behind the descriptor, and of memory that cannot become shorter. */
 CDP__CALLED void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
     const uint32_t *segments = s->theirs->segments;
-    int32_t fd, r = 0;
+    int32_t fd;
     uint32_t i, tries;
     s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
     for (i = 0; i < CDP__SEGMENTS; ++i)
@@ -515,10 +516,9 @@ CDP__CALLED void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
             os->memory_unmap(os->user, (void *)(uintptr_t)s->views[i].at, s->views[i].bytes);
             s->views[i].at = NULL;
         }
-    for (tries = 0; !all && tries < CDP__SEGMENTS && ((r = os->pass(os->user, s->pass, &fd, 1, false)) >= 0 || r == -EMFILE); ++tries) { /* EMFILE: that one is lost */
+    for (tries = 0; !all && tries < CDP__SEGMENTS && os->pass(os->user, s->pass, &fd, 1, false) >= 0; ++tries) {
         ++s->received;
         for (i = 0; i < CDP__SEGMENTS && __atomic_load_n(&segments[i], __ATOMIC_ACQUIRE) != s->received; ++i) {}
-        if (r < 0) continue;
         if (i < CDP__SEGMENTS && !s->views[i].at) {
             s->views[i].at = (const uint8_t *)os->memory_map(os->user, fd, false, &s->views[i].bytes);
             s->views[i].number = s->received;
@@ -666,7 +666,7 @@ CDP__CALLED bool cdp__shared_doze(cdp__shared *list) {
     bool news = false;
     for (s = list; s; s = s->next) __atomic_store_n(&s->mine->wake, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
     for (s = list; s; s = s->next)
-        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail)) news = true;
+        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail) || __atomic_load_n(&s->theirs->freed, __ATOMIC_SEQ_CST) != s->freed) news = true;
     return news;
 }
 
@@ -692,7 +692,7 @@ typedef enum cdp__link_state {
 
 #define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
 #define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
-#define CDP__PULL_BYTES (4u << 20)  /* less than that goes faster through the rings, if it is in no segment */
+#define CDP__PULL_BYTES (256u * 1024u) /* less than that goes faster through the rings, if it is in no segment */
 #define CDP__LOOK_NS 4000u         /* between two looks at the sockets, of who looks at memory again and again */
 #define CDP__TX_BYTES 512u         /* pieces of a message up to this size are sent as one */
 #define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
@@ -853,6 +853,7 @@ CDP__COLD void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
+    if (l->shared) cdp__shared_tidy(l->mesh->os, l->shared, true);
 }
 
 /* Several connections as one link: block k of the bytes that go to a peer takes its connection number k % connections, so it is known without a word which one
@@ -1061,16 +1062,24 @@ CDP__COLD void cdp__link_offer(cdp__link *l, const uint8_t name[CDP__NAME_BYTES]
     cdp__mesh_no_memory(m, l->peer, -err);
 }
 
-/* The answer to CHOSEN is there: memory or not. */
-CDP__COLD void cdp__link_taken(cdp__link *l) {
+CDP__COLD void cdp__link_choose_again(cdp__timer *t);
+
+/* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table of descriptors that is full does not
+   change that: it is asked again whether there is room. (What is closed here makes some, but another thread may be faster.) */
+CDP__COLD bool cdp__link_taken(cdp__link *l) {
     const cdp_os *os = l->mesh->os;
     cdp__shared *s = l->shared;
     cdp__hello h;
     const bool ours = cdp__hello_decode(l->answer, &h) && h.type == CDP__TAKEN && h.from == l->peer;
     int32_t pid = 0;
-    os->close(os->user, s->memory); /* now there certainly is room for one more descriptor */
+    if (s->memory >= 0) os->close(os->user, s->memory);
     s->memory = -1;
     if (ours && !h.refusal) pid = os->pass(os->user, s->pass, &s->bell, 1, false);
+    if (pid == -EMFILE) {
+        cdp__loop_timer_set(&l->mesh->loop, &l->probe_timer, os->now_ns(os->user) + CDP__MS, cdp__link_choose_again, l);
+        return false;
+    }
+    s->taken = true;
     if (ours && h.refusal) {
         cdp__shared_close(os, s);
         l->shared = NULL;
@@ -1082,16 +1091,17 @@ CDP__COLD void cdp__link_taken(cdp__link *l) {
     } else if (l->mesh->desc.lend_bytes != UINT64_MAX) {
         cdp__shared_try(os, s, pid);
     }
+    return true;
 }
 
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
 CDP__COLD void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
-    const bool offers = l->shared && l->shared->memory >= 0;
+    const bool offers = l->shared && !l->shared->taken;
     int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
     if (r > 0 && offers) r = cdp__hello_recv(m, &l->io, l->answer, &l->hello_got);
     if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : -r);
-    else if (r > 0 && offers) cdp__link_taken(l);
+    else if (r > 0 && offers) r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     l->state = CDP__LINK_UP;
     if (!l->shared) return;
@@ -1099,6 +1109,8 @@ CDP__COLD void cdp__link_choosing(cdp__link *l) {
     l->shared->next = m->sharing;
     m->sharing = l->shared;
 }
+
+CDP__COLD void cdp__link_choose_again(cdp__timer *t) { cdp__link_choosing((cdp__link *)t->user); }
 
 CDP__CALLED void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
@@ -1340,6 +1352,7 @@ CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *cho
             cdp__shared_prove(s, chosen->memory);
             if (m->desc.lend_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
             s->pair->taken = 1;
+            s->taken = true;
             os->close(os->user, s->memory);
             s->memory = -1;
             return s;
@@ -1978,8 +1991,12 @@ CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t
     cdp__text t = {out, size, 0};
     char here[80], there[80];
     cdp_addr at;
+    uint64_t views;
     uint32_t i;
-    if (s) cdp__text_add(&t, "memory, %llu KiB each way, beside ", (unsigned long long)(s->room / 1024));
+    if (s) cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->room / 1024));
+    for (i = 0, views = 0; s && i < CDP__SEGMENTS; ++i) views += s->views[i].at ? s->views[i].bytes : 0;
+    if (views) cdp__text_add(&t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
+    if (s) cdp__text_add(&t, "beside ");
     cdp__text_add(&t, "TCP");
     for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
         const cdp__link *l = cdp__bundle_at(&m->links[peer], i);
@@ -2884,6 +2901,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (!d.world_size || d.world_size > 65535) return cdp__fail(CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
     if (d.rank >= d.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
     if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at)) return cdp__fail(CDP_ERR_INVALID, "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
+    if (d.ring_bytes && (d.ring_bytes < 64 || d.ring_bytes > 1u << 30)) return cdp__fail(CDP_ERR_INVALID, "cdp_init: ring_bytes %llu is not in 64 .. 1073741824; 0 is the default", (unsigned long long)d.ring_bytes);
     if (d.connections > 16) return cdp__fail(CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
     if (d.interfaces && !d.os->addresses)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could find them; give it one, or set listen_addr instead", d.interfaces);

@@ -269,6 +269,33 @@ static void limited(int what, rlim_t limit) {
     T_EQ(0, status);
 }
 
+/* The last descriptor does not find room at once. */
+static uint32_t full_tables;
+static int32_t full_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    if (n == 1 && !sending && __atomic_fetch_sub(&full_tables, 1, __ATOMIC_SEQ_CST) - 1 < 20) return -EMFILE;
+    return cdp_os_default()->pass(user, fd, fds, n, sending);
+}
+
+TEST(a_full_table_of_descriptors_is_waited_for) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os};
+    os.pass = full_pass;
+    full_tables = 20;
+    job(3, &like, NULL, describe_all);
+    T(full_tables >= 20);
+    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
+}
+
+TEST(sizes_of_rings_are_checked) {
+    static const uint64_t wrong[] = {1, 63, (1u << 30) + 1, UINT64_MAX};
+    cdp_group *g;
+    for (uint32_t i = 0; i < 4; ++i) {
+        const cdp_tcp_desc d = {.world_size = 1, .ring_bytes = wrong[i]};
+        T_EQ(CDP_ERR_INVALID, cdp_init(&d, &g));
+        T_TEXT("ring_bytes", cdp_last_error()->text);
+    }
+}
+
 TEST(limits_of_the_system_are_no_crash) {
     limited(RLIMIT_FSIZE, 4 << 20);
 }
@@ -452,6 +479,218 @@ TEST(loans_are_for_one_and_end) {
     job(2, &like, NULL, lend_and_recall);
 }
 
+/* It is permitted when links are made, and not any more when it is needed: then it is sent. */
+static void large_ones_in_vain(member *m) {
+    m->status = cdp_barrier(m->g);
+    meet(m->desc.world_size);
+    if (m->desc.rank == 0) __atomic_store_n(&read_fails, 1, __ATOMIC_SEQ_CST);
+    meet(m->desc.world_size);
+    if (m->status == CDP_OK) large_ones(m);
+    for (uint32_t r = 0; r < m->desc.world_size; ++r) T(r == m->desc.rank || !(link_of(m, r)->shared->mine->reads & CDP__PULLS)); /* nor will it be tried again */
+}
+
+TEST(what_cannot_be_read_is_sent) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
+    os.memory_read = counting_read;
+    for (uint32_t n = 2; n <= 4; ++n) {
+        read_fails = reads = 0;
+        job(n, &like, NULL, large_ones_in_vain);
+        T(reads > 0);
+    }
+    read_fails = 0;
+}
+
+/* ---- memory of a group ---- */
+
+static uint32_t mappings(void);
+static bool blind; /* nothing of a peer's group can be mapped */
+
+static void *map_or_not(void *user, int32_t fd, bool writable, uint64_t *bytes) { return !writable && blind ? NULL : cdp_os_default()->memory_map(user, fd, writable, bytes); }
+
+static uint32_t views_of(member *m) {
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < m->desc.world_size; ++r)
+        for (uint32_t i = 0; r != m->desc.rank && i < CDP__SEGMENTS; ++i) n += link_of(m, r)->shared && link_of(m, r)->shared->views[i].at;
+    return n;
+}
+
+static bool in_segment(member *m, const void *p) { return cdp__mesh_segment((const cdp__mesh *)m->g->mux->transport.self, p, 1) != NULL; }
+
+static void group_memory(member *m) {
+    const uint32_t n = m->desc.world_size;
+    const uint64_t count = 300001;
+    const uint32_t seen = !blind && m->desc.lend_bytes != UINT64_MAX && m->desc.os->memory_create;
+    uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4), *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
+    T(x && y && (uintptr_t)x % 64 == 0 && (uintptr_t)y % 64 == 0);
+    for (uint32_t k = 0; k < 5 && m->status == CDP_OK; ++k) {
+        const uint64_t at = k % 3; /* also what does not begin where it was allocated, and uneven parts */
+        for (uint64_t i = 0; i < count; ++i) x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
+        m->status = cdp_allgather(m->g, x + at, y, count - at, CDP_DTYPE_U32);
+        for (uint32_t r = 0; r < n; ++r)
+            for (uint64_t i = at; i < count && T(m->status != CDP_OK || y[r * (count - at) + i - at] == (uint32_t)(i * 2654435761u) + r + k); ++i) {}
+        if (m->status == CDP_OK) m->status = k % 2 ? cdp_allreduce(m->g, x + at, y + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM) : cdp_allreduce(m->g, NULL, x + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM);
+        for (uint64_t i = at; i < count && T(m->status != CDP_OK || (k % 2 ? y : x)[i] == n * ((uint32_t)(i * 2654435761u) + k) + n * (n - 1) / 2); ++i) {}
+    }
+    cdp_describe(m->g, m->described, sizeof m->described);
+    T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
+    T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
+    T_EQ(m->desc.lend_bytes != UINT64_MAX && m->desc.os->memory_create, in_segment(m, x));
+    meet(n); /* what is freed is let go by the peers, which do nothing but wait */
+    cdp_group_free(m->g, y);
+    cdp_group_free(m->g, x);
+    T(!in_segment(m, x));
+    meet(n);
+    for (uint32_t i = 0; i < 5000 && __atomic_load_n(&m->status, __ATOMIC_RELAXED) == CDP_OK && views_of(m); ++i) {
+        if (m->desc.no_thread) cdp_poll(m->g, 0);
+        test_sleep_ms(1);
+    }
+    T_EQ(0, views_of(m));
+    if (m->status == CDP_OK) m->status = cdp_barrier(m->g);
+}
+
+TEST(group_memory_is_in_view) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os};
+    os.memory_map = map_or_not;
+    os.memory_read = counting_read;
+    reads = 0;
+    job(2, &like, NULL, group_memory);
+    like.no_thread = true;
+    job(4, &like, NULL, group_memory);
+    T_EQ(0, reads);
+    blind = true; /* it goes on by other ways */
+    job(3, &like, NULL, group_memory);
+    T(reads > 0);
+    os.memory_read = NULL;
+    job(3, &like, NULL, group_memory);
+    blind = false;
+    like.lend_bytes = UINT64_MAX;
+    job(2, &like, NULL, group_memory);
+    like.lend_bytes = 0;
+    os = *cdp_os_default();
+    os.memory_create = NULL;
+    job(2, &like, NULL, group_memory);
+    T_EQ(0, mappings());
+}
+
+static bool no_more;
+static int32_t create_no_more(void *user, uint64_t bytes) { return no_more ? -ENOMEM : cdp_os_default()->memory_create(user, bytes); }
+
+static void small_and_many(member *m) {
+    enum { N = 3000 };
+    static void *all[2][N];
+    void **p = all[m->desc.rank];
+    const uint32_t before = mappings();
+    meet(2);
+    for (uint32_t i = 0; i < N; ++i) memset(p[i] = cdp_group_alloc(m->g, i % 1000), 1, i % 1000);
+    meet(2);
+    T(mappings() - before <= 2 * 2); /* 1.5 MB each */
+    meet(2);
+    for (uint32_t i = 0; i < N; ++i) cdp_group_free(m->g, p[(i * 7) % N]);
+    meet(2);
+    T_EQ(before, mappings());
+    meet(2);
+    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i) T((p[i] = cdp_group_alloc(m->g, CDP__SEGMENT_BYTES)) && in_segment(m, p[i]) == (i < CDP__SEGMENTS)); /* what is beyond is other memory */
+    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i) cdp_group_free(m->g, p[i]);
+    meet(2);
+    no_more = true;
+    meet(2);
+    T(m->status == CDP_OK && (p[0] = cdp_group_alloc(m->g, 100000)) && !in_segment(m, p[0]));
+    cdp_group_free(m->g, p[0]);
+    T(!cdp_group_alloc(m->g, UINT64_MAX - 3) && cdp_last_error()->status == CDP_ERR_NOMEM);
+}
+
+TEST(small_group_memory_shares_segments) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os};
+    os.memory_create = create_no_more;
+    job(2, &like, NULL, small_and_many);
+    no_more = false;
+}
+
+/* Each rank's loan in one group is to be read after the other's in another group. */
+static void crosswise(member *m) {
+    const uint32_t all[2] = {0, 1}, me = m->desc.rank;
+    cdp_group *g[2];
+    for (uint32_t i = 0; i < 2; ++i) T_EQ(CDP_OK, cdp_group_new(m->g, all, 2, &g[i]));
+    for (uint32_t bytes = 64 << 10; bytes <= 1 << 20; bytes *= 4) {
+        uint8_t *x = (uint8_t *)cdp_group_alloc(m->g, bytes), *y = (uint8_t *)cdp_group_alloc(m->g, bytes);
+        memset(x, (int)me + 1, bytes);
+        if (m->status == CDP_OK) m->status = cdp_broadcast(g[me], x, bytes, CDP_DTYPE_U8, me);
+        if (m->status == CDP_OK) m->status = cdp_broadcast(g[1 - me], y, bytes, CDP_DTYPE_U8, 1 - me);
+        for (uint32_t i = 0; i < bytes && T(y[i] == 2 - me); ++i) {}
+        if (m->status == CDP_OK) m->status = cdp_barrier(m->g);
+        cdp_group_free(m->g, x);
+        cdp_group_free(m->g, y);
+    }
+    for (uint32_t i = 0; i < 2; ++i) cdp_group_destroy(g[i]);
+}
+
+TEST(loans_that_nobody_reads_are_sent) {
+    cdp_tcp_desc like = {.timeout_ms = 10000 * TEST_SLACK};
+    job(2, &like, NULL, crosswise);
+    like.no_thread = true;
+    job(2, &like, NULL, crosswise);
+}
+
+/* ---- faults: ranks are processes ---- */
+
+#define VIEWED (1u << 19) /* floats: 2 MiB */
+static int victim_signal;
+
+static int process_main(uint32_t rank, uint32_t n, uint16_t at) {
+    cdp_tcp_desc d = {.rank = rank, .world_size = n, .master_port = at, .timeout_ms = 1000 * TEST_SLACK, .init_timeout_ms = 20000 * TEST_SLACK, .logger = {.level = CDP_LOG_SILENT}};
+    cdp_group *g;
+    cdp_status st = cdp_init(&d, &g);
+    float *x = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL, *y = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL;
+    if (!x || !y) return 3;
+    for (uint32_t k = 0; st == CDP_OK; ++k) {
+        for (uint32_t i = 0; i < VIEWED; ++i) x[i] = (float)(rank + k % 100);
+        st = cdp_allreduce(g, x, y, VIEWED, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        for (uint32_t i = 0; i < VIEWED && st == CDP_OK; ++i)
+            if (y[i] != (float)(n * (k % 100) + n * (n - 1) / 2)) return 4;
+        if (k == 3) (void)!write(9, "", 1);
+    }
+    if (cdp_last_error()->peer != 1 || st != (victim_signal == SIGKILL ? CDP_ERR_PEER_LOST : CDP_ERR_TIMEOUT)) return fprintf(stderr, "  rank %u: %s\n", rank, cdp_last_error()->text) ? 5 : 0;
+    cdp_group_destroy(g);
+    return 0;
+}
+
+static void fault(uint32_t n, int sig, uint32_t after_us) {
+    const uint16_t at = free_port();
+    pid_t pids[RANKS_MAX];
+    int ready[2], status;
+    char byte;
+    if (!T(pipe(ready) == 0)) return;
+    victim_signal = sig;
+    fflush(stdout);
+    for (uint32_t r = 0; r < n; ++r)
+        if (!(pids[r] = fork())) {
+            alarm(60 * TEST_SLACK);
+            dup2(ready[1], 9);
+            _exit(process_main(r, n, at));
+        }
+    close(ready[1]);
+    for (uint32_t r = 0; r < n; ++r) T(read(ready[0], &byte, 1) == 1); /* everybody sees everybody's */
+    usleep(after_us);
+    kill(pids[1], sig);
+    for (uint32_t r = 0; r < n; ++r) {
+        if (r == 1) continue;
+        waitpid(pids[r], &status, 0);
+        test_check(status == 0, __FILE__, __LINE__, "rank %u of %u, signal %d after %u us: status %x", r, n, sig, after_us, (unsigned)status);
+    }
+    kill(pids[1], SIGKILL);
+    waitpid(pids[1], &status, 0);
+    close(ready[0]);
+}
+
+TEST(a_rank_whose_memory_is_in_view_dies_or_stops) {
+    uint64_t state = 5;
+    for (uint32_t i = 0; i < (TEST_SLOW ? 4 : 20) && !test__now.failed_checks; ++i) fault(2 + i % 3, SIGKILL, (uint32_t)(test_random(&state) % 20000));
+    fault(3, SIGSTOP, 1000);
+}
+
 /* ---- nonsense ---- */
 
 static uint32_t nonsense;
@@ -558,6 +797,13 @@ int main(int argc, char **argv) {
         {"strangers_are_not_taken", strangers_are_not_taken, 20},
         {"large_messages_are_read_where_they_lie", large_messages_are_read_where_they_lie, 60},
         {"ranks_know_who_is_on_one_host", ranks_know_who_is_on_one_host, 20},
+        {"what_cannot_be_read_is_sent", what_cannot_be_read_is_sent, 30},
+        {"group_memory_is_in_view", group_memory_is_in_view, 60},
+        {"small_group_memory_shares_segments", small_group_memory_shares_segments, 20},
+        {"loans_that_nobody_reads_are_sent", loans_that_nobody_reads_are_sent, 30},
+        {"a_rank_whose_memory_is_in_view_dies_or_stops", a_rank_whose_memory_is_in_view_dies_or_stops, 120},
+        {"a_full_table_of_descriptors_is_waited_for", a_full_table_of_descriptors_is_waited_for, 20},
+        {"sizes_of_rings_are_checked", sizes_of_rings_are_checked, 10},
         {"loans_are_for_one_and_end", loans_are_for_one_and_end, 10},
         {"nonsense_of_a_peer_is_named", nonsense_of_a_peer_is_named, 60},
         {"who_sleeps_is_woken", who_sleeps_is_woken, 30},
