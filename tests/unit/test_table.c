@@ -438,20 +438,35 @@ static void answer_free(const cell *c, answer *a) {
 
 /* ---- one rank's memory for a cell ------------------------------------------------------------------------------------------ */
 
+/* Memory that other ranks view; every other cell lies there, as far as there is room. */
+typedef struct arena {
+    uint8_t *at;
+    uint64_t used;
+} arena;
+#define ARENA_BYTES (8u << 20)
+
 typedef struct buffers {
-    uint8_t *in, *out;
+    uint8_t *in, *out, *own[2]; /* own: not in the arena */
     uint64_t in_count, out_count, counts[2][RANKS_MAX];
 } buffers;
 
 /* In place: where in `out` the input lies. */
 static uint64_t input_at(const cell *c, uint32_t r) { return c->kind == CDP_COLL_ALLGATHER || (c->kind == CDP_COLL_GATHER && r == c->root) ? offset(c, r) : 0; }
 
-static cdp_request prepare(const cell *c, const answer *a, uint32_t r, buffers *b) {
+static uint8_t *take(const cell *c, arena *from, uint64_t bytes, uint8_t **own) {
+    const uint64_t at = from ? from->used : 0;
+    *own = NULL;
+    if (!from || !from->at || c->salt % 2 || at + bytes > ARENA_BYTES) return *own = (uint8_t *)malloc(bytes);
+    from->used += (bytes + 63) / 64 * 64;
+    return from->at + at;
+}
+
+static cdp_request prepare(const cell *c, const answer *a, uint32_t r, buffers *b, arena *from) {
     const uint64_t e = cdp_dtype_size(c->dtype);
     cdp_request rq;
     lengths(c, r, &b->in_count, &b->out_count);
-    b->in = (uint8_t *)malloc(b->in_count * e + GUARD);
-    b->out = (uint8_t *)malloc(b->out_count * e + GUARD);
+    b->in = take(c, from, b->in_count * e + GUARD, &b->own[0]);
+    b->out = take(c, from, b->out_count * e + GUARD, &b->own[1]);
     memset(b->in + b->in_count * e, 0x11, GUARD);
     memset(b->out, 0x11, b->out_count * e + GUARD);
     memcpy(b->in, a->in[r], b->in_count * e);
@@ -647,12 +662,13 @@ static void take_results(table *t, uint32_t r, const cell *c, const answer *a, b
         verify(c, a, r, b);
         t->hash[r] = cdp__hash(t->hash[r], b->out + own * e, (c->kind == CDP_COLL_REDUCE_SCATTER ? part(c, r) : b->out_count) * e);
     }
-    free(b->in);
-    free(b->out);
+    free(b->own[0]);
+    free(b->own[1]);
 }
 
 /* What a rank that may block does. */
 static void run_rank(table *t, uint32_t r, cdp_group *g) {
+    arena group = {t->by == MEMORY ? (uint8_t *)cdp_group_alloc(g, ARENA_BYTES) : NULL, 0};
     for (uint32_t k = 0; k * BATCH < t->count && !test__now.failed_checks; ++k) {
         const batch *answers = batch_get(t, k);
         const uint32_t end = t->count - k * BATCH < BATCH ? t->count - k * BATCH : BATCH;
@@ -662,7 +678,8 @@ static void run_rank(table *t, uint32_t r, cdp_group *g) {
         for (uint32_t i = 0, n; i < end && st == CDP_OK; i += n) {
             buffers b[BATCH];
             cdp_request rq[BATCH];
-            for (n = 0; i + n < end && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER)); ++n) rq[n] = prepare(&cells[i + n], &answers->answers[i + n], r, &b[n]);
+            group.used = 0;
+            for (n = 0; i + n < end && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER)); ++n) rq[n] = prepare(&cells[i + n], &answers->answers[i + n], r, &b[n], &group);
             if (cells[i].how == W_TOGETHER || cells[i].uneven || cells[i].op == CDP_REDUCE_PREMUL_SUM) { /* a function has no place for counts and the factor */
                 cdp_work w;
                 st = n > 1 ? cdp_start_all(g, rq, n, &w) : cdp_start(g, rq, &w);
@@ -676,6 +693,7 @@ static void run_rank(table *t, uint32_t r, cdp_group *g) {
         batch_put(t, k);
         if (st != CDP_OK) break;
     }
+    cdp_group_free(g, group.at);
 }
 
 static const cdp_choice direct_rows[] = {{CDP_COLL_ALLREDUCE, "direct", 0, 0}, {CDP_COLL_REDUCE_SCATTER, "direct", 0, 0}, {CDP_COLL_ALLGATHER, "direct", 0, 0}};
@@ -766,7 +784,7 @@ static void run_polled(table *t) {
             be_refused(g[i % t->n], cells[i].salt);
             for (n = 0; i + n < end && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER)); ++n) {}
             for (uint32_t r = 0; r < t->n; ++r) {
-                for (uint32_t m = 0; m < n; ++m) rq[m] = prepare(&cells[i + m], &answers->answers[i + m], r, &b[r][m]);
+                for (uint32_t m = 0; m < n; ++m) rq[m] = prepare(&cells[i + m], &answers->answers[i + m], r, &b[r][m], NULL);
                 T_EQ(CDP_OK, st = cdp_start_all(g[r], rq, n, &w[r]));
             }
             while (all == CDP_PENDING) {
@@ -844,7 +862,7 @@ static void table_open(table *t, uint32_t n, transport by) {
     t->piece_bytes = pieces[(n + 2 * by + seed / 3) % 3];
     t->lend_bytes = lends[(n + by + seed) % 4];
     t->reproducible = (n + by + seed) % 4 == 0;
-    t->direct = (n + by + seed) % 4 == 1 ? DIRECT : by == HUB || by == POLLED ? DIRECT_IF_LARGE : NOT_DIRECT;
+    t->direct = (n + by + seed) % 4 == 1 ? DIRECT : by == HUB || by == POLLED || by == MEMORY ? DIRECT_IF_LARGE : NOT_DIRECT;
     if (n == 2 && by == TCP) t->piece_bytes = 256 * 1024; /* parts of 280,000 bytes exceed them */
     t->port = 29500;
     pthread_mutex_init(&t->lock, NULL);
