@@ -131,6 +131,8 @@ static bool exists_on_device(const combination *k) {
     return !(k->dtype == CDP_DTYPE_BOOL && k->op == CDP_REDUCE_AVG);
 }
 
+/* Ranks that share a GPU take turns on it, which takes milliseconds for each operation: then at one length only. */
+static bool table_brief;
 static void table_of_rank(card *c) {
     static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE, CDP_COLL_REDUCE_SCATTER, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_SCATTER, CDP_COLL_ALLTOALL};
     static const uint64_t counts[] = {1, 37, 0};
@@ -139,7 +141,7 @@ static void table_of_rank(card *c) {
             for (int op = CDP_REDUCE_SUM; op < (reduces(kinds[i]) ? CDP_REDUCE_COUNT : CDP_REDUCE_SUM + 1); ++op)
                 for (int k = 0; k < 6; ++k) {
                     combination m = {kinds[i], (cdp_dtype)dtype, (cdp_reduce)op, k % 2 == 1, counts[k / 2], (uint32_t)(dtype + k) % c->n};
-                    if (m.in_place && m.kind == CDP_COLL_ALLTOALL) continue;
+                    if ((m.in_place && m.kind == CDP_COLL_ALLTOALL) || (table_brief && k / 2 != 1)) continue;
                     if (k >= 2 && dtype > CDP_DTYPE_BF16 && op > CDP_REDUCE_SUM) continue; /* the others at one length */
                     const bool there = compare(c, &m);
                     if (there != exists_on_device(&m) && m.op != CDP_REDUCE_PREMUL_SUM)

@@ -652,7 +652,7 @@ TEST(any_allocation_fails) {
     standin_set("delay_us", 20);
     for (uint32_t n = 1; n < 3; ++n) {
         bool more = true;
-        for (int k = 1; more && !test__now.failed_checks; k += n > 1 ? 5 : 1) { /* with two ranks the other one has to hear of it */
+        for (int k = 1; more && !test__now.failed_checks; k += n > 1 ? 7 : 1) { /* with two ranks the other one has to hear of it */
             cards all;
             memset(&all, 0, sizeof all);
             all.n = n, all.func = any_allocation_of_rank, all.no_attach = true, all.arg = &k;
@@ -704,7 +704,7 @@ TEST(split_fails) {
     for (int i = 0; i < 3; ++i) {
         cards all;
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = split_fails_of_rank, all.arg = (void *)(uintptr_t)names[i], all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 3000;
+        all.n = 2, all.func = split_fails_of_rank, all.arg = (void *)(uintptr_t)names[i], all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 1000;
         cards_run(&all);
         standin_fail(names[i], 0, 0);
         standin_set("lazy", 4);
@@ -734,7 +734,7 @@ TEST(grow_fails) {
         bool id = i == 0;
         cards all;
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = grow_fails_of_rank, all.arg = &id, all.no_attach = true, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 2000;
+        all.n = 2, all.func = grow_fails_of_rank, all.arg = &id, all.no_attach = true, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 700;
         cards_run(&all);
         standin_fail("ncclCommGetUniqueId", 0, 0), standin_fail("ncclCommGrow", 0, 0);
         clean();
