@@ -222,10 +222,10 @@ TEST(cancelled_before_anything_moved) {
     x = (uint8_t *)map(LONG, 5);
     T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
     T_EQ(CDP_OK, cdp_recv_async(g[1], y, 1 << 20, CDP_DTYPE_U8, 0, 1, &in));
-    while ((cdp_work_test(in) == CDP_PENDING) | (cdp_work_test(first) == CDP_PENDING)) {} /* both are looked at */
+    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(first) == CDP_PENDING)) {} /* both are looked at */
     uint8_t *z = (uint8_t *)map(LONG, 9);
     T_EQ(CDP_OK, cdp_recv_async(g[1], z, LONG, CDP_DTYPE_U8, 0, 2, &in));
-    while ((cdp_work_test(in) == CDP_PENDING) | (cdp_work_test(second) == CDP_PENDING)) {}
+    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(second) == CDP_PENDING)) {}
     T_EQ(CDP_OK, cdp_work_test(in));
     T_EQ(CDP_OK, cdp_work_test(second));
     T(memcmp(x, z, LONG) == 0);
@@ -447,7 +447,7 @@ TEST(another_length_than_expected) {
 
 TEST(what_was_never_lent) {
     cdp_transport a, b;
-    uint64_t token, other;
+    uint64_t token, other = 0;
     uint8_t x[100];
     memset(&a, 0, sizeof a), memset(&b, 0, sizeof b);
     open_hub(3, 0);

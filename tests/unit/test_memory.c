@@ -365,14 +365,25 @@ static void large_ones(member *m) {
     free(y);
 }
 
+static bool reading_works(void) { /* not under every emulator */
+    uint8_t there = 1, here = 0;
+    const uint64_t from = (uint64_t)(uintptr_t)&there;
+    const cdp_iov to = {&here, 1};
+    const cdp_os *os = cdp_os_default();
+    return os->memory_read && os->memory_read(NULL, (int32_t)getpid(), &from, &to, 1) == 0;
+}
+
+static bool can_read(void) {
+    const bool can = reading_works();
+    if (!can) test_skip("this system does not let a process read another one's memory");
+    return can;
+}
+
 TEST(large_messages_are_read_where_they_lie) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
     os.memory_read = counting_read;
-    if (cdp_os_default()->memory_read == NULL) {
-        test_skip("this system has no way to read another process");
-        return;
-    }
+    if (!can_read()) return;
     job(3, &like, NULL, large_ones);
     T(reads > 20);
     like.lend_bytes = UINT64_MAX;
@@ -476,7 +487,7 @@ static void lend_and_recall(member *m) {
 
 TEST(loans_are_for_one_and_end) {
     cdp_tcp_desc like = {0};
-    job(2, &like, NULL, lend_and_recall);
+    if (can_read()) job(2, &like, NULL, lend_and_recall);
 }
 
 /* It is permitted when links are made, and not any more when it is needed: then it is sent. */
@@ -493,7 +504,7 @@ TEST(what_cannot_be_read_is_sent) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
     os.memory_read = counting_read;
-    for (uint32_t n = 2; n <= 4; ++n) {
+    for (uint32_t n = 2; n <= 4 && can_read(); ++n) {
         read_fails = reads = 0;
         job(n, &like, NULL, large_ones_in_vain);
         T(reads > 0);
@@ -561,7 +572,7 @@ TEST(group_memory_is_in_view) {
     T_EQ(0, reads);
     blind = true; /* it goes on by other ways */
     job(3, &like, NULL, group_memory);
-    T(reads > 0);
+    T(reads > 0 || !reading_works());
     os.memory_read = NULL;
     job(3, &like, NULL, group_memory);
     blind = false;
