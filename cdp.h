@@ -561,7 +561,8 @@ typedef struct cdp_transport {
        that read memory where it lies. Known at creation and the same on every rank (where it is not, the first operation says that
        ranks call different things); hosts are numbered in the order in which they first appear among ranks 0, 1, ... NULL: not known. */
     uint32_t (*host)(void *self, uint32_t peer);
-    /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view. NULL: there is none, take other. */
+    /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view; valid also after destroy(). NULL: there is
+       none, take other. */
     void *(*alloc)(void *self, uint64_t bytes);
     bool (*free)(void *self, void *ptr); /* false: it did not come from alloc */
 } cdp_transport;
@@ -671,9 +672,10 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group); /* with
    failed stays failed: destroy it and make another. */
 CDP_API cdp_status cdp_group_status(cdp_group *group);
 
-/* Memory that other ranks of this host can read where it lies, if the transport has such; else what the group's os allocates.
-   Operations work with any memory; with this they may be faster. Free it with a group of the same world while one is left. NULL:
-   out of memory, see cdp_last_error(). Any thread. */
+/* Memory that other ranks of this host can read where it lies, if the transport has such (cdp_tcp.h has, between processes); else
+   what the group's os allocates. Operations work with any memory; large ones are faster with this, as input and as output.
+   Aligned to 64 bytes, not cleared. Free it with a group of the same world while one is left; what is not freed then stays
+   valid, and is lost. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
 

@@ -59,12 +59,15 @@
         What is read from it is checked: a peer that writes nonsense is named, and harms nobody but what it sends. If it cannot
         be had (limits, another user or network namespace, a replaced os without it), the rank says so once as a warning, and
         bytes go over TCP as between machines. Other users of the machine are refused, and who connects proves with random bytes
-        that the memory is what the connection, where the job's key was proved, was about. What has lend_bytes (above 4 MiB) is read
-        by the receiver where it lies (process_vm_readv), if the system permits that when the link is made: containers and Yama often
-        do not. Then it goes through the memory, too. Each such link takes two descriptors.
+        that the memory is what the connection, where the job's key was proved, was about. Each such link takes three descriptors.
+        What is sent from memory of cdp_group_alloc() (as the buckets of a ddp are) is read where it lies, from 64 KiB on: that memory
+        consists of segments (up to 128 of a rank, each a descriptor; at least 1 MiB, reserved when it is allocated), which a peer maps
+        read-only the first time that it is sent something from there, and lets go when it is freed. Other memory is read by the
+        receiver (process_vm_readv) from 256 KiB on, if the system permits that when the link is made: containers and Yama often do
+        not. All else goes through the rings, and so does what cannot be read when it comes to that.
 
     MEMORY
-        Per connection 16 KiB of receive buffer, made when it is made, and twice ring_bytes (256 KiB) between ranks of one machine,
+        Per connection 16 KiB of receive buffer, made when it is made, and 7 KiB and twice ring_bytes (256 KiB) between ranks of one machine,
         together. Rank 0 also holds the store: about 1 KiB for each rank.
 
     ERRORS
@@ -141,7 +144,8 @@ typedef struct cdp_tcp_desc {
     uint16_t first_port;       /* ranks other than 0 listen at a port from here on (default: any free one)            */
     uint16_t last_port;        /* up to here (default: first_port)                                                    */
     bool no_shared_memory;     /* ranks of one machine talk over TCP, too; one that says so counts for its links       */
-    uint64_t ring_bytes;       /* memory through which two ranks of one machine talk, each way (default: 256 KiB)     */
+    uint64_t ring_bytes;       /* memory through which two ranks of one machine talk, each way, 64 to 2^30
+                                  (default: 256 KiB)                                                                  */
     bool has_listen_fd;        /* rank 0: listen_fd is a socket that listens at master_port already, inherited from   */
     int32_t listen_fd;         /*   whoever started it; closed in the end, also when cdp_init() fails                 */
     const char *job;           /* prefix of this job's keys in the store: one name per start (default: "cdp")         */
@@ -150,7 +154,7 @@ typedef struct cdp_tcp_desc {
     uint32_t timeout_ms;
     uint64_t small_bytes;      /* must be equal on all ranks, and is compared */
     uint64_t piece_bytes;      /* likewise */
-    uint64_t lend_bytes;       /* between ranks of one machine; less than 128 KiB is copied faster                    */
+    uint64_t lend_bytes;       /* between ranks of one machine (default: 64 KiB of group memory, 256 KiB of other)    */
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
@@ -1737,7 +1741,7 @@ CDP__COLD void cdp__mesh_recall(void *self, uint32_t peer, uint64_t token) {
     cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
     const uint32_t i = (uint32_t)(token >> 32);
     s->lent[i] = (s->lent[i] & ~7u) + 8;
-    __atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_ACQ_REL); /* before the owner writes there */
+    (void)__atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_ACQ_REL); /* before the owner writes there */
 }
 
 /* The peer's loan: before it is read (then it is taken hold of, if that is not so yet), and afterwards (was it good until now?). */

@@ -1,10 +1,11 @@
-/*  ring.c - the rings that processes share, with the words by which they wake each other: every interleaving of small cases, on
-    memory that is as weak as C11 allows
+/*  ring.c - the rings that processes share, with the words by which they wake each other, and what they lend to each other: every
+    interleaving of small cases, on memory that is as weak as C11 allows
 
         ring            all cases; then the same with planted mistakes, each of which must be found
         ring --case N   one case, with its counts
 
-    The code under test is that of cdp_tcp.h itself: cdp__shared_move, _doze, _rise and what they call. Its atomic
+    The code under test is that of cdp_tcp.h itself: cdp__shared_move, _doze, _rise and what they call; and cdp__mesh_lend, _retract,
+    _recall, _view and _unview, where the owner writes into what it has lent as soon as it may. Its atomic
     accesses and its copies to and from the ring end up here, where two coroutines, a writer and a reader, stop before each of
     them, and every order in which they can go on is tried.
 
@@ -14,7 +15,8 @@
     load sees at least the last such store. This is the usual operational form of C11's release, acquire and seq_cst; it has no loads that see
     values from the future (a store that overtakes a load before it), so it does not judge whether the store of `tail` may be
     weaker than it is. System calls (waking, sleeping) are release and acquire.
-    A plain load of a byte of the ring that could return more than one value is a race, and counts as an error like a wrong byte. */
+    What replaces a value (compare and exchange) sees the newest one. A plain load of a byte of the ring that could return more than one
+    value is a race, and counts as an error like a wrong byte; bytes that are lent may be any, but not be taken for good. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,20 +28,27 @@
 static uint64_t model_load(const void *p, size_t bytes, int order);
 static void model_store(void *p, uint64_t v, size_t bytes, int order);
 static void model_copy(void *to, const void *from, size_t bytes);
+static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int order);
+static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 
 /* clang and gcc both take these names for macros */
 #define __atomic_load_n(p, order) ((__typeof__(*(p) + 0))model_load((const void *)(p), sizeof *(p), (order)))
 #define __atomic_store_n(p, v, order) model_store((void *)(p), (uint64_t)(v), sizeof *(p), (order))
+#define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
+#define __atomic_exchange_n(p, v, order) ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), sizeof *(p), (order)))
 #define memcpy(to, from, bytes) model_copy((to), (from), (bytes))
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #undef memcpy
 #undef __atomic_load_n
 #undef __atomic_store_n
+#undef __atomic_compare_exchange_n
+#undef __atomic_exchange_n
 
 #define ROOM_MAX 2
 #define PLACES (4 + ROOM_MAX)
 enum { HEAD, TAIL, WAKE_WRITER, WAKE_READER, DATA };
+enum { STATE, TOKEN, READ, LENT }; /* in the case of loans: of the loan, which is sent, when it was read, what is lent */
 #define WRITES 16
 
 typedef struct written {
@@ -51,12 +60,12 @@ typedef struct place {
     written w[WRITES];
 } place;
 
-typedef enum op { O_NONE, O_LOAD, O_STORE, O_SLEEP, O_WAKE, O_MARK, O_DONE } op;
+typedef enum op { O_NONE, O_LOAD, O_STORE, O_SLEEP, O_WAKE, O_MARK, O_DONE, O_REPLACE, O_CHOICE } op;
 
 typedef struct thread {
     ucontext_t context;
     op op;
-    uint8_t where, order, value;
+    uint8_t where, order, value, expected; /* any: 255 */
     uint8_t result;
     uint64_t since; /* a hash of what it has read since it was at the top of its loop */
     cdp__shared s;
@@ -66,7 +75,7 @@ typedef struct thread {
 
 /* ---- what is tried ---- */
 
-typedef struct rules { /* a case */
+typedef struct rules { /* a case; room 0: so many loans, one after the other, each read in so many slices */
     uint32_t room, bytes, piece;
 } rules;
 
@@ -83,10 +92,12 @@ typedef enum mistake {
     RUNG_ONCE,          /* and never again */
     ROOM_NOT_ASKED,     /* who waits for room does not say so */
     ROOM_NOT_RUNG,
+    LOAN_ONLY_LOOKED_AT, /* after it was read */
+    LOAN_NOT_HELD,       /* before */
     MISTAKES
 } mistake;
 static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed", "word released only", "second look acquires only", "no second look", "look at the word acquires only",
-                                                    "head released only", "word cleared late", "rung once only", "room not asked for", "room not rung for"};
+                                                    "head released only", "word cleared late", "rung once only", "room not asked for", "room not rung for", "loan only looked at", "loan not held"};
 
 static rules now;
 static mistake planted;
@@ -109,6 +120,7 @@ static cdp__pair *pair_of(void) { return (cdp__pair *)memory; }
 /* -1: private memory. */
 static int place_of(const void *p) {
     const uint8_t *b = (const uint8_t *)p, *data = (const uint8_t *)(ring_of() + 1);
+    if (!now.room) return p == &pair_of()->side[0].lent[0].state ? STATE : -1;
     if (p == &ring_of()->head) return HEAD;
     if (p == &ring_of()->tail) return TAIL;
     if (p == &pair_of()->side[0].wake) return WAKE_WRITER;
@@ -150,6 +162,7 @@ static void model_store(void *p, uint64_t v, size_t bytes, int order) {
     const int where = place_of(p);
     const bool writer = running == &threads[0];
     (void)bytes;
+    if (where < 0 && !now.room) memcpy(p, &v, bytes); /* what only its owner changes */
     if (where < 0) return; /* the other ring is not used */
     if (planted == HEAD_RELAXED && where == HEAD) order = __ATOMIC_RELAXED;
     if (planted == HEAD_RELEASED && where == HEAD) order = __ATOMIC_RELEASE;
@@ -169,6 +182,28 @@ static void model_copy(void *to, const void *from, size_t bytes) {
         if (a >= 0) ask(O_STORE, a, ((const uint8_t *)from)[i], __ATOMIC_RELAXED);
         else ((uint8_t *)to)[i] = b >= 0 ? ask(O_LOAD, b, 0, __ATOMIC_RELAXED) : ((const uint8_t *)from)[i];
     }
+}
+
+static uint8_t replace(int where, uint8_t expected, uint64_t v, int order) {
+    running->expected = expected;
+    return ask(O_REPLACE, where, v, order);
+}
+
+static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int order) {
+    uint64_t want = 0, got;
+    if (place_of(p) < 0) abort();
+    memcpy(&want, expected, bytes);
+    if (planted == LOAN_NOT_HELD && v == (want | 4)) v = want &= ~4ull;
+    if (planted == LOAN_ONLY_LOOKED_AT && want == v) got = ask(O_LOAD, place_of(p), 0, __ATOMIC_ACQUIRE);
+    else got = replace(place_of(p), (uint8_t)want, v, order);
+    memcpy(expected, &got, bytes);
+    return got == want;
+}
+
+static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order) {
+    (void)bytes;
+    if (place_of(p) < 0) abort();
+    return replace(place_of(p), 255, v, order);
 }
 
 static void model_wake(void *user, int32_t fd) {
@@ -191,8 +226,82 @@ static void top(thread *t) {
 
 static uint8_t byte_of(uint32_t i) { return (uint8_t)(i + 1); }
 
+/* The two ends of a loan. What a side remembers stands in s.in_at and s.out_at, so that it counts as part of the state. */
+static cdp__mesh meshes[2];
+static cdp__link links[2];
+static cdp__segment segments[CDP__SEGMENTS];
+static uint8_t lent_bytes[64];
+
+static void owner_main(thread *t) {
+    uint64_t token = 0;
+    for (t->s.in_at = 1; t->s.in_at <= now.bytes; ++t->s.in_at) {
+        ask(O_STORE, LENT, t->s.in_at, __ATOMIC_RELAXED);
+        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, &token)) wrong = "nothing can be lent";
+        ask(O_STORE, TOKEN, token, __ATOMIC_RELEASE);
+        for (;;) {
+            if (ask(O_LOAD, READ, 0, __ATOMIC_ACQUIRE) == (uint8_t)token) {
+                cdp__mesh_recall(&meshes[0], 0, token);
+                break;
+            }
+            if (ask(O_CHOICE, 0, 0, 0)) { /* no patience; or it fails */
+                if (!cdp__mesh_retract(&meshes[0], 0, token)) cdp__mesh_recall(&meshes[0], 0, token);
+                else if (threads[1].s.out_at == token) wrong = "what was read is retracted";
+                break;
+            }
+            top(t);
+        }
+    }
+    ask(O_STORE, LENT, 99, __ATOMIC_RELAXED);
+}
+
+static void reader_main(thread *t) {
+    uint64_t last = 0;
+    while (t->s.in_at < now.bytes) {
+        const uint64_t token = ask(O_LOAD, TOKEN, 0, __ATOMIC_ACQUIRE);
+        uint32_t slice;
+        if (token != last) {
+            last = token;
+            t->s.in_at = token / 8 + 1; /* which of them it is */
+            for (slice = 0; slice < now.piece; ++slice) {
+                const bool there = cdp__mesh_view(&meshes[1], 0, token, 64) != NULL;
+                const uint8_t byte = there ? ask(O_LOAD, LENT, 0, __ATOMIC_RELAXED) : 0;
+                if (!there || !cdp__mesh_unview(&meshes[1], 0, token)) break;
+                if (byte != t->s.in_at) wrong = "void bytes are taken for good";
+                t->s.out_at = token;
+            }
+            if (slice == now.piece) ask(O_STORE, READ, token, __ATOMIC_RELEASE);
+        }
+        top(t);
+    }
+}
+
+static void loans_begin(void) {
+    int i;
+    memset(segments, 0, sizeof segments);
+    segments[0].at = lent_bytes;
+    segments[0].bytes = 64;
+    for (i = 0; i < 2; ++i) {
+        memset(&meshes[i], 0, sizeof meshes[i]);
+        memset(&links[i], 0, sizeof links[i]);
+        meshes[i].links = &links[i];
+        meshes[i].segments = segments;
+        links[i].state = CDP__LINK_UP;
+        links[i].shared = &threads[i].s;
+    }
+    threads[0].s.told[0] = true;
+    pair_of()->side[0].segments[0] = threads[1].s.views[0].number = 1;
+    pair_of()->side[1].reads = CDP__VIEWS;
+    threads[1].s.views[0].at = lent_bytes;
+    threads[1].s.views[0].bytes = 64;
+}
+
 static void side_main(int reader) {
     thread *t = &threads[reader];
+    if (!now.room) {
+        if (reader) reader_main(t);
+        else owner_main(t);
+        ask(O_DONE, 0, 0, 0);
+    }
     while (t->done < now.bytes) {
         uint8_t buffer[8];
         cdp_iov v;
@@ -246,6 +355,7 @@ static void begin(void) {
         t->context.uc_link = &scheduler;
         makecontext(&t->context, (void (*)(void))side_main, 1, i);
     }
+    if (!now.room) loans_begin();
 }
 
 static void go_on(thread *t) {
@@ -268,6 +378,7 @@ static uint32_t ways(const thread *t) {
         oldest = t->view[t->where];
         if (t->order == __ATOMIC_SEQ_CST && seq_cst[t->where] > oldest) oldest = seq_cst[t->where];
         return p->count - oldest;
+    case O_CHOICE: return 2;
     default: return 1;
     }
 }
@@ -285,6 +396,23 @@ static void perform(thread *t, uint32_t way) {
         t->result = p->w[k].value;
         t->since = t->since * 1099511628211u + t->result + 1;
         if (t->order != __ATOMIC_RELAXED && p->w[k].has_view) join_view(t->view, p->w[k].view);
+        break;
+    case O_CHOICE: t->result = (uint8_t)way; break;
+    case O_REPLACE: /* acquire and release: of the newest value */
+        t->view[t->where] = (uint8_t)(p->count - 1u);
+        t->result = p->w[p->count - 1].value;
+        t->since = t->since * 1099511628211u + t->result + 1;
+        if (p->w[p->count - 1].has_view) join_view(t->view, p->w[p->count - 1].view);
+        if (t->expected != 255 && t->result != t->expected) break;
+        if (p->count == WRITES) {
+            too_long = true;
+            break;
+        }
+        w = &p->w[p->count];
+        w->value = t->value;
+        t->view[t->where] = p->count++;
+        w->has_view = 1;
+        memcpy(w->view, t->view, PLACES);
         break;
     case O_STORE:
         if (p->count == WRITES) {
@@ -339,7 +467,7 @@ static uint64_t state_hash(void) {
     uint64_t h = 14695981039346656037u;
     for (int i = 0; i < 2; ++i) {
         const thread *t = &threads[i];
-        const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head, t->s.seen_tail, t->s.full, (uint64_t)t->op << 24 | (uint64_t)t->where << 16 | t->value};
+        const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head, t->s.seen_tail, t->s.full + 2u * t->s.lent[0], (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16 | t->value};
         h = mixed(h, own, sizeof own);
         h = mixed(h, t->view, PLACES);
     }
@@ -464,7 +592,7 @@ static const char *explore(const rules *r, mistake m) {
     return bad;
 }
 
-static const rules cases[] = {{1, 2, 1}, {1, 3, 1}, {2, 3, 1}, {2, 4, 2}, {1, 3, 2}, {2, 3, 2}};
+static const rules cases[] = {{1, 2, 1}, {1, 3, 1}, {2, 3, 1}, {2, 4, 2}, {1, 3, 2}, {2, 3, 2}, {0, 2, 1}, {0, 2, 2}, {0, 3, 2}};
 #define CASES (sizeof cases / sizeof *cases)
 
 int main(int argc, char **argv) {
@@ -475,14 +603,16 @@ int main(int argc, char **argv) {
     for (c = 0; c < CASES; ++c) {
         if (argc == 3 && (uint32_t)atoi(argv[2]) != c) continue;
         const char *bad = explore(&cases[c], RIGHT);
-        printf("%s ring of %u, %u bytes in pieces of %u: %llu states, %llu ways, the longest of %llu accesses%s%s\n", bad ? "not ok" : "ok", cases[c].room, cases[c].bytes, cases[c].piece,
+        printf(cases[c].room ? "%s ring of %u, %u bytes in pieces of %u: " : "%s rings: %u; %u loans in slices: %u: ", bad ? "not ok" : "ok", cases[c].room, cases[c].bytes, cases[c].piece);
+        printf("%llu states, %llu ways, the longest of %llu accesses%s%s\n",
                (unsigned long long)seen_count, (unsigned long long)paths, (unsigned long long)deepest, bad ? ": " : "", bad ? bad : "");
         fflush(stdout);
         ++*(bad ? &failed : &passed);
     }
     for (m = 1; m < MISTAKES && argc < 3; ++m) {
         const char *bad = NULL;
-        for (c = 0; c < CASES && !bad; ++c) bad = explore(&cases[c], (mistake)m);
+        for (c = 0; c < CASES && !bad; ++c)
+            if (!cases[c].room == (m >= LOAN_ONLY_LOOKED_AT)) bad = explore(&cases[c], (mistake)m);
         printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m], bad ? bad : "not found");
         fflush(stdout);
         ++*(bad ? &passed : &failed);
