@@ -184,6 +184,23 @@ TEST(lending_can_be_turned_off) {
     T_EQ(2 * 3 * 4, close_hub()); /* a part of everybody's to everybody, and back */
 }
 
+/* Receives that take their turns must not keep those waiting who are to answer. */
+static void long_sums(uint32_t r, cdp_group *g) {
+    const uint64_t bytes = ranks * 5ull << 20;
+    float *x = (float *)map(bytes, r);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, x, bytes / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    T(holds(x, bytes, (float)ranks, (float)(ranks * (ranks - 1) / 2)));
+    cdp_group_destroy(g);
+    munmap(x, bytes);
+}
+
+TEST(copies_longer_than_the_window) {
+    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .lend_bytes = UINT64_MAX};
+    open_hub(4, 0);
+    run(4, &like, long_sums);
+    T_EQ(0, close_hub());
+}
+
 static void many_messages(uint32_t r, cdp_group *g) {
     enum { N = CDP__LOANS + 8 };
     float *x = (float *)map(LONG, 3 * !r);
@@ -472,6 +489,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"long_messages_are_lent", long_messages_are_lent, 60},
         {"lending_can_be_turned_off", lending_can_be_turned_off, 60},
+        {"copies_longer_than_the_window", copies_longer_than_the_window, 60},
         {"what_cannot_be_lent_is_copied", what_cannot_be_lent_is_copied, 60},
         {"cancelled_before_anything_moved", cancelled_before_anything_moved, 60},
         {"abort_at_random_moments", abort_at_random_moments, 120},
