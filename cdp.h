@@ -45,8 +45,8 @@
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
         works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
-        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, select, frame;
-        mux, exec, ring, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
+        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select,
+        frame;         mux, exec, ring, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -3026,10 +3026,19 @@ typedef struct cdp__step { /* relocatable: offsets and lengths in elements, neve
     uint8_t kind, src, dst, flags;
 } cdp__step;
 
+/* Which ranks of a group share a host: 2 bytes for each. Only for groups of several hosts of which one has several ranks. */
+typedef struct cdp__hosts {
+    uint32_t count, fewest, most; /* hosts; ranks of the one that has fewest, most */
+    uint16_t *ranks;              /* host after host, in the order of their lowest ranks; a host's first one is marked */
+} cdp__hosts;
+#define CDP__HOST_BEGINS 0x8000u
+
 typedef struct cdp__shape {
     cdp_coll_kind kind;
     cdp_reduce op;
     uint32_t rank, size, root;
+    uint32_t lanes;          /* into how many parts a vector is cut; 0: as many as there are ranks */
+    const cdp__hosts *hosts; /* NULL: of no interest */
     uint64_t count; /* elements, as in cdp_request */
     bool in_place;
     const uint64_t *in_offs, *out_offs; /* where part i begins, size + 1 numbers; NULL: at i * count */
@@ -3050,12 +3059,13 @@ typedef struct cdp__span {
     uint64_t off, len;
 } cdp__span;
 
-/* Part i when `count` elements are cut into s->size parts that differ by at most one element. */
+/* Part i when `count` elements are cut into s->size parts that differ by at most one element; ranks beyond `lanes` have none. */
 CDP__CALLED cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
-    const uint64_t q = s->count / s->size, rest = s->count % s->size;
+    const uint32_t n = s->lanes ? s->lanes : s->size;
+    const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
-    p.off = i * q + cdp__min(i, rest);
-    p.len = q + (i < rest);
+    p.off = i < n ? i * q + cdp__min(i, rest) : s->count;
+    p.len = i < n ? q + (i < rest) : 0;
     return p;
 }
 
@@ -3686,12 +3696,222 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
     return 2;
 }
 
+/* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------------------------------------ */
+
+/* First what the ranks of a host do among themselves, in memory; then what goes between hosts, each byte once; then in memory
+   again. Each of the three is an algorithm from above among fewer ranks. In a large allreduce rank i of each host has part i of the
+   vector and talks to rank i of the others, so that all ranks share the work of the network; otherwise the first rank of a
+   host, or the root, speaks for it:
+       2 hosts, ranks 0 1 | 2 3      inside               between              inside
+       part 0 of rank 0, 2           0 = 0+1, 2 = 2+3     0 = 2 = 0+1+2+3      to 1, 3
+       part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
+typedef struct cdp__spot { /* where a rank is; on its host ranks are counted from the root on, if that is there */
+    uint32_t host, first, ranks, at; /* of the host: where it begins in the list, how many it has */
+} cdp__spot;
+
+CDP__COLD cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
+    const uint16_t *list = s->hosts->ranks;
+    cdp__spot p;
+    uint32_t i;
+    bool there = false;
+    p.host = p.first = p.at = 0;
+    for (i = 0; i < s->size; ++i) {
+        if (i && list[i] >= CDP__HOST_BEGINS) {
+            if (there) break;
+            ++p.host;
+            p.first = i;
+        }
+        if (list[i] % CDP__HOST_BEGINS != rank) continue;
+        there = true;
+        p.at = i - p.first;
+    }
+    p.ranks = i - p.first;
+    if (root && root->host == p.host) p.at = (p.at + p.ranks - root->at) % p.ranks;
+    return p;
+}
+
+CDP__COLD uint32_t cdp__rank_on(const cdp__shape *s, const cdp__spot *root, uint32_t host, uint32_t at) {
+    const uint16_t *list = s->hosts->ranks;
+    uint32_t left = host;
+    if (host == root->host) at = (at + root->at) % root->ranks;
+    if (s->hosts->fewest == s->hosts->most) return list[host * s->hosts->most + at] % CDP__HOST_BEGINS;
+    while (left) left -= *++list >= CDP__HOST_BEGINS;
+    return list[at] % CDP__HOST_BEGINS;
+}
+
+/* Part 0, 1 or 2 of an operation as one of some ranks; `p`: where this one is, or (to count rounds) one of the host that has most.
+   What comes from the caller is scaled in the first part, and divided in the second. */
+typedef struct cdp__phase {
+    cdp__shape s;
+    uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
+    uint32_t rounds, skip; /* those that it counts, and how many it leaves out at the beginning */
+    uint64_t off;          /* of its vector */
+} cdp__phase;
+
+CDP__COLD cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *p, const cdp__spot *root) {
+    const uint32_t hosts = s->hosts->count;
+    const bool sums = s->kind == CDP_COLL_ALLREDUCE || s->kind == CDP_COLL_REDUCE;
+    cdp__phase f;
+    f.s = *s;
+    f.s.hosts = NULL;
+    f.s.lanes = lanes ? s->hosts->fewest : 0;
+    f.s.rank = p->at;
+    f.s.size = p->ranks;
+    f.s.root = 0;
+    f.skip = 0;
+    f.off = 0;
+    if (s->op == (part == 1 ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_AVG)) f.s.op = CDP_REDUCE_SUM;
+    if (part == 1) {
+        const cdp__span own = lanes ? cdp__part(&f.s, p->at) : cdp__first(s->count);
+        f.off = own.off;
+        f.s.count = own.len;
+        f.s.rank = p->host;
+        f.s.size = hosts;
+        f.s.root = root->host;
+        f.s.lanes = 0;
+        f.s.in_place = true;
+        f.skip = sums; /* everything is in its place */
+        if (s->kind == CDP_COLL_REDUCE) {
+            const bool ring = hosts > 2 && s->count >= 65536;
+            f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
+            f.rounds = ring ? cdp__ring_rounds(&f.s) : cdp__reduce_tree_rounds(&f.s);
+        } else if (lanes) {
+            f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__both_round;
+            f.rounds = hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__both_rounds(&f.s);
+        } else {
+            f.round = sums ? cdp__doubling_round : s->kind == CDP_COLL_BARRIER ? cdp__barrier_round : cdp__tree_round;
+            f.rounds = sums ? cdp__doubling_rounds(&f.s) : cdp__log_rounds(&f.s);
+        }
+    } else if (lanes) {
+        f.round = cdp__direct_round;
+        f.rounds = 1 + cdp__direct_waves(&f.s);
+        f.skip = part ? f.rounds : 0;
+        f.rounds += part ? f.rounds - 1 : 0;
+    } else {
+        f.round = part ? cdp__tree_round : cdp__reduce_tree_round;
+        f.rounds = s->kind == (part ? CDP_COLL_REDUCE : CDP_COLL_BROADCAST) ? 0 : part ? cdp__log_rounds(&f.s) : cdp__reduce_tree_rounds(&f.s);
+    }
+    return f;
+}
+
+CDP__COLD uint32_t cdp__phase_rounds(const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *root) {
+    cdp__spot p = *root;
+    p.ranks = s->hosts->most;
+    {
+        const cdp__phase f = cdp__phase_of(s, part, lanes, &p, root);
+        return f.rounds - f.skip;
+    }
+}
+
+/* Who speaks for the ranks of the first host. */
+CDP__COLD cdp__spot cdp__head_of(const cdp__shape *s) { return cdp__spot_of(s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL); }
+
+CDP__COLD uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
+    const cdp__spot root = cdp__head_of(s);
+    return cdp__phase_rounds(s, 0, lanes, &root) + cdp__phase_rounds(s, 1, lanes, &root) + cdp__phase_rounds(s, 2, lanes, &root);
+}
+
+CDP__COLD uint32_t cdp__phases_round(const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
+    const cdp__spot root = cdp__head_of(s), me = cdp__spot_of(s, s->rank, &root);
+    const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0; /* only the root's OUT may be written */
+    cdp__phase f;
+    uint32_t part, rounds, n, i, m = 0;
+    if (k == 0 && work) return cdp__reduce_tree_round(s, 0, out);
+    for (part = 0; k >= (rounds = cdp__phase_rounds(s, part, lanes, &root)); ++part) k -= rounds;
+    f = cdp__phase_of(s, part, lanes, &me, &root);
+    if (k + f.skip >= f.rounds || (part == 1 && me.at >= (lanes ? s->hosts->fewest : 1))) return 0; /* this host has fewer ranks; others speak for it */
+    n = f.round(&f.s, k + f.skip, out);
+    for (i = 0; i < n; ++i) {
+        cdp__step t = out[i];
+        if (!t.len && (s->count || t.peer < 0)) continue; /* both sides know */
+        if (t.peer >= 0) t.peer = (int32_t)(part == 1 ? cdp__rank_on(s, &root, (uint32_t)t.peer, me.at) : cdp__rank_on(s, &root, me.host, (uint32_t)t.peer));
+        t.src_off += f.off;
+        t.dst_off += f.off;
+        if (t.src && work) t.src = work;
+        if (t.dst && work) t.dst = work;
+        out[m++] = t;
+    }
+    return m;
+}
+
+CDP__COLD uint32_t cdp__lanes_rounds(const cdp__shape *s) { return cdp__phases_count(s, true); }
+CDP__COLD uint32_t cdp__lanes_round(const cdp__shape *s, uint32_t k, cdp__step out[]) { return cdp__phases_round(s, k, true, out); }
+CDP__COLD uint32_t cdp__leaders_rounds(const cdp__shape *s) { return cdp__phases_count(s, false); }
+CDP__COLD uint32_t cdp__leaders_round(const cdp__shape *s, uint32_t k, cdp__step out[]) { return cdp__phases_round(s, k, false, out); }
+
+/* Allgather, where all hosts have as many ranks: the parts of the i-th ranks go round a ring of these, and each hands what it got
+   last to the others on its host, CDP__DIRECT_WIDTH at once, while the next is on its way. */
+CDP__COLD uint32_t cdp__hosts_waves(const cdp__shape *s) { return (s->hosts->most + CDP__DIRECT_WIDTH - 2) / CDP__DIRECT_WIDTH; }
+
+CDP__COLD int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t at) { /* both count round the end */
+    return s->hosts->ranks[host % s->hosts->count * s->hosts->most + at % s->hosts->most] % CDP__HOST_BEGINS;
+}
+
+CDP__COLD cdp__span cdp__even_block(const cdp__shape *s, uint32_t host, uint32_t at) {
+    return cdp__block_of(s, s->kind == CDP_COLL_ALLGATHER ? s->out_offs : s->in_offs, (uint32_t)cdp__even_rank(s, host, at));
+}
+
+CDP__COLD uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) { return 1 + s->hosts->count * cdp__hosts_waves(s); }
+
+CDP__COLD uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
+    const uint32_t n = s->hosts->count, waves = cdp__hosts_waves(s), j = (k - 1) / waves, host = me.host + n - j, end = ((k - 1) % waves + 1) * CDP__DIRECT_WIDTH;
+    cdp__span last;
+    uint32_t d = end - CDP__DIRECT_WIDTH + 1, m = 0;
+    if (k == 0) return cdp__gather_round(s, 0, out);
+    last = cdp__even_block(s, host, me.at);
+    if (d == 1 && j + 1 < n) {
+        out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host + 1, me.at), CDP__OUT, last);
+        out[m++] = cdp__step_recv((uint32_t)cdp__even_rank(s, me.host + n - 1, me.at), CDP__OUT, cdp__even_block(s, host + n - 1, me.at));
+    }
+    for (; d < me.ranks && d <= end; ++d) {
+        const uint32_t from = me.at + me.ranks - d;
+        out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host, me.at + d), CDP__OUT, last);
+        out[m++] = cdp__step_recv((uint32_t)cdp__even_rank(s, me.host, from), CDP__OUT, cdp__even_block(s, host, from));
+    }
+    return m;
+}
+
+/* Reduce-scatter likewise: host by host, the own one first, a rank combines what is for the rank that has its place there, and sends
+   it that. TMP: scaled input, then what is on its way. */
+CDP__COLD uint32_t cdp__hosts_scatter_rounds(const cdp__shape *s) { return s->hosts->count * (cdp__hosts_waves(s) + 1); }
+
+CDP__COLD uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
+    uint64_t longest = 0;
+    uint32_t i;
+    for (i = 0; i < s->size; ++i) longest = cdp__max(longest, cdp__block_of(s, s->in_offs, i).len);
+    return cdp__pairwise_tmp(s) + longest;
+}
+
+CDP__COLD uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
+    const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1, j = (at - 1) / per, host = me.host + j, wave = at % per;
+    const uint8_t src = s->in_place ? CDP__OUT : s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
+    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank), there = cdp__even_block(s, host, me.at);
+    const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
+    uint32_t d = (wave - 1) * CDP__DIRECT_WIDTH + 1, i, m = 0;
+    if (k == 0) return cdp__scatter_reduce_round(s, 0, out);
+    if (!wave) {
+        out[m++] = cdp__step_make(CDP__SEND, cdp__even_rank(s, host, me.at), CDP__TMP, 0, way, 0, there.len);
+        out[m++] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host + n - j, me.at), 0, CDP__OUT, 0, result, own.len);
+        if (j == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+        return m;
+    }
+    for (i = 0; d < me.ranks && i < CDP__DIRECT_WIDTH; ++d, ++i) {
+        out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host, me.at + d), src, cdp__even_block(s, host, me.at + d));
+        out[m] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host, me.at + me.ranks - d), d == 1 && (j || !s->in_place) ? src : 0, j ? CDP__TMP : CDP__OUT, there.off, j ? way : result, there.len);
+        out[m++].flags = i ? CDP__CHAINED : 0;
+    }
+    return m;
+}
+
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are --------------------------------------- */
 
 enum {
     CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
     CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
-    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__ALGO_COUNT
+    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__LANES, CDP__LEADERS,
+    CDP__HOSTS_BROADCAST, CDP__HOSTS_BARRIER, CDP__HOSTS_REDUCE, CDP__HOSTS_GATHER, CDP__HOSTS_SCATTER, CDP__ALGO_COUNT
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -3720,6 +3940,13 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
         {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round, cdp__pairwise_tmp},
         {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+        {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
+        {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round, cdp__doubling_tmp},
+        {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
+        {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
+        {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round, cdp__reduce_tmp},
+        {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds, cdp__hosts_gather_round, cdp__no_tmp},
+        {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds, cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
         {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another version may name */
     };
     return &table[cdp__min(i, CDP__ALGO_COUNT)];
@@ -3736,6 +3963,8 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 } cdp__row;
 #define CDP__POWERS 1u /* for 2, 4, 8, ... ranks: with others it would send much more */
 #define CDP__SHARED 2u /* for ranks that read each other's memory */
+#define CDP__HOSTS 4u  /* for those of several hosts, of which one has several */
+#define CDP__EVEN 8u   /* all hosts have as many */
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
@@ -4115,7 +4344,8 @@ struct cdp_group {
     cdp__mux *mux;
     uint64_t channel;    /* its number, equal on all its ranks */
     uint32_t *world;     /* the rank in the world of each of its ranks; NULL: the same */
-    uint8_t is;          /* CDP__SHARED: all on one host, which read each other's memory */
+    uint8_t is;          /* CDP__SHARED: all on one host, which read each other's memory; CDP__HOSTS, CDP__EVEN */
+    cdp__hosts hosts;    /* where there are several */
     cdp_group *next;     /* in mux->groups */
     cdp_group *next_active;
     bool active;         /* in mux->active */
@@ -5188,6 +5418,7 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->size = g->desc.world_size;
     s->root = rq->root;
     s->count = rq->count;
+    s->hosts = &g->hosts;
     s->in_place = !rq->in || rq->in == rq->out;
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
@@ -6264,6 +6495,7 @@ CDP__COLD void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->pends);
     cdp__free(os, g->tmp);
     cdp__free(os, g->world);
+    cdp__free(os, g->hosts.ranks);
     cdp__free(os, g);
 }
 
@@ -6347,6 +6579,40 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (last) cdp__mux_destroy(m);
 }
 
+/* What the group is, and which of its ranks are on one host. False: out of memory. */
+CDP__COLD bool cdp__group_look_round(cdp_group *g) {
+    const cdp_transport *t = &g->mux->transport;
+    const uint32_t n = g->desc.world_size;
+    uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
+    uint16_t *list = (uint16_t *)cdp__alloc(g->os, n * sizeof *list);
+    cdp__hosts *h = &g->hosts;
+    h->ranks = list;
+    h->fewest = UINT32_MAX;
+    for (i = 0; i < n && host && list; ++i) host[i] = t->host(t->self, g->peers[i].stream.peer);
+    for (i = 0; i < n && host && list; ++i) {
+        const uint32_t first = at, of = host[i];
+        if (of == UINT32_MAX) continue; /* it is in the list already */
+        for (k = i; k < n; ++k) {
+            if (host[k] != of) continue;
+            list[at] = (uint16_t)(k | (at == first ? CDP__HOST_BEGINS : 0));
+            host[k] = UINT32_MAX;
+            ++at;
+        }
+        ++h->count;
+        h->fewest = (uint32_t)cdp__min(h->fewest, at - first);
+        h->most = (uint32_t)cdp__max(h->most, at - first);
+    }
+    cdp__free(g->os, host);
+    if (h->count == 1 && t->view) g->is = CDP__SHARED;
+    if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
+        g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
+    } else { /* not needed */
+        cdp__free(g->os, list);
+        h->ranks = NULL;
+    }
+    return host && list;
+}
+
 /* A group over links that stand already. `world` (NULL: all) becomes its own. Lock held where others may use the mux. */
 CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
@@ -6369,11 +6635,13 @@ CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, ui
         return NULL;
     }
     g->world = world;
-    g->is = m->transport.host && m->transport.view ? CDP__SHARED : 0;
     for (p = 0; p < desc->world_size; ++p) {
-        const uint32_t peer = g->peers[p].stream.peer = cdp__world_rank(g, p);
         g->peers[p].stream.channel = channel;
-        if (g->is && m->transport.host(m->transport.self, peer) != m->transport.host(m->transport.self, g->peers[0].stream.peer)) g->is = 0;
+        g->peers[p].stream.peer = cdp__world_rank(g, p);
+    }
+    if (m->transport.host && !cdp__group_look_round(g)) {
+        cdp__group_free(g);
+        return NULL;
     }
     g->next = m->groups;
     m->groups = g;
@@ -6405,7 +6673,7 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
-        rows[i].only = 0;
+        rows[i].only = a < CDP__LANES ? 0 : a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN;
     }
     m->choosing.row_count = desc->choice_count;
     return CDP_OK;
@@ -8066,7 +8334,10 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
-            if (row->only) cdp__text_add(t, row->only == CDP__POWERS ? ", for 2, 4, 8, ... ranks" : g->is & CDP__SHARED ? ", in shared memory" : ", in shared memory, which this is not");
+            if (row->only & CDP__POWERS) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
+            if (row->only & CDP__SHARED) cdp__text_add(t, ", in shared memory");
+            if (row->only & (CDP__HOSTS | CDP__EVEN)) cdp__text_add(t, row->only & CDP__EVEN ? ", for hosts of as many ranks each" : ", for hosts of several ranks");
+            if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, ", which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
 }

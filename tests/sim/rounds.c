@@ -12,10 +12,12 @@
      - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so that a contribution
        that is lost or counted twice cannot hide. The other is combined by a function that is neither associative nor
        commutative, and compared with the order of operands written down here: so floats get the same bits everywhere;
-     - rounds, messages and elements sent per rank against formulas of their own.
+     - rounds, messages and elements sent per rank against formulas of their own;
+     - where ranks share hosts, all that for hosts of as many ranks and of different ones, numbered host by host, in turn, and
+       at random; and what crosses the network, per host, against what no algorithm can go below.
    The last part plants defects in the round functions and demands that each of them is noticed.
 
-   rounds [--verbose] */
+   rounds [--verbose] [WORDS]     only algorithms that have these words in "name (operation)" */
 #define CDP_IMPLEMENTATION
 #define CDP__WAVE 4u /* so that a few elements already take several waves */
 #include "cdp.h"
@@ -54,6 +56,12 @@ static value divided(value x) {
     v.sum = mix(x.sum + 0x1234567);
     v.order = mix(x.order ^ 0xabcdef);
     return v;
+}
+
+static void *zeroed(uint64_t n, uint64_t size) {
+    void *m = calloc((size_t)(n ? n : 1), (size_t)size);
+    if (!m) abort();
+    return m;
 }
 
 static bool same(value a, value b) { return a.sum == b.sum && a.order == b.order; }
@@ -151,6 +159,10 @@ typedef struct proof {
     uint32_t rounds;
     uint64_t in_len, out_len, tmp_len; /* of the rank that has most */
     bool uneven;        /* parts of any lengths */
+    uint32_t layout;    /* of ranks on hosts */
+    cdp__hosts hosts;
+    uint32_t *host, *spot, *on; /* of rank r; which of its ranks, counted from the root on; how many it has */
+    uint64_t *gone, *come;      /* elements that left host h, and that came there */
     uint64_t *offs;     /* where they begin: size + 1 numbers; alltoall: as many for each rank's IN and OUT */
     value *in, *out, *tmp; /* rank r's part at r * len */
     uint64_t *heard;    /* barrier: a bit per rank, of which ranks it has heard */
@@ -196,6 +208,7 @@ static cdp__shape shape_of(const proof *p, uint32_t rank) {
     const cdp_coll_kind k = p->shape.kind;
     cdp__shape s = p->shape;
     s.rank = rank;
+    s.hosts = p->host ? &p->hosts : NULL;
     if (!p->offs) return s;
     if (k != CDP_COLL_ALLGATHER && k != CDP_COLL_GATHER) s.in_offs = &p->offs[k == CDP_COLL_ALLTOALL ? 2 * rank * (s.size + 1ull) : 0];
     if (k != CDP_COLL_SCATTER && k != CDP_COLL_REDUCE_SCATTER) s.out_offs = &p->offs[k == CDP_COLL_ALLTOALL ? (2 * rank + 1) * (s.size + 1ull) : 0];
@@ -304,6 +317,7 @@ static bool check_matching(proof *p) {
             if (to->len != t->len) return object(p, "rank %u sends %llu elements, %d receives %llu", r, (unsigned long long)t->len, (int)t->peer, (unsigned long long)to->len);
             p->messages[r]++;
             p->elements[r] += t->len;
+            if (p->host && p->host[r] != p->host[t->peer]) p->gone[p->host[r]] += t->len, p->come[p->host[t->peer]] += t->len;
         }
     return sends == receives || object(p, "%llu sends, %llu receives", (unsigned long long)sends, (unsigned long long)receives);
 }
@@ -420,6 +434,12 @@ static value garbage(uint32_t r, uint64_t i) {
 static bool is_fixed(const cdp__algo *a) { return strcmp(a->name, "fixed order") == 0; }
 static bool is_doubling(const proof *p) { return strcmp(p->algo->name, "recursive doubling") == 0; }
 
+/* What is combined between hosts is what each has combined before. */
+static const proof *between;
+static uint32_t between_spot;
+static value host_value(const proof *p, uint32_t host, uint32_t spot, uint64_t i);
+static value operand(uint32_t r, uint64_t i) { return between ? host_value(between, r, between_spot, i) : brought(r, i); }
+
 static uint32_t power_below(uint32_t n) { /* the largest power of two that is not above n */
     uint32_t k = 1;
     while (k <= n / 2) k *= 2;
@@ -431,8 +451,8 @@ static uint32_t power_below(uint32_t n) { /* the largest power of two that is no
 static value tree(uint32_t n, uint32_t lo, uint32_t hi, uint64_t i) {
     const uint32_t extra = n - power_below(n);
     if (hi - lo > 1) return combine(tree(n, lo, lo + (hi - lo) / 2, i), tree(n, lo + (hi - lo) / 2, hi, i));
-    if (lo < extra) return combine(brought(2 * lo, i), brought(2 * lo + 1, i));
-    return brought(lo + extra, i);
+    if (lo < extra) return combine(operand(2 * lo, i), operand(2 * lo + 1, i));
+    return operand(lo + extra, i);
 }
 
 static uint32_t part_of(uint64_t i, uint64_t count, uint32_t n) { /* which part of the ring element i lies in */
@@ -446,26 +466,25 @@ static uint32_t part_of(uint64_t i, uint64_t count, uint32_t n) { /* which part 
 }
 
 /* Reducing along a binomial tree: after round k, rank v (counted from the root) has the sum of v .. v + 2^k - 1. */
-static value binomial(const proof *p, uint32_t v, uint32_t k, uint64_t i) {
-    const uint32_t n = p->shape.size;
-    if (k == 0) return brought((v + p->shape.root) % n, i);
-    if (v + (1ull << (k - 1)) >= n) return binomial(p, v, k - 1, i);
-    return combine(binomial(p, v, k - 1, i), binomial(p, v + (1u << (k - 1)), k - 1, i));
+static value binomial(uint32_t n, uint32_t root, uint32_t v, uint32_t k, uint64_t i) {
+    if (k == 0) return operand((v + root) % n, i);
+    if (v + (1ull << (k - 1)) >= n) return binomial(n, root, v, k - 1, i);
+    return combine(binomial(n, root, v, k - 1, i), binomial(n, root, v + (1u << (k - 1)), k - 1, i));
 }
 
-static value ring_sum(const proof *p, uint64_t i) { /* the ranks from the part's number on, one after the other, from the left */
-    const uint32_t n = p->shape.size, first = part_of(i, p->shape.count, n);
-    value v = brought(first, i);
+static value ring_sum(uint32_t n, uint64_t count, uint64_t at_, uint64_t i) { /* the ranks from the part's number on, one after the other, from the left */
+    const uint32_t first = part_of(at_, count, n);
+    value v = operand(first, i);
     uint32_t k;
-    for (k = 1; k < n; ++k) v = combine(v, brought((first + k) % n, i));
+    for (k = 1; k < n; ++k) v = combine(v, operand((first + k) % n, i));
     return v;
 }
 
 static value pairwise_sum(const proof *p, uint32_t r, uint64_t i) { /* the own part, then that of the ranks before, backwards */
     const uint32_t n = p->shape.size;
-    value v = brought(r, i);
+    value v = operand(r, i);
     uint32_t k;
-    for (k = 1; k < n; ++k) v = combine(v, brought((r + n - k) % n, i));
+    for (k = 1; k < n; ++k) v = combine(v, operand((r + n - k) % n, i));
     return v;
 }
 
@@ -473,7 +492,7 @@ static value pairwise_sum(const proof *p, uint32_t r, uint64_t i) { /* the own p
 static value halved(uint32_t n, uint32_t first, uint32_t step, uint64_t i) {
     const uint32_t two = power_below(n), extra = n - two;
     if (step < two) return combine(halved(n, first, 2 * step, i), halved(n, first + step, 2 * step, i));
-    return first < extra ? combine(brought(2 * first, i), brought(2 * first + 1, i)) : brought(first + extra, i);
+    return first < extra ? combine(operand(2 * first, i), operand(2 * first + 1, i)) : operand(first + extra, i);
 }
 
 static uint64_t part_len(const proof *p, uint32_t i) {
@@ -482,6 +501,7 @@ static uint64_t part_len(const proof *p, uint32_t i) {
 }
 
 /* The algorithms for small messages between many, by name. */
+static bool is_of(const cdp__algo *a, const char *name) { return strcmp(a->name, name) == 0; }
 static bool is_named(const proof *p, const char *name) { return strcmp(p->algo->name, name) == 0; }
 static bool is_direct(const proof *p) { return is_named(p, "direct") && p->shape.kind != CDP_COLL_SEND; }
 
@@ -536,12 +556,215 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
     return true;
 }
 
+/* ---- >>several hosts ---- */
+
+enum { BLOCKS, TURNS, RANDOM };
+static const struct {
+    uint32_t how, n; /* BLOCKS: n ranks for each host, what is left for the last; TURNS and RANDOM: n hosts */
+} layouts[] = {{BLOCKS, 2}, {TURNS, 2}, {BLOCKS, 3}, {RANDOM, 3}, {TURNS, 3}, {BLOCKS, 4}, {RANDOM, 2}, {TURNS, 5}, {BLOCKS, 8}, {RANDOM, 7}, {TURNS, 16}, {BLOCKS, 64}};
+#define LAYOUTS (sizeof layouts / sizeof layouts[0])
+
+static bool on_hosts(const cdp__algo *a) { return is_of(a, "hierarchical") || is_of(a, "leaders"); }
+static bool wants_even(cdp_coll_kind k) { return k == CDP_COLL_ALLGATHER || k == CDP_COLL_REDUCE_SCATTER; }
+
+/* False: the algorithm is not for this layout. */
+static bool lay_out(proof *p) {
+    const uint32_t n = p->shape.size, how = layouts[p->layout].how, of = layouts[p->layout].n;
+    const uint32_t root = p->shape.kind == CDP_COLL_BROADCAST || p->shape.kind == CDP_COLL_REDUCE ? p->shape.root : 0;
+    uint32_t r, k, h, at_ = 0;
+    p->host = (uint32_t *)zeroed(4ull * n, sizeof *p->host);
+    p->spot = p->host + n;
+    p->on = p->spot + n;
+    p->hosts.ranks = (uint16_t *)zeroed(n, sizeof *p->hosts.ranks);
+    p->gone = (uint64_t *)zeroed(2ull * n, sizeof *p->gone);
+    p->come = p->gone + n;
+    for (r = 0; r < n; ++r) { /* numbered by the host's lowest rank */
+        const uint32_t there = how == BLOCKS ? r / of : how == TURNS ? r % of : (uint32_t)(mix(r * 77ull + n * 1000 + of) % of);
+        p->host[3 * n + r] = there;
+        for (k = 0; k < r && p->host[3 * n + k] != there; ++k) {}
+        p->host[r] = k < r ? p->host[k] : p->hosts.count++;
+        ++p->on[p->host[r]];
+    }
+    p->hosts.fewest = n;
+    for (h = 0; h < p->hosts.count; ++h) {
+        const uint32_t first = at_;
+        p->hosts.fewest = p->on[h] < p->hosts.fewest ? p->on[h] : p->hosts.fewest;
+        p->hosts.most = p->on[h] > p->hosts.most ? p->on[h] : p->hosts.most;
+        for (r = 0; r < n; ++r) {
+            if (p->host[r] != h) continue;
+            p->spot[r] = at_ - first;
+            p->hosts.ranks[at_] = (uint16_t)(r | (at_ == first ? CDP__HOST_BEGINS : 0));
+            ++at_;
+        }
+    }
+    for (r = 0, k = p->spot[root]; r < n; ++r)
+        if (p->host[r] == p->host[root]) p->spot[r] = (p->spot[r] + p->on[p->host[r]] - k) % p->on[p->host[r]];
+    return p->hosts.count > 1 && p->hosts.most > 1 && (p->hosts.fewest == p->hosts.most || !wants_even(p->shape.kind));
+}
+
+static void forget_layout(proof *p) {
+    free(p->host);
+    free(p->hosts.ranks);
+    free(p->gone);
+    p->host = NULL;
+}
+
+static uint32_t rank_at(const proof *p, uint32_t host, uint32_t spot) {
+    uint32_t r = 0;
+    while (p->host[r] != host || p->spot[r] != spot) ++r;
+    return r;
+}
+
+static bool in_lanes(const proof *p) { return p->shape.kind == CDP_COLL_ALLREDUCE && is_named(p, "hierarchical"); }
+static uint64_t lane_len(const proof *p, uint32_t i) { return i < p->hosts.fewest ? p->shape.count / p->hosts.fewest + (i < p->shape.count % p->hosts.fewest) : 0; }
+
+/* What the ranks of a host combine where `spot` does it: in lanes from that rank on upwards, for reduce-scatter downwards, else in a tree. */
+static value host_value(const proof *p, uint32_t host, uint32_t spot, uint64_t i) {
+    const uint32_t n = p->on[host];
+    value v[128];
+    uint32_t k, far;
+    for (k = 0; k < n; ++k) v[k] = brought(rank_at(p, host, p->shape.kind == CDP_COLL_REDUCE_SCATTER ? (spot + n - k) % n : (spot + k) % n), i);
+    if (in_lanes(p) || p->shape.kind == CDP_COLL_REDUCE_SCATTER)
+        for (k = 1; k < n; ++k) v[0] = combine(v[0], v[k]);
+    else
+        for (far = 1; far < n; far *= 2)
+            for (k = 0; k + far < n; k += 2 * far) v[k] = combine(v[k], v[k + far]);
+    return v[0];
+}
+
+static value over_hosts(const proof *p, uint32_t r, uint64_t i) {
+    const uint32_t n = p->hosts.count;
+    uint32_t lane = 0, k = 0;
+    uint64_t at_ = i;
+    value v;
+    between = p;
+    between_spot = 0;
+    if (p->shape.kind == CDP_COLL_REDUCE_SCATTER) {
+        v = host_value(p, p->host[r], p->spot[r], i);
+        for (k = 1; k < n; ++k) v = combine(v, host_value(p, (p->host[r] + n - k) % n, p->spot[r], i));
+    } else if (in_lanes(p)) {
+        while (at_ >= lane_len(p, lane)) at_ -= lane_len(p, lane++);
+        between_spot = lane;
+        v = n & (n - 1) ? ring_sum(n, lane_len(p, lane), at_, i) : halved(n, 0, 1, i);
+    } else if (p->shape.kind == CDP_COLL_ALLREDUCE) {
+        v = tree(n, 0, power_below(n), i);
+    } else {
+        while ((1u << k) < n) ++k;
+        v = n > 2 && p->shape.count >= 65536 ? ring_sum(n, p->shape.count, i, i) : binomial(n, p->host[p->shape.root], 0, k, i);
+    }
+    between = NULL;
+    return v;
+}
+
+static uint32_t log2_up(uint32_t n) {
+    uint32_t k = 0;
+    while ((1ull << k) < n) ++k;
+    return k;
+}
+
+static uint32_t passes_on(uint32_t v, uint32_t n) { /* to how many in a binomial tree of n, in which it is v */
+    uint32_t k, m = 0;
+    for (k = 0; (1ull << k) < n; ++k) m += v < (1u << k) && v + (1u << k) < n;
+    return m;
+}
+
+/* False: the number of messages depends on which parts are empty. */
+static bool hosts_formula(const proof *p, uint32_t r, uint64_t *rounds, uint64_t *messages, uint64_t *elements) {
+    const uint32_t n = p->hosts.count, most = p->hosts.most, m = p->on[p->host[r]], v = p->spot[r], waves = (most - 1 + 2) / 3, up = log2_up(n), root = p->host[p->shape.root];
+    const uint64_t c = p->shape.count;
+    uint64_t lane = 0, i;
+    uint32_t k, far, j, sent = 0;
+    for (k = 0; k < n && wants_even(p->shape.kind); ++k) lane += len_of(p, p->shape.kind != CDP_COLL_ALLGATHER, 0, rank_at(p, k, v)); /* parts of its likes on all hosts */
+    switch (p->shape.kind) {
+    case CDP_COLL_ALLGATHER:
+        *rounds = 1 + n * waves;
+        *messages = n - 1 + n * (m - 1);
+        *elements = lane - len_of(p, false, 0, rank_at(p, (p->host[r] + 1) % n, v)) + lane * (m - 1);
+        return true;
+    case CDP_COLL_REDUCE_SCATTER:
+        *rounds = n * (waves + 1);
+        *messages = n - 1 + n * (m - 1);
+        *elements = off_of(p, true, 0, p->shape.size) - len_of(p, true, 0, r);
+        return true;
+    case CDP_COLL_BROADCAST:
+        *rounds = up + log2_up(most);
+        *messages = passes_on(v, m) + (v ? 0 : passes_on((p->host[r] + n - root) % n, n));
+        break;
+    case CDP_COLL_BARRIER:
+        *rounds = 1 + up + 2 * log2_up(most);
+        *messages = (v != 0) + passes_on(v, m) + (v ? 0 : up);
+        break;
+    case CDP_COLL_REDUCE:
+        *rounds = 1 + log2_up(most) + (n > 2 && c >= 65536 ? 2 * (n - 1) : up);
+        *messages = v != 0 || p->host[r] != root;
+        if (!v && n > 2 && c >= 65536) {
+            *messages = n - 1 + (p->host[r] != root);
+            *elements = c - (p->host[r] == root ? c / n + ((root + 1) % n < c % n) : 0);
+            return true;
+        }
+        break;
+    default: /* ALLREDUCE */
+        far = power_below(n);
+        j = n - far; /* beyond a power of two */
+        if (!in_lanes(p)) {
+            *rounds = 1 + 2 * log2_up(most) + log2_up(far) + (j ? 2 : 0);
+            *messages = (v != 0) + passes_on(v, m) + (v ? 0 : p->host[r] < 2 * j ? (p->host[r] % 2 ? log2_up(far) + 1 : 1) : log2_up(far));
+            break;
+        }
+        *rounds = 1 + 2 * waves + (j ? 2 * (n - 1) : 2 * up);
+        *elements = c - lane_len(p, v) + (m - 1) * lane_len(p, v);
+        lane = lane_len(p, v);
+        if (lane && j) { /* a ring */
+            *elements += 2 * lane - (lane / n + ((p->host[r] + 1) % n < lane % n)) - (lane / n + ((p->host[r] + 2) % n < lane % n));
+        } else if (lane) { /* halving, then doubling */
+            *elements += lane - (lane / n + (p->host[r] < lane % n));
+            for (far = 1; far < n; far *= 2)
+                for (k = p->host[r] & ~(far - 1); k < (p->host[r] & ~(far - 1)) + far; ++k) *elements += lane / n + (k < lane % n);
+        }
+        for (i = 0; i < p->hosts.fewest; ++i) sent += i != v;
+        *messages = sent + (v < p->hosts.fewest ? m - 1 + 2 * (j ? n - 1 : up) : 0);
+        return c >= (uint64_t)n * p->hosts.fewest;
+    }
+    *elements = *messages * c;
+    return true;
+}
+
+/* What crosses the network, per host: no more than must. */
+static bool check_network(proof *p) {
+    const uint32_t n = p->hosts.count, root = p->host[p->shape.root];
+    const uint64_t c = p->shape.count;
+    uint64_t all = 0;
+    uint32_t r, h;
+    for (r = 0; r < p->shape.size && wants_even(p->shape.kind); ++r) all += len_of(p, p->shape.kind != CDP_COLL_ALLGATHER, 0, r);
+    for (h = 0; h < n; ++h) {
+        uint64_t own = 0, out = UINT64_MAX, in = UINT64_MAX;
+        for (r = 0; r < p->shape.size && all; ++r) own += p->host[r] == h ? len_of(p, p->shape.kind != CDP_COLL_ALLGATHER, 0, r) : 0;
+        switch (p->shape.kind) {
+        case CDP_COLL_ALLGATHER: in = all - own; break;
+        case CDP_COLL_REDUCE_SCATTER: out = all - own; break;
+        case CDP_COLL_BROADCAST: in = h == root ? 0 : c; break;
+        case CDP_COLL_REDUCE: out = h == root ? (n > 2 && c >= 65536 ? c : 0) : c; break;
+        case CDP_COLL_ALLREDUCE: if (in_lanes(p)) out = in = 2 * (c - c / n) + 2ull * p->hosts.fewest * n; break; /* parts are rounded up */
+        default: break;
+        }
+        if (p->gone[h] > out || p->come[h] > in)
+            return object(p, "%llu elements leave host %u, %llu come there; it should be %llu and %llu at most", (unsigned long long)p->gone[h], h, (unsigned long long)p->come[h], (unsigned long long)out, (unsigned long long)in);
+    }
+    return true;
+}
+
 /* Element i of rank r's result; false where it may be anything. */
 static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     const uint32_t n = p->shape.size;
     const bool root = r == p->shape.root;
     const uint64_t own = has_parts(p->shape.kind) ? off_of(p, true, r, r) : 0;
     uint32_t k = 0;
+    if (p->host && (p->shape.kind == CDP_COLL_ALLREDUCE || (p->shape.kind == CDP_COLL_REDUCE && root) || p->shape.kind == CDP_COLL_REDUCE_SCATTER) && i < room_of(p, r, CDP__OUT)) {
+        if (p->shape.kind == CDP_COLL_REDUCE_SCATTER && p->shape.in_place && (i < own || i >= off_of(p, true, r, r + 1))) return false;
+        *v = over_hosts(p, r, p->shape.kind == CDP_COLL_REDUCE_SCATTER && !p->shape.in_place ? own + i : i);
+        if (p->shape.op == CDP_REDUCE_AVG) *v = divided(*v);
+        return true;
+    }
     if (i >= room_of(p, r, CDP__OUT)) return false;
     switch (p->shape.kind) {
     case CDP_COLL_SEND:
@@ -572,9 +795,9 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
             return true;
         }
         while ((1u << k) < n) ++k;
-        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : is_ring(p) ? ring_sum(p, i) : binomial(p, 0, k, i);
+        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : is_ring(p) ? ring_sum(n, p->shape.count, i, i) : binomial(n, p->shape.root, 0, k, i);
         break;
-    default: *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i) : is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(p, i); break;
+    default: *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i) : is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(n, p->shape.count, i, i); break;
     }
     if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
     return true;
@@ -672,13 +895,15 @@ static bool check_end(proof *p) {
     uint64_t rounds = 0, messages = 0, elements = 0, i;
     uint32_t r, w;
     for (r = 0; r < n; ++r) {
-        formula(p, r, &rounds, &messages, &elements);
+        if (!p->host) formula(p, r, &rounds, &messages, &elements);
+        else if (!hosts_formula(p, r, &rounds, &messages, &elements)) messages = p->messages[r];
         if (p->rounds != rounds) return object(p, "%u rounds, the formula says %llu", p->rounds, (unsigned long long)rounds);
         if (p->offs && (is_named(p, "Bruck") || is_named(p, "binomial tree") || is_named(p, "recursive halving") || is_named(p, "spread"))) elements = p->elements[r]; /* how many pass through a rank is stated for even parts only */
         if (p->messages[r] != messages || p->elements[r] != elements)
             return object(p, "rank %u sent %llu messages, %llu elements; the formula says %llu and %llu", r, (unsigned long long)p->messages[r],
                           (unsigned long long)p->elements[r], (unsigned long long)messages, (unsigned long long)elements);
     }
+    if (p->host && !check_network(p)) return false;
     for (i = 0; p->data && i < p->out_len; ++i) {
         const bool all_alike = p->shape.kind == CDP_COLL_ALLREDUCE || p->shape.kind == CDP_COLL_ALLGATHER || p->shape.kind == CDP_COLL_BROADCAST;
         value v = {0, 0};
@@ -714,12 +939,6 @@ static void prepare(proof *p) {
     }
 }
 
-static void *zeroed(uint64_t n, uint64_t size) {
-    void *m = calloc((size_t)(n ? n : 1), (size_t)size);
-    if (!m) abort();
-    return m;
-}
-
 /* Parts of any lengths up to 2 * count, also of none. */
 static void cut(proof *p) {
     const uint32_t n = p->shape.size;
@@ -753,6 +972,7 @@ static bool prove(proof *p) {
     uint32_t r, k;
     p->rounds = UINT32_MAX;
     if (p->uneven) cut(p);
+    if (on_hosts(p->algo) && !p->host && !lay_out(p)) abort();
     for (r = 0; r < n; ++r) {
         const cdp__shape s = shape_of(p, r);
         uint32_t rounds = p->algo->rounds(&s);
@@ -779,6 +999,7 @@ static bool prove(proof *p) {
     }
     for (k = 0; k < p->rounds && run_round(p, k); ++k) {}
     if (!p->why[0]) check_end(p);
+    forget_layout(p);
     free(p->offs);
     p->offs = NULL;
     free(p->steps);
@@ -794,6 +1015,23 @@ static bool prove(proof *p) {
 
 /* ---- >>cases ------------------------------------------------------------------------------------------------------ */
 
+static uint32_t layout; /* of the proofs that are made */
+
+/* Does the algorithm suit the layout? */
+static bool suits(uint32_t algo, uint32_t n) {
+    proof p;
+    bool yes;
+    memset(&p, 0, sizeof p);
+    p.algo = cdp__algo_at(algo);
+    if (!on_hosts(p.algo)) return layout == 0;
+    p.shape.kind = p.algo->kind;
+    p.shape.size = n;
+    p.layout = layout;
+    yes = n > 2 && lay_out(&p) && p.hosts.most <= 128;
+    forget_layout(&p);
+    return yes;
+}
+
 static proof proof_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce op) {
     proof p;
     memset(&p, 0, sizeof p);
@@ -804,6 +1042,7 @@ static proof proof_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, 
     p.shape.root = root;
     p.shape.in_place = in_place;
     p.shape.op = op;
+    p.layout = layout;
     p.data = true;
     return p;
 }
@@ -812,7 +1051,7 @@ static void report(const proof *p, bool ok, const char *extra) {
     if (ok) ++passed;
     else ++failed;
     if (ok && !verbose) return;
-    printf("%s %s %s, %u ranks, %llu elements, root %u%s%s%s%s: %s\n", ok ? "ok  " : "FAIL", p->algo->name, cdp_coll_name(p->shape.kind), p->shape.size,
+    printf("%s %s %s, %u ranks (hosts %u), %llu elements, root %u%s%s%s%s: %s\n", ok ? "ok  " : "FAIL", p->algo->name, cdp_coll_name(p->shape.kind), p->shape.size, p->layout,
            (unsigned long long)p->shape.count, p->shape.root, p->shape.in_place ? ", in place" : "", p->shape.op == CDP_REDUCE_AVG ? ", avg" : "", extra[0] ? ", " : "", extra,
            p->why[0] ? p->why : "right");
 }
@@ -822,12 +1061,17 @@ static bool can_be_uneven(cdp_coll_kind k) { return k == CDP_COLL_ALLGATHER || h
 static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce op, bool data) {
     const bool too = can_be_uneven(cdp__algo_at(algo)->kind) && count && (n <= 12 || count == n - 1 || n > 64 || !data); /* of the others: enough is enough */
     uint32_t uneven;
-    for (uneven = 0; uneven < (too ? 2u : 1u); ++uneven) {
-        proof p = proof_of(algo, n, count, root, in_place, op);
-        p.data = data;
-        p.uneven = uneven;
-        report(&p, prove(&p), uneven ? data ? "uneven" : "uneven, steps only" : data ? "" : "steps only");
+    for (layout = 0; layout < LAYOUTS; ++layout) {
+        if (!suits(algo, n) || (on_hosts(cdp__algo_at(algo)) && n > 9 && layout != (n > 600 ? LAYOUTS - 1 : (n + count) % LAYOUTS))) continue; /* of many ranks: enough is enough */
+        for (uneven = 0; uneven < (too ? 2u : 1u); ++uneven) {
+            proof p = proof_of(algo, n, count, root, in_place, op);
+            p.data = data;
+            p.uneven = uneven;
+            report(&p, prove(&p), uneven ? data ? "uneven" : "uneven, steps only" : data ? "" : "steps only");
+        }
+        if (!on_hosts(cdp__algo_at(algo))) break;
     }
+    layout = 0;
 }
 
 /* Every kind of call of this size. `roots`: how many roots to try where there is one. */
@@ -852,22 +1096,28 @@ static void prove_sizes(uint32_t algo) {
     const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
     const bool fixed = is_fixed(cdp__algo_at(algo)), gather = kind == CDP_COLL_ALLGATHER || has_parts(kind), ring = (fixed || strcmp(cdp__algo_at(algo)->name, "ring") == 0) && !gather;
     const bool in_place = kind != CDP_COLL_GATHER && kind != CDP_COLL_ALLTOALL;
-    const uint32_t roots = has_parts(kind) || kind == CDP_COLL_REDUCE ? 2 : 64;
+    const bool hosts = on_hosts(cdp__algo_at(algo));
+    const uint32_t roots = has_parts(kind) || kind == CDP_COLL_REDUCE || hosts ? 2 : 64;
     uint32_t n, i, k;
     for (n = 1; n <= 64; ++n) {
         const uint64_t counts[] = {0, 1, n - 1, n, n + 1, 5ull * n - 1, 97};
         for (i = 0; i < sizeof counts / sizeof counts[0]; ++i) {
             if (n > 12 && counts[i] > n + 1 && (has_parts(kind) || kind == CDP_COLL_REDUCE)) continue; /* n parts of n ranks: enough is enough */
             for (k = 0; k < i && counts[k] != counts[i]; ++k) {}
-            if (k == i) all_of(algo, n, counts[i], n <= 9 ? 64 : roots, true);
+            if (k == i) all_of(algo, n, counts[i], n <= (hosts ? 5 : 9) ? 64 : roots, true);
         }
         if (fixed && n > 5 && n != 8) continue; /* a thousand waves */
         all_of(algo, n, 1ull << 40, 2, false); /* far beyond 32 bits */
         all_of(algo, n, (3ull << 41) + 7, 2, false);
     }
+    if (hosts && kind == CDP_COLL_REDUCE) one(algo, 6, 65537, 5, true, CDP_REDUCE_AVG, true); /* in a ring */
     for (i = 0; i < sizeof large / sizeof large[0]; ++i) {
         n = large[i];
         if (fixed && n > 257) break;
+        if (hosts) {
+            if (n <= 1024 || !wants_even(kind)) all_of(algo, n, 3, n > 300 ? 1 : 2, n < 300);
+            continue;
+        }
         if (ring || gather) { /* n ranks of 2n rounds: the largest only with few elements, and fewer kinds of call */
             if (n <= 257) all_of(algo, n, gather ? 3 : n + 1, 1, true);
             else if (n <= 1024) one(algo, n, gather ? 1 : n - 1, 0, in_place, CDP_REDUCE_SUM, true);
@@ -890,7 +1140,8 @@ static void plant_defects(uint32_t algo) {
         const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
         const uint64_t count = kind == CDP_COLL_BARRIER ? 0 : 2 * n + 1;
         defect d;
-        if (kind == CDP_COLL_SEND && n != 2) continue;
+        layout = n == 8 || n == 4 ? 0 : 3;
+        if (on_hosts(cdp__algo_at(algo)) ? !suits(algo, n) : kind == CDP_COLL_SEND && n != 2) continue;
         for (d.rank = 0; d.rank < n; ++d.rank)
             for (d.round = 0; d.round < 2 * n; ++d.round)
                 for (d.step = 0; d.step < CDP__ROUND_MAX; ++d.step) {
@@ -901,9 +1152,13 @@ static void plant_defects(uint32_t algo) {
                         bool clean;
                         d.kind = (defect_kind)what;
                         if (d.kind == D_EXTRA_ROUND && d.round + d.step > 0) continue;
+                        if (on_hosts(p.algo)) lay_out(&p);
                         if (d.kind != D_EXTRA_ROUND) { /* no need to run what would not be spoilt */
                             const cdp__shape of = shape_of(&p, d.rank);
-                            if (d.round >= p.algo->rounds(&of) || d.step >= p.algo->round(&of, d.round, steps)) continue;
+                            if (d.round >= p.algo->rounds(&of) || d.step >= p.algo->round(&of, d.round, steps)) {
+                                forget_layout(&p);
+                                continue;
+                            }
                         }
                         p.bad = &d;
                         p.uneven = can_be_uneven(kind) && z % 2 && d.kind != D_LONGER; /* where parts are uneven, more than is needed may be harmless */
@@ -922,7 +1177,7 @@ static void check_selection(void) {
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0; i < 10; ++i) {
             cdp__choosing c = {NULL, 0, 65536, i % 2 != 0};
-            const cdp__algo *a = cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i, i % 3 == 0 ? CDP__SHARED : 0));
+            const cdp__algo *a = cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i, i % 3 == 0 ? CDP__SHARED : i % 3 == 1 ? CDP__HOSTS | CDP__EVEN : 0));
             const bool ok = a && a->kind == (cdp_coll_kind)kind && (a->fixed || !c.reproducible);
             if (ok) ++passed;
             else ++failed;
@@ -938,6 +1193,7 @@ static void prove_algorithm(uint32_t i) {
     p1 = passed;
     f1 = failed;
     plant_defects(i);
+    layout = 0;
     printf("%s (%s): %llu cases right, %llu wrong; %llu of %llu planted defects noticed\n", cdp__algo_at(i)->name, cdp_coll_name(cdp__algo_at(i)->kind),
            (unsigned long long)(p1 - p0), (unsigned long long)(f1 - f0), (unsigned long long)(passed - p1), (unsigned long long)(passed - p1 + failed - f1));
     fflush(stdout);
@@ -959,10 +1215,14 @@ int main(int argc, char **argv) {
     int queue[2], results[2];
     uint64_t sums[2];
     uint32_t i, done = 0;
+    const char *only = argc > 1 ? argv[argc - 1] : "--";
     verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
     if (pipe(queue) != 0 || pipe(results) != 0) return 2;
-    for (i = 0; i < CDP__ALGO_COUNT; ++i)
-        if (write(queue[1], &(uint8_t){(uint8_t)i}, 1) != 1) return 2;
+    for (i = 0; i < CDP__ALGO_COUNT; ++i) {
+        char name[64];
+        snprintf(name, sizeof name, "%s (%s)", cdp__algo_at(i)->name, cdp_coll_name(cdp__algo_at(i)->kind));
+        if ((only[0] == '-' || strstr(name, only)) && write(queue[1], &(uint8_t){(uint8_t)i}, 1) != 1) return 2;
+    }
     close(queue[1]);
     fflush(stdout);
     for (i = 0; i < jobs; ++i)
