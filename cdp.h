@@ -8324,6 +8324,7 @@ CDP__COLD void cdp__group_dump_failed(cdp_group *g) {
 CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->mux->choosing;
     uint32_t kind, i;
+    if (g->hosts.ranks) cdp__text_add(t, "%u hosts, of %u to %u ranks; ", g->hosts.count, g->hosts.fewest, g->hosts.most);
     cdp__text_add(t, "algorithms (the first row that fits):\n");
     for (kind = CDP_COLL_NONE + 1; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0;; ++i) {
