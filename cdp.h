@@ -3969,13 +3969,16 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
+        {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS}, {0, 0, CDP__LANES, CDP__HOSTS},
         {CDP__TINY, 0, CDP__DOUBLING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
         {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
-        {0, 0, CDP__TREE, 0}, {0, 0, CDP__DISSEMINATION, 0}, {0, 0, CDP__DIRECT, 0},
+        {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS}, {0, 0, CDP__TREE, 0}, {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS}, {0, 0, CDP__DISSEMINATION, 0}, {0, 0, CDP__DIRECT, 0},
+        {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN}, {0, 16, CDP__HOSTS_GATHER, CDP__EVEN}, {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN}, {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
         {0, 2, CDP__GATHER, 0}, {CDP__SMALL, 16, CDP__BRUCK, 0}, {0, 0, CDP__DIRECT_GATHER, CDP__SHARED}, {0, 16, CDP__GATHER, 0}, {4u << 20, 0, CDP__BRUCK, 0}, {0, 0, CDP__GATHER, 0},
-        {CDP__SMALL, 0, CDP__REDUCE_TREE, 0}, {0, 16, CDP__REDUCE_RING, 0}, {1u << 20, 0, CDP__REDUCE_TREE, 0}, {0, 0, CDP__REDUCE_RING, 0}, {0, 0, CDP__FIXED_REDUCE, 0},
+        {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS}, {CDP__SMALL, 0, CDP__REDUCE_TREE, 0}, {0, 16, CDP__REDUCE_RING, 0}, {1u << 20, 0, CDP__REDUCE_TREE, 0}, {0, 0, CDP__REDUCE_RING, 0}, {0, 0, CDP__FIXED_REDUCE, 0},
         {0, 8, CDP__LINEAR_GATHER, 0}, {4u << 20, 0, CDP__TREE_GATHER, 0}, {0, 0, CDP__LINEAR_GATHER, 0},
         {0, 8, CDP__LINEAR_SCATTER, 0}, {CDP__SMALL, 0, CDP__TREE_SCATTER, 0}, {0, 0, CDP__LINEAR_SCATTER, 0},
+        {CDP__TINY, 0, CDP__HALVING, CDP__EVEN}, {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN}, {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN}, {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
         {0, 2, CDP__PAIRWISE_REDUCE, 0}, {CDP__SMALL, 16, CDP__HALVING, 0}, {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED}, {0, 16, CDP__PAIRWISE_REDUCE, 0}, {4u << 20, 0, CDP__HALVING, CDP__POWERS},
         {1u << 18, 0, CDP__HALVING, 0}, {0, 0, CDP__PAIRWISE_REDUCE, 0}, {0, 0, CDP__FIXED_SCATTER, 0},
         {CDP__SMALL, 0, CDP__SPREAD, 0}, {0, 0, CDP__PAIRWISE, 0},
