@@ -8334,7 +8334,7 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
             const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
             if (!row) break;
-            if (a->kind != (cdp_coll_kind)kind) continue;
+            if (a->kind != (cdp_coll_kind)kind || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__EVEN))) continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);

@@ -190,6 +190,48 @@ job 'the only address is on lo' 10.99.0.1 10.99.0.1
 machines no; cable eth0; v4
 job 'rank 0 listens everywhere' 0.0.0.0 10.77.0.1
 
+# Ranks 0 1 2 3 on these machines: all collectives, then how many bytes leave the first one for each: those of the vector once.
+on_hosts() { # PLACES ARGUMENTS...
+    local rank n rc=0 places=$1 pids=()
+    shift
+    for rank in 0 1 2 3; do
+        n=$A; [ "${places:rank:1}" = b ] && n=$B
+        RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((30 * slack)) ip netns exec $n "${hello%hello}hosts" "$@" > "$tmp/out.$rank" 2>&1 &
+        pids+=($!)
+    done
+    for rank in 0 1 2 3; do wait "${pids[$rank]}" || rc=$?; done
+    return $rc
+}
+machines no; cable eth0; v4
+${CC:-gcc} -O1 -I. -Itests tests/procs/hosts.c -o "$build/netns/hosts" -pthread -lm
+for places in abab aaab; do
+    if on_hosts $places check; then
+        passed=$((passed + 1))
+        echo "ok all collectives, ranks on hosts $places"
+    else
+        failed=$((failed + 1))
+        echo "not ok all collectives, ranks on hosts $places"
+        tail -n 3 "$tmp"/out.[0-3] | sed 's/^/    /'
+    fi
+done
+on_hosts aabb measure 1048576 --calls 1
+bytes() { awk -v op="$1" -v how="$2" '$1 == op && $3 == how { for (i = 4; i < NF; ++i) if ($(i + 1) == "bytes") print $i }' "$tmp/out.0"; }
+few=yes
+for want in 'allreduce 1050000' 'broadcast 1050000' 'reduce 0' 'allgather 525000' 'reduce_scatter 525000'; do
+    read -r op most <<< "$want"
+    table=$(bytes $op table) flat=$(bytes $op flat)
+    echo "    $op of 1 MiB: ${table:-?} bytes leave the first host, ${flat:-?} without knowing of hosts"
+    [ "${table:-999999999}" -le $((most * 11 / 10 + 50000)) ] && [ "$table" -le "$flat" ] || few=no
+done
+if [ $few = yes ] && [ "$(bytes broadcast flat)" -gt 1900000 ]; then
+    passed=$((passed + 1))
+    echo 'ok what a host has to send crosses the network once'
+else
+    failed=$((failed + 1))
+    echo 'not ok what a host has to send crosses the network once'
+    tail -n 30 "$tmp/out.0" | sed 's/^/    /'
+fi
+
 # Two cables of 200 Mbit/s each between two machines, and two connections: both are used, and the time halves. The program sums
 # up 4 MB four times, says how many milliseconds the fastest took, and over which addresses.
 cat > "$build/netns/pour.c" << 'END'
