@@ -127,7 +127,7 @@ typedef struct cdp_nccl_desc {
     bool check_first;         /* * compare before anything is given to the GPU, which then cannot run into a mismatch; slow  */
     bool no_vigil;            /* * do not watch over the links whether a rank has died while GPUs work                       */
     bool blocking_wait;       /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed      */
-    bool no_register;         /* memory of cdp_nccl_alloc and of gradients is not registered with the communicator           */
+    bool no_register;         /* * memory of cdp_nccl_alloc and of gradients is not registered with the communicator         */
     bool keep;                /* * when the group fails, revoke the communicator, and keep it for `from`; no ncclCommRevoke:
                                  UNSUPPORTED                                                                              */
     bool grow;                /* * `from` is a part of this group, and others are new                                        */
@@ -650,7 +650,7 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     memset(mine, 0, sizeof *mine);
     mine->status = (int32_t)st;
     mine->nccl = cdp__nccl_lib()->nccl;
-    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u) | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u);
+    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u) | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u) | (b->desc.no_register ? 32u : 0u);
     mine->capability = (int32_t)b->capability;
     mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
     if (st != CDP_OK) cdp__format(mine->text, sizeof mine->text, "%s", own.text);
@@ -669,7 +669,7 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what, cdp_world_rank_of(b->group, 0), all[0].nccl / 10000,
                                   all[0].nccl / 100 % 100, cdp_world_rank_of(b->group, r), all[r].nccl / 10000, all[r].nccl / 100 % 100);
         if (all[r].settings != all[0].settings || (!b->desc.grow && all[r].from != all[0].from))
-            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, keep, grow or from); give all ranks the same", what,
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, no_register, keep, grow or from); give all ranks the same", what,
                                   cdp_world_rank_of(b->group, 0), cdp_world_rank_of(b->group, r));
     }
     for (r = 0; r < b->size && b->desc.grow; ++r)
@@ -1016,7 +1016,26 @@ CDP__COLD void cdp__nccl_watch(cdp__nccl *b) {
     cdp_group_fail(b->group);
 }
 
-/* Sleeps until the group fails; with watchdog_ms it looks around now and then. */
+/* The communicator ends in good order, or not at all: then it is aborted. One that was revoked may be destroyed, but not finalized. */
+CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
+    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_FINAL_MS * CDP__MS;
+    const bool failed = cdp__nccl_failed(b);
+    cdp__nc_result state = (cdp__nc_result)0;
+    uint32_t naps = 0;
+    int r = 0;
+    cdp__nccl_hold(b); /* nobody asks it for errors meanwhile */
+    if (b->comm && !b->gone) {
+        if (!failed) r = (int)cdp__nc.ncclCommFinalize(b->comm);
+        while ((r == 0 || r == CDP__NC_IN_PROGRESS) && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
+        if (r == 0 && (int)state == 0 && (!failed || b->aborted)) (void)cdp__nc.ncclCommDestroy(b->comm);
+        else (void)cdp__nc.ncclCommAbort(b->comm);
+    }
+    b->gone = true;
+    cdp__nccl_leave(b);
+}
+
+/* Sleeps until the group fails; with watchdog_ms it looks around now and then. It also ends the communicator, which may wait for
+   other ranks of this machine: whoever destroys the group waits for that with a deadline. */
 CDP__COLD void cdp__nccl_keeper(void *arg) {
     cdp__nccl *b = (cdp__nccl *)arg;
     (void)cdp__nc.cudaSetDevice(b->device);
@@ -1030,6 +1049,10 @@ CDP__COLD void cdp__nccl_keeper(void *arg) {
     }
     cdp__nccl_unlock(b);
     if (cdp__nccl_failed(b)) cdp__nccl_stop_gpu(b);
+    cdp__nccl_lock(b);
+    while (!b->stop) b->os->cond_wait(b->os->user, b->cond, b->lock, CDP__NEVER);
+    cdp__nccl_unlock(b);
+    if (b->installed) cdp__nccl_close_comm(b);
     cdp__nccl_lock(b);
     b->resting = true;
     cdp__nccl_unlock(b);
@@ -1574,27 +1597,30 @@ CDP__COLD void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl_tell(b);
 }
 
+/* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an error, and nothing is done without. */
 CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     cdp__nccl *b = (cdp__nccl *)self;
     cdp__nccl_memory *m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
-    int r = -1;
     cdp__cu_error e = (cdp__cu_error)0;
+    int r = 0;
     if (!m) {
         (void)cdp__fail_nomem("device memory", bytes);
         return NULL;
     }
-    if (cdp__nc.ncclMemAlloc && cdp__nc.ncclMemFree) r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
-    m->nccl = r == 0;
-    if (r != 0) e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
-    if (e != 0) {
-        (void)cdp__nccl_cuda_failed(e, "device memory");
-        (void)cdp__fail(cdp_last_error()->status, "%llu bytes of device memory: CUDA says: %s", (unsigned long long)bytes, cdp__nc.cudaGetErrorString(e));
+    m->nccl = cdp__nc.ncclMemAlloc && cdp__nc.ncclMemFree;
+    if (m->nccl) r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
+    else e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
+    if (e != 0) (void)cdp__nccl_cuda_failed(e, "device memory");
+    else if (r != 0) (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, "device memory"); /* of CUDA it needs nothing but memory */
+    if (e == 0 && r == 0 && !b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && cdp__nccl_enter(b) == CDP_OK) {
+        if (b->comm && !cdp__nccl_failed(b)) r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
+        cdp__nccl_leave(b);
+        if (r != 0) (void)cdp__nccl_nccl_failed(r, "registering device memory"), (void)cdp__nc.ncclMemFree(m->data);
+    }
+    if (e != 0 || r != 0) {
+        (void)cdp__nc.cudaGetLastError();
         cdp__free(b->os, m);
         return NULL;
-    }
-    if (!b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && cdp__nccl_enter(b) == CDP_OK) {
-        if (!b->comm || cdp__nccl_failed(b) || cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle) != 0) m->handle = NULL; /* it only makes things faster */
-        cdp__nccl_leave(b);
     }
     cdp__nccl_lock(b);
     m->next = b->memories;
@@ -1737,25 +1763,6 @@ CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
     cdp__free(os, b);
 }
 
-/* The communicator ends in good order, or not at all: then it is aborted. */
-CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
-    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_FINAL_MS * CDP__MS;
-    cdp__nc_result state = (cdp__nc_result)0;
-    uint32_t naps = 0;
-    int r;
-    if (!b->comm) return;
-    if (cdp__nccl_failed(b)) {
-        (void)cdp__nc.ncclCommAbort(b->comm);
-        b->comm = NULL;
-        return;
-    }
-    r = (int)cdp__nc.ncclCommFinalize(b->comm);
-    while ((r == 0 || r == CDP__NC_IN_PROGRESS) && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
-    if (r == 0 && (int)state == 0) (void)cdp__nc.ncclCommDestroy(b->comm);
-    else (void)cdp__nc.ncclCommAbort(b->comm);
-    b->comm = NULL;
-}
-
 CDP__COLD void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;
@@ -1775,8 +1782,8 @@ CDP__COLD void cdp__nccl_destroy(void *self) {
     }
     if (b->thread) b->os->thread_join(b->os->user, b->thread);
     b->thread = NULL;
-    if (cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
-    cdp__nccl_close_comm(b);
+    if (!b->lock && cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
+    if (b->comm) cdp__nccl_close_comm(b);
     if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, b->all, b->stream, 2000)) {
         cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "the GPU does not come to an end with what the group gave it; its stream and memory stay behind");
         return;
@@ -1795,6 +1802,13 @@ CDP__COLD cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
     return comm;
 }
 
+/* A communicator is made from another one only when nothing is outstanding there: NCCL may wait for ever otherwise. */
+CDP__COLD cdp_status cdp__nccl_quiet(cdp__nccl *old) {
+    if (cdp__nccl_failed(old)) return CDP_OK; /* was stopped */
+    if (cdp__nccl_capturing(old->caller)) return cdp__fail(CDP_ERR_STATE, "a communicator cannot be made from another one inside a capture");
+    return cdp__nccl_sync(old, old->all, old->stream);
+}
+
 /* Can a communicator be made from the one of desc.from? */
 CDP__COLD cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
     const cdp_group *from = b->desc.from;
@@ -1806,10 +1820,10 @@ CDP__COLD cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
     if (!from) return CDP_OK;
     if (!old || !cdp__nccl_comm(old)) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
     if (b->desc.grow)
-        return cdp_rank(from) == b->rank ? CDP_OK : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(from), b->rank);
+        return cdp_rank(from) == b->rank ? cdp__nccl_quiet(old) : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(from), b->rank);
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(from, i)) == next) ++next;
-    return next == b->size ? CDP_OK : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the ranks of this group are not ranks of `from` in the same order, which NCCL keeps; make the group with its ranks in that order");
+    return next == b->size ? cdp__nccl_quiet(old) : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the ranks of this group are not ranks of `from` in the same order, which NCCL keeps; make the group with its ranks in that order");
 }
 
 /* What this rank needs of its own machine. */
@@ -1951,6 +1965,7 @@ CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, c
     int r;
     (void)color, (void)key; /* the new group says it: its first rank, and the place in it */
     if (b) b->desc.from = NULL, b->desc.grow = false, b->caller = old->caller, b->parent = old;
+    if (st == CDP_OK) st = cdp__nccl_quiet(old);
     if (b && st == CDP_OK) st = cdp__nccl_open(b);
     if (st == CDP_OK) st = cdp__nccl_enter(old);
     if (st != CDP_OK) {

@@ -802,6 +802,13 @@ static bool agree(ncclComm_t c, int color, int key, int *colors, int *keys) {
     return !load(&c->abort_flag);
 }
 
+static void outstanding(ncclComm_t c, const char *call) {
+    pthread_mutex_lock(&lock);
+    const bool yes = c->flying > 0;
+    pthread_mutex_unlock(&lock);
+    if (yes) standin_fault("%s while operations of the communicator are outstanding", call);
+}
+
 /* The real one lets a non-blocking split go on in the background; here the agreement is made at once. */
 ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
     int colors[RANKS_MAX], keys[RANKS_MAX], n = 0, rank = 0;
@@ -812,6 +819,7 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, nc
     *out = NULL;
     if (e == ncclSuccess && config) e = read_config(config, &blocking);
     if (e != ncclSuccess) return e;
+    outstanding(c, "ncclCommSplit");
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "colour %d", color);
     pthread_mutex_lock(&lock);
     ++c->launching; /* an abort from another thread waits until this one is out again */
@@ -916,7 +924,7 @@ ncclResult_t ncclCommShrink(ncclComm_t c, int *exclude, int count, ncclComm_t *o
     ENTER("ncclCommShrink");
     ncclResult_t e = c ? ncclSuccess : refuse(ncclInvalidArgument, "no communicator");
     *out = NULL;
-    if (c && !(flags & NCCL_SHRINK_ABORT) && !c->revoked) e = usable(c);
+    if (c && !(flags & NCCL_SHRINK_ABORT) && !c->revoked) e = usable(c), outstanding(c, "ncclCommShrink");
     if (e == ncclSuccess && config) e = read_config(config, &blocking);
     if (e != ncclSuccess) return e;
     for (int i = 0; i < count; ++i) {

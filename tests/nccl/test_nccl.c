@@ -787,6 +787,9 @@ static void split_of_rank(card *c) {
     cdp_group *half = NULL, *list = NULL;
     const uint32_t color = c->rank == 3 ? CDP_NO_COLOR : c->rank % 2, all[] = {0, 1, 2, 3};
     float host = (float)(1 << c->rank), *d = (float *)gpu_new(&host, 4);
+    GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)30)); /* nothing may be outstanding when NCCL splits */
+    OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MIN));
+    GPU(cudaMemcpyAsync(d, &host, 4, GPU_TO_DEVICE, c->stream));
     OK(cdp_group_split(c->g, color, 10 - c->rank, &half));
     T((half == NULL) == (c->rank == 3));
     if (half) {
