@@ -59,14 +59,17 @@
         The group has a stream of its own. An operation starts there after what the caller's stream (desc.stream) holds at the
         call; the call does not wait for it to run. But the first operation of a kind, and the first message between two ranks, wait on
         the host until the others call it as well: NCCL connects ranks then. So messages that cross must be one cdp_sendrecv() or
-        cdp_batch(): two ranks that each send, and then receive, wait for each other, and time out. cdp_work_wait(work), and the calls without _async, make the caller's stream wait for the
-        operation: the host does not. So memory may be read or written by the caller's stream after the wait, and freed in its order
-        (cudaFreeAsync); until then it belongs to the operation. cdp_work_wait_for(work, ms) blocks the host until it is done,
-        CDP_PENDING after `ms`; cdp_work_test looks. cdp_barrier is one of the processors.
+        cdp_batch(): two ranks that each send, and then receive, wait for each other, and time out. cdp_work_wait(work), and the calls
+        without _async, make the caller's stream wait for the operation: the host does not. So memory may be read or written by the
+        caller's stream after the wait, and freed in its order (cudaFreeAsync); until then it belongs to the operation.
+        cdp_work_wait_for(work, ms) blocks the host until it is done, CDP_PENDING after `ms`; cdp_work_test looks. cdp_barrier is one of
+        the processors. cdp_group_split, and attaching with `from`, block the host until nothing is outstanding: NCCL asks for that.
         CUDA graphs: start and cdp_work_wait() between cudaStreamBeginCapture on the caller's stream and its end; the wait joins
-        the group's stream to it. Calls are compared while they are captured, not when the graph runs; there, nothing has a
-        deadline. Destroy graphs (cudaGraphExecDestroy) before the group: NCCL waits for them when it ends a communicator, and
-        cdp_group_destroy() may not return. A work of a capture cannot be waited for outside it, nor one from outside in it: STATE.
+        the group's stream to it. An operation is captured by all ranks or by none, and all of them launch the graph. Calls are
+        compared while they are captured, not when the graph runs; there, nothing has a deadline. Destroy graphs
+        (cudaGraphExecDestroy) before the group: NCCL may wait for them when it ends a communicator, and then cdp_group_destroy() gives
+        up after 10 s, and leaves a stream, memory and a thread behind. A work of a capture cannot be waited for outside it, nor one
+        from outside in it: STATE.
         No thread asks CUDA for anything while somebody captures: there is none that polls events, and the watchdog reads the
         processor's memory alone.
 
@@ -77,7 +80,8 @@
 
     THREADS
         As for any group: all ranks start the operations of one group in one order. The calling thread's current device must be the
-        group's. cdp_group_abort: any thread. One thread for each attached group sleeps until the group fails; it stops the GPU.
+        group's. Where several groups use one device, NCCL wants one thread at a time to start operations on it. cdp_group_abort: any
+        thread. One thread for each attached group sleeps until the group fails; it stops the GPU.
 
     MEMORY
         NCCL's own on the device, for each communicator; 130 CUDA events, and for hooks what they say.
@@ -93,7 +97,8 @@
         NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are not reduced by NCCL, floats of 8
         bits from NCCL 2.24 and compute capability 9.0 on all ranks. Receives from any
         rank, cdp_work_then, cdp_start_after, cdp_work_cancel and functions on bytes of any length: the processor's memory alone. DDP:
-        sparse parameters, and hooks other than those of cdp_nccl_hook_create, likewise; times of single buckets are not measured.
+        sparse parameters, the hooks POWERSGD and POWERSGD_BATCHED, and those of cdp_hook_create, likewise; times of single buckets
+        are not measured.
         Messages between two ranks meet in the order in which they are started: their tag must be 0 (else UNSUPPORTED), and nobody
         compares how long they are.
 
@@ -160,7 +165,8 @@ CDP_API void *cdp_nccl_comm(const cdp_group *group);
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 
 /* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else cudaMalloc. Not zeroed. Give it back
-   with cdp_nccl_free() before the group is destroyed; that waits until the caller's stream, which must still exist, and the group's are
+   with cdp_nccl_free() before the group is destroyed. NCCL wants the memory of one operation registered on all ranks or on none: so
+   use it, and its parts, alike on all ranks. Freeing waits until the caller's stream, which must still exist, and the group's are
    empty, and for a communicator that is being aborted; work of further streams: wait for it before. Errors: INVALID, NOMEM, IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
@@ -1602,20 +1608,22 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     cdp__nccl *b = (cdp__nccl *)self;
     cdp__nccl_memory *m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
     cdp__cu_error e = (cdp__cu_error)0;
+    char what[64];
     int r = 0;
     if (!m) {
         (void)cdp__fail_nomem("device memory", bytes);
         return NULL;
     }
+    cdp__format(what, sizeof what, "%llu bytes of device memory", (unsigned long long)bytes);
     m->nccl = cdp__nc.ncclMemAlloc && cdp__nc.ncclMemFree;
     if (m->nccl) r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
     else e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
-    if (e != 0) (void)cdp__nccl_cuda_failed(e, "device memory");
-    else if (r != 0) (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, "device memory"); /* of CUDA it needs nothing but memory */
+    if (e != 0) (void)cdp__nccl_cuda_failed(e, what);
+    else if (r != 0) (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what); /* of CUDA it needs nothing but memory */
     if (e == 0 && r == 0 && !b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && cdp__nccl_enter(b) == CDP_OK) {
         if (b->comm && !cdp__nccl_failed(b)) r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
         cdp__nccl_leave(b);
-        if (r != 0) (void)cdp__nccl_nccl_failed(r, "registering device memory"), (void)cdp__nc.ncclMemFree(m->data);
+        if (r != 0) (void)cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister"), (void)cdp__nc.ncclMemFree(m->data);
     }
     if (e != 0 || r != 0) {
         (void)cdp__nc.cudaGetLastError();
