@@ -5308,7 +5308,7 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
         const int64_t n = cdp__exec_recv_payload(g, m);
         if (n < 0) return n;
         r += n;
-    } else if (peer->rx_left && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) { /* it is not its turn: put aside, lest what the peer has to say stands behind it */
+    } else if (peer->rx_left && m->bytes > CDP__WINDOW / 2 && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) { /* it is not its turn: put aside, lest what the peer says of its window stands behind it */
         return -1;
     }
     m->done = m->moved == m->bytes && !peer->rx_left;
