@@ -597,7 +597,8 @@ CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
    cdp_describe() lists. Rows must be the same on all ranks; where they are not, the first operation that differs says so. */
 typedef struct cdp_choice {
     cdp_coll_kind kind;
-    const char *algorithm;     /* required, as cdp_describe() spells it */
+    const char *algorithm;     /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce): only
+                                  where a group spans several hosts of which one has several ranks */
     uint64_t max_bytes;        /* of the vector, or of the parts of all ranks together (default: any) */
     uint32_t max_ranks;        /* (default: any) */
 } cdp_choice;

@@ -1,11 +1,12 @@
 /* What each algorithm of cdp costs with many ranks: rounds, messages and bytes, from its round functions alone, against what
    no algorithm can go below, and predicted times. Nothing is sent.
 
-   scale [--size LIST] [--ranks LIST] [--latency US]       sizes in bytes, or as 64K, 1M, of the whole vector or all parts
+   scale [--size LIST] [--ranks LIST] [--latency US] [--per-host N]     sizes in bytes, or as 64K, 1M, of the whole vector or all parts
 
    The model: a message of b bytes takes the latency, then b bytes at the rate of the link. Ranks send and receive at once,
    one message after the other each way; a round ends on a rank when its messages have come and gone. Computing is free and
-   the network has no other limits, so that what is seen is the algorithm's own doing.
+   the network has no other limits, so that what is seen is the algorithm's own doing. With N ranks on each host (numbered host by
+   host), these share one link, messages among them take 1 us, and MB and bound are those of the host.
 
    messages, MB: of the rank that sends (or receives) most. bound: log2 of the ranks, rounded up, rounds, and the bytes that
    some rank must send or receive; algorithms of more than 2,000 rounds only where they are selected; least: one latency, and those bytes. '*' marks what the built-in table selects for that size and number of ranks. */
@@ -19,6 +20,9 @@
 #define LINKS 4
 static const double gbits[LINKS] = {1, 10, 100, 400};
 static double latency_us = 10;
+static uint32_t per_host = 1;
+static uint16_t list[65536];
+static cdp__hosts hosts;
 
 typedef struct figures {
     uint32_t rounds;     /* with messages */
@@ -43,21 +47,25 @@ static bool one_round(const cdp__algo *a, cdp__shape *s, uint32_t k, rank_state 
         s->rank = r;
         count = a->round(s, k, steps);
         for (i = 0; i < count; ++i) {
-            rank_state *to;
+            rank_state *to, *link, *far;
             if (steps[i].kind != CDP__SEND) continue;
             any = true;
             to = &ranks[steps[i].peer];
+            link = &ranks[r / per_host * per_host];
+            far = &ranks[(uint32_t)steps[i].peer / per_host * per_host];
             ++ranks[r].sent;
-            ranks[r].sent_bytes += steps[i].len;
-            to->got_bytes += steps[i].len;
+            if (link != far || per_host == 1) {
+                link->sent_bytes += steps[i].len;
+                far->got_bytes += steps[i].len;
+            }
             for (b = 0; b < LINKS; ++b) {
-                const double takes = (double)steps[i].len * 8 / (gbits[b] * 1e3), from = ranks[r].at[b] > to->at[b] ? ranks[r].at[b] : to->at[b];
-                double end;
-                ranks[r].out[b] += takes;
-                to->in[b] += takes;
-                end = from + latency_us + (ranks[r].out[b] > to->in[b] ? ranks[r].out[b] : to->in[b]);
+                const double takes = link == far && per_host > 1 ? 0 : (double)steps[i].len * 8 / (gbits[b] * 1e3), from = ranks[r].at[b] > to->at[b] ? ranks[r].at[b] : to->at[b];
+                double end = from + 1;
+                link->out[b] += takes;
+                far->in[b] += takes;
+                if (link != far || per_host == 1) end = from + latency_us + (link->out[b] > far->in[b] ? link->out[b] : far->in[b]);
                 if (to->next[b] < end) to->next[b] = end;
-                if (ranks[r].next[b] < ranks[r].at[b] + ranks[r].out[b]) ranks[r].next[b] = ranks[r].at[b] + ranks[r].out[b];
+                if (ranks[r].next[b] < ranks[r].at[b] + (takes > 0 ? link->out[b] : 0)) ranks[r].next[b] = ranks[r].at[b] + link->out[b];
             }
         }
     }
@@ -72,6 +80,7 @@ static cdp__shape shape_of(const cdp__algo *a, uint32_t n, uint64_t bytes) { /* 
     s.kind = a->kind;
     s.op = CDP_REDUCE_SUM;
     s.size = n;
+    s.hosts = &hosts;
     s.in_place = a->kind != CDP_COLL_ALLTOALL;
     s.count = a->kind == CDP_COLL_BARRIER ? 0 : cdp__kind_has_parts(a->kind) ? (bytes + n - 1) / n : bytes;
     return s;
@@ -102,7 +111,8 @@ static figures cost_of(const cdp__algo *a, uint32_t n, uint64_t bytes) {
 
 /* What some rank must send or receive, whatever the algorithm. */
 static uint64_t bound_bytes(cdp_coll_kind kind, uint32_t n, uint64_t bytes) {
-    const uint64_t but_own = (bytes + n - 1) / n * (n - 1);
+    const uint32_t h = n / per_host;
+    const uint64_t but_own = (bytes + h - 1) / h * (h - 1);
     switch (kind) {
     case CDP_COLL_BARRIER: return 0;
     case CDP_COLL_ALLREDUCE: return 2 * but_own;
@@ -124,10 +134,15 @@ static void line(uint32_t algo, uint32_t n, uint64_t bytes) {
     const cdp__algo *a = cdp__algo_at(algo);
     const cdp__choosing usual = {NULL, 0, 64 * 1024, false};
     const uint64_t least = bound_bytes(a->kind, n, bytes);
-    const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n, 0) == algo;
+    const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n, per_host > 1 ? CDP__HOSTS | CDP__EVEN : 0) == algo;
     figures f;
     char t[LINKS][16], low[16];
     uint32_t b;
+    for (b = 0; b < n; ++b) list[b] = (uint16_t)(b | (b % per_host ? 0 : CDP__HOST_BEGINS));
+    hosts.count = n / per_host;
+    hosts.fewest = hosts.most = per_host;
+    hosts.ranks = list;
+    if (n % per_host || n / per_host < 2 || (algo >= CDP__LANES && per_host == 1)) return;
     if (!selected && round_count(a, n, bytes) > 2000) return;
     f = cost_of(a, n, bytes);
     for (b = 0; b < LINKS; ++b) time_text(f.us[b], t[b]);
@@ -157,8 +172,9 @@ int main(int argc, char **argv) {
         if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--size") == 0) size_count = numbers(argv[i + 1], sizes, 16);
         else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--ranks") == 0) rank_count = numbers(argv[i + 1], ranks, 16);
         else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--latency") == 0) latency_us = atof(argv[i + 1]);
+        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--per-host") == 0 && atoi(argv[i + 1]) > 0) per_host = (uint32_t)atoi(argv[i + 1]);
         else {
-            printf("scale [--size LIST] [--ranks LIST] [--latency US]\n");
+            printf("scale [--size LIST] [--ranks LIST] [--latency US] [--per-host N]\n");
             return strcmp(argv[i], "--help") != 0;
         }
     }
