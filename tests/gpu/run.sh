@@ -29,7 +29,7 @@ command -v nvidia-smi > /dev/null && nvidia-smi --query-gpu=name,driver_version,
 
 # ranks N COMMAND...: one log for each rank
 ranks() {
-    local n=$1 r port=$((20000 + RANDOM % 20000)) pids='' rc=0 left
+    local n=$1 r port=$((20000 + RANDOM % 12000)) pids='' rc=0 left
     shift
     left=$((570 - SECONDS + started)) # this whole script ends within ten minutes
     [ $left -gt 200 ] && left=200

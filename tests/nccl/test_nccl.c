@@ -11,7 +11,10 @@
 #include "models.h"
 #include "operations.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 static const char *program;
@@ -1657,13 +1660,30 @@ static int child_rank(const char *port, uint32_t rank, uint32_t n, bool dies) {
     return quick ? 0 : 5;
 }
 
+/* Below the ports that the system gives to connections. */
+static uint32_t free_port(void) {
+    for (uint32_t i = 0; i < 1000; ++i) {
+        const uint32_t port = 20000 + ((uint32_t)getpid() * 7 + i) % 12000;
+        struct sockaddr_in at;
+        memset(&at, 0, sizeof at);
+        at.sin_family = AF_INET;
+        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        at.sin_port = htons((uint16_t)port);
+        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        const bool free_now = bind(fd, (const struct sockaddr *)&at, sizeof at) == 0;
+        close(fd);
+        if (free_now) return port;
+    }
+    return 20000;
+}
+
 TEST(killed_process) {
     char command[PATH_MAX * 2 + 200], line[800], all[6000] = "";
-    const uint32_t port = 20000 + (uint32_t)getpid() % 20000;
+    const uint32_t port = free_port();
     FILE *f[3];
     const uint64_t start = test_now_ns();
     for (int r = 0; r < 3; ++r) {
-        snprintf(command, sizeof command, "exec '%s' --rank %u %d 3 %d 2>&1", program, port, r, r == 1);
+        snprintf(command, sizeof command, "exec timeout -s KILL 100 '%s' --rank %u %d 3 %d 2>&1", program, port, r, r == 1);
         f[r] = popen(command, "r");
         if (!T(f[r] != NULL)) return;
     }
