@@ -45,8 +45,8 @@
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
         works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
-        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select,
-        frame;         mux, exec, ring, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
+        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame, mail;
+        mux, exec, ring, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -561,11 +561,34 @@ typedef struct cdp_transport {
        that read memory where it lies. Known at creation and the same on every rank (where it is not, the first operation says that
        ranks call different things); hosts are numbered in the order in which they first appear among ranks 0, 1, ... NULL: not known. */
     uint32_t (*host)(void *self, uint32_t peer);
+    /* Optional, both or neither. mail: memory that only `peer` and this rank share, zero at first, of sizeof(cdp_mailbox) bytes: what
+       goes to it, or (!out) comes from it. Small messages are put there, beside the ordered bytes. NULL: not now. mailed: something
+       was put into it: end the wait of `peer`, should it be in one; and what is put before a wait begins must end that, too. */
+    void *(*mail)(void *self, uint32_t peer, bool out);
+    void (*mailed)(void *self, uint32_t peer);
     /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view; valid also after destroy(). NULL: there is
        none, take other. */
     void *(*alloc)(void *self, uint64_t bytes);
     bool (*free)(void *self, void *ptr); /* false: it did not come from alloc */
 } cdp_transport;
+
+/* How cdp_transport.mail is used: places for frames, and a word for each in which the reader says what it has taken. */
+#define CDP_MAIL_PLACES 8u
+#define CDP_MAIL_BYTES 4096u
+typedef struct cdp_mail {
+    uint32_t serial;  /* counts what was put here; written last (atomic) */
+    uint32_t number;  /* of the frame among those of its stream, from 0 */
+    uint64_t channel; /* which stream */
+    uint8_t kind, dtype, op, algo;
+    uint16_t bytes, parts;
+    uint32_t round, root;
+    uint64_t seq, count;
+    uint8_t data[CDP_MAIL_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
+} cdp_mail;
+typedef struct cdp_mailbox {
+    cdp_mail place[CDP_MAIL_PLACES];
+    uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
+} cdp_mailbox;
 
 /* For wait() above; NULL is allowed. */
 CDP_API void cdp_lock_release(cdp_lock *lock);
@@ -2812,7 +2835,8 @@ CDP__UNHURRIED_END
    result (NaN, signed zero) and must be the same everywhere. Kernels work on blocks of constant length, because gcc -O2
    vectorises a loop only when it needs neither a remainder nor an overlap check; what is no whole block is padded. */
 #define CDP__BLOCK 256u
-typedef void (*cdp__kernel)(void *acc, const void *x); /* CDP__BLOCK elements; `x` of divide and scale is one number */
+#define CDP__STRIP 32u
+typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips); /* of CDP__STRIP elements; `x` of divide and scale is one number */
 
 #define CDP__ADD(l, r) ((l) + (r))
 #define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
@@ -2832,20 +2856,22 @@ typedef void (*cdp__kernel)(void *acc, const void *x); /* CDP__BLOCK elements; `
 #define CDP__XOR(l, r) ((l) ^ (r))
 
 #define CDP__KERNEL(name, T, EXPR)                                               \
-    CDP__PRIVATE void name(void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_) { \
+    CDP__PRIVATE void name(void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
         T *acc = (T *)acc_;                                                      \
         const T *x = (const T *)x_;                                              \
         uint32_t i;                                                              \
-        for (i = 0; i < CDP__BLOCK; ++i) acc[i] = (T)EXPR(acc[i], x[i]);         \
+        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)             \
+            for (i = 0; i < CDP__STRIP; ++i) acc[i] = (T)EXPR(acc[i], x[i]);     \
     }
 /* BY_T holds the number of ranks, which a byte does not. */
 #define CDP__KERNEL_BY(name, T, BY_T, OP)                                        \
-    CDP__PRIVATE void name(void *acc_, const void *x) {                          \
+    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) {         \
         T *acc = (T *)acc_;                                                      \
         BY_T by;                                                                 \
         uint32_t i;                                                              \
         memcpy(&by, x, sizeof by);                                               \
-        for (i = 0; i < CDP__BLOCK; ++i) acc[i] = (T)(acc[i] OP by);             \
+        for (; strips; --strips, acc += CDP__STRIP)                              \
+            for (i = 0; i < CDP__STRIP; ++i) acc[i] = (T)(acc[i] OP by);         \
     }
 #define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
     CDP__KERNEL(cdp__add_##s, T, ADD)                  \
@@ -2948,34 +2974,36 @@ CDP__CALLED void cdp__narrow_block(cdp_dtype t, const float *CDP__RESTRICT in, u
     }
 }
 
-/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). */
+/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). Halves go block by block through f32; of
+   the others only what is no whole strip is padded. */
 CDP__CALLED void cdp__kernel_run(cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
-    const uint64_t size = cdp_dtype_size(t);
-    union {
-        double aligned;
-        uint8_t bytes[CDP__BLOCK * 8];
-    } pad[2];
+    const uint64_t size = cdp_dtype_size(t), unit = cdp__dtype_is_half(t) ? CDP__BLOCK : CDP__STRIP;
+    uint64_t pad[2][CDP__BLOCK / 4];
     float wide[2][CDP__BLOCK];
     uint64_t at, part;
     for (at = 0; at < n; at += part) {
         uint8_t *a = (uint8_t *)acc + at * size;
         const uint8_t *b = (const uint8_t *)x + (scalar ? 0 : at * size);
         uint8_t *to = a;
-        part = cdp__min(n - at, CDP__BLOCK);
-        if (part < CDP__BLOCK) {
-            memset(pad, 0, sizeof pad);
-            memcpy(pad[0].bytes, a, (size_t)(part * size));
-            if (!scalar) memcpy(pad[1].bytes, b, (size_t)(part * size));
-            a = pad[0].bytes;
-            if (!scalar) b = pad[1].bytes;
+        part = unit == CDP__STRIP ? (n - at) & ~(uint64_t)(CDP__STRIP - 1) : cdp__min(n - at, CDP__BLOCK);
+        if (part < unit) {
+            part = n - at;
+            memset(pad[0], 0, (size_t)(unit * size));
+            memcpy(pad[0], a, (size_t)(part * size));
+            a = (uint8_t *)pad[0];
+            if (!scalar) {
+                memset(pad[1], 0, (size_t)(unit * size));
+                memcpy(pad[1], b, (size_t)(part * size));
+                b = (const uint8_t *)pad[1];
+            }
         }
-        if (cdp__dtype_is_half(t)) {
+        if (unit == CDP__BLOCK) {
             cdp__widen_block(t, (const uint16_t *)(const void *)a, wide[0]);
             if (!scalar) cdp__widen_block(t, (const uint16_t *)(const void *)b, wide[1]);
-            k(wide[0], scalar ? (const void *)b : (const void *)wide[1]);
+            k(wide[0], scalar ? (const void *)b : (const void *)wide[1], CDP__BLOCK / CDP__STRIP);
             cdp__narrow_block(t, wide[0], (uint16_t *)(void *)a);
         } else {
-            k(a, b);
+            k(a, b, cdp__max(part / CDP__STRIP, 1));
         }
         if (a != to) memcpy(to, a, (size_t)(part * size));
     }
@@ -3045,7 +3073,7 @@ typedef struct cdp__shape {
     const uint64_t *in_offs, *out_offs; /* where part i begins, size + 1 numbers; NULL: at i * count */
 } cdp__shape;
 
-#define CDP__ROUND_MAX 8u
+#define CDP__ROUND_MAX 12u
 
 typedef struct cdp__algo {
     const char *name;
@@ -3274,7 +3302,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
 }
 
 /* The reducing half of the ring, then every rank hands its finished part to the root. */
-CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
     if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
@@ -3286,7 +3314,7 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
 }
 
 /* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the root. */
-CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
     const uint32_t other = (s->root + k) % s->size;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
@@ -3309,7 +3337,7 @@ CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
     return s->in_offs ? s->in_offs[s->size] : s->size * s->count;
 }
 
-CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
     const uint8_t src = s->in_place ? CDP__OUT : scaled ? CDP__TMP : CDP__IN;
@@ -3386,7 +3414,7 @@ CDP__CALLED cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint3
 }
 
 /* Step t of the n-1 of the tree: into which place which other one is added, the lower ranks on the left. */
-CDP__CALLED cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
+CDP__COLD cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
     uint32_t level = 0, node = t;
     cdp__step left = own, right = own, into;
@@ -3411,7 +3439,7 @@ CDP__CALLED cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint
 }
 
 /* Round k of the wave that begins at element `at` of every part. */
-CDP__CALLED uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
+CDP__COLD uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n, here = (r + 2 * n - k - 1) % n;
     const uint64_t slots = cdp__fixed_work_len(s);
     const cdp__span from = cdp__fixed_slice(s, r, at, slot);
@@ -3432,7 +3460,7 @@ CDP__CALLED uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t a
     return m;
 }
 
-CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
     const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
     uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
@@ -3473,14 +3501,14 @@ CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__
 }
 
 /* The same with several at once, for small messages: nobody waits for one answer before the next is on its way. */
-#define CDP__SPREAD_WIDTH (CDP__ROUND_MAX / 2)
+#define CDP__SPREAD_WIDTH 4u
 
 CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) { return 1 + (s->size - 1 + CDP__SPREAD_WIDTH - 1) / CDP__SPREAD_WIDTH; }
 
 CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     uint32_t i, m = 0;
     if (k == 0) return cdp__alltoall_round(s, 0, out);
-    for (i = (k - 1) * CDP__SPREAD_WIDTH + 1; i < s->size && m < CDP__ROUND_MAX; ++i) m += cdp__alltoall_round(s, i, out + m);
+    for (i = (k - 1) * CDP__SPREAD_WIDTH + 1; i < s->size && m < 2 * CDP__SPREAD_WIDTH; ++i) m += cdp__alltoall_round(s, i, out + m);
     return m;
 }
 
@@ -3505,7 +3533,7 @@ CDP__CALLED uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, u
 CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) { return 1 + cdp__log2_up(s->size); }
 CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) { return cdp__edge(s, s->out_offs, s->size); }
 
-CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, far = k ? 1u << (k - 1) : 0, parts = (uint32_t)cdp__min(far, n - far), first = (r + 1) % n;
     const uint64_t *offs = s->out_offs;
     const cdp__span own = cdp__block_of(s, offs, r);
@@ -3532,7 +3560,7 @@ CDP__PRIVATE uint64_t cdp__subtree_tmp(const cdp__shape *s) {
     return cdp__run_len(s, s->kind == CDP_COLL_GATHER ? s->out_offs : s->in_offs, s->rank, cdp__subtree(s, v ? v & (~v + 1) : s->size));
 }
 
-CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, v = (r + n - s->root) % n, last = cdp__log2_up(n);
     const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
@@ -3580,7 +3608,7 @@ CDP__CALLED uint32_t cdp__halving_fold(const cdp__shape *s, bool back, uint8_t w
     return 1;
 }
 
-CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, id = (uint32_t)f.id;
     const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
@@ -3621,7 +3649,7 @@ CDP__CALLED cdp__span cdp__both_range(const cdp__shape *s, uint32_t bits, uint32
     return p;
 }
 
-CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
     const bool from_in = cdp__reads_in(s), fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first); /* what this rank brings is still in IN */
@@ -3664,7 +3692,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
 CDP__PRIVATE uint32_t cdp__direct_waves(const cdp__shape *s) { return (s->size - 1 + CDP__DIRECT_WIDTH - 1) / CDP__DIRECT_WIDTH; }
 CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) { return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1); }
 
-CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__COLD uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, waves = cdp__direct_waves(s);
     const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER, copies = gather || k > waves;
     const uint8_t src = scatter && !s->in_place ? (s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN) : s->kind == CDP_COLL_ALLREDUCE && !copies && cdp__reads_in(s) ? CDP__IN : CDP__OUT;
@@ -3695,6 +3723,50 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
     out[0] = cdp__step_send((s->rank + far) % n, CDP__OUT, none);
     out[1] = cdp__step_recv((s->rank + n - far) % n, CDP__OUT, none);
     return 2;
+}
+
+/* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody at once, so that who sleeps is
+   woken once, and each rank combines all of them in TMP along the tree of recursive doubling. A list of messages, then of local
+   steps, is cut into rounds; up to 4 ranks need but one (and one before it to scale). */
+CDP__PRIVATE uint32_t cdp__once_units(const cdp__shape *s) { return 2 * (s->size - 1) + (s->kind == CDP_COLL_ALLREDUCE ? s->size + 2 : s->kind == CDP_COLL_ALLGATHER); }
+CDP__PRIVATE uint32_t cdp__once_before(const cdp__shape *s) { return s->op == CDP_REDUCE_PREMUL_SUM && s->size > 1; }
+CDP__PRIVATE uint32_t cdp__once_rounds(const cdp__shape *s) { return cdp__once_before(s) + (s->size > 1 ? (cdp__once_units(s) + CDP__ROUND_MAX - 1) / CDP__ROUND_MAX : 1); }
+CDP__PRIVATE uint64_t cdp__once_tmp(const cdp__shape *s) { return s->kind == CDP_COLL_ALLREDUCE && s->size > 1 ? s->size * s->count : 0; }
+
+/* Step t of the n-1 of the tree. Ranks beyond the power of two fold first; then a pair is kept where the lower one was. */
+CDP__COLD cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
+    const cdp__fold f = cdp__fold_of(s);
+    uint32_t far = 1, half = (1u << f.bits) / 2, left = 2 * t, right = 2 * t + 1;
+    if (t >= f.extra) {
+        for (t -= f.extra; t >= half; half /= 2, far *= 2) t -= half;
+        left = 2 * far * t;
+        right = left + far;
+        left += left < f.extra ? left : f.extra;
+        right += right < f.extra ? right : f.extra;
+    }
+    return cdp__step_make(CDP__REDUCE, -1, CDP__TMP, CDP__TMP, right * s->count, left * s->count, s->count);
+}
+
+CDP__COLD uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, before = cdp__once_before(s), pairs = n - 1, units = cdp__once_units(s);
+    const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE;
+    const uint8_t mine = before ? CDP__TMP : s->in_place ? CDP__OUT : CDP__IN;
+    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce ? s->count : 0);
+    const uint64_t mine_at = before ? r * s->count : gather && s->in_place ? own.off : 0;
+    uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
+    if (n == 1) return gather ? cdp__gather_round(s, 0, out) : reduce ? cdp__copy_in(s, 0, out) : 0;
+    if (k < before) return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
+    for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
+        const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n, step = u - 2 * pairs;
+        const cdp__span theirs = gather ? cdp__block_of(s, s->out_offs, from) : own;
+        if (u < 2 * pairs && u % 2 == 0) out[m++] = cdp__step_make(CDP__SEND, (int32_t)to, mine, 0, mine_at, 0, own.len);
+        else if (u < 2 * pairs) out[m++] = cdp__step_make(CDP__RECV, (int32_t)from, 0, reduce ? CDP__TMP : CDP__OUT, 0, reduce ? from * s->count : theirs.off, theirs.len);
+        else if (step == 0 && !before && !(gather && s->in_place)) out[m++] = cdp__step_make(CDP__COPY, -1, mine, reduce ? CDP__TMP : CDP__OUT, mine_at, reduce ? r * s->count : own.off, own.len);
+        else if (step && step < n) out[m++] = cdp__once_combine(s, step - 1);
+        else if (step == n && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__TMP, 0, 0, s->count);
+        else if (step == n + 1) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
+    }
+    return m;
 }
 
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------------------------------------ */
@@ -3911,8 +3983,8 @@ CDP__COLD uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp
 enum {
     CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
     CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
-    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__LANES, CDP__LEADERS,
-    CDP__HOSTS_BROADCAST, CDP__HOSTS_BARRIER, CDP__HOSTS_REDUCE, CDP__HOSTS_GATHER, CDP__HOSTS_SCATTER, CDP__ALGO_COUNT
+    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__ONCE, CDP__ONCE_GATHER, CDP__ONCE_BARRIER,
+    CDP__LANES, CDP__LEADERS, CDP__HOSTS_BROADCAST, CDP__HOSTS_BARRIER, CDP__HOSTS_REDUCE, CDP__HOSTS_GATHER, CDP__HOSTS_SCATTER, CDP__ALGO_COUNT
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -3941,6 +4013,9 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
         {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round, cdp__pairwise_tmp},
         {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+        {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+        {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+        {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
         {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round, cdp__doubling_tmp},
         {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
@@ -3955,6 +4030,7 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
 
 #define CDP__SMALL UINT64_MAX      /* in a row: the group's small_bytes */
 #define CDP__TINY (UINT64_MAX - 1) /* a quarter of that */
+#define CDP__LITTLE (UINT64_MAX - 2) /* a sixteenth */
 
 typedef struct cdp__row { /* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
     uint64_t max_bytes;
@@ -3964,12 +4040,14 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 } cdp__row;
 #define CDP__POWERS 1u /* for 2, 4, 8, ... ranks: with others it would send much more */
 #define CDP__SHARED 2u /* for ranks that read each other's memory */
-#define CDP__HOSTS 4u  /* for those of several hosts, of which one has several */
-#define CDP__EVEN 8u   /* all hosts have as many */
+#define CDP__NEAR 4u   /* for ranks of one host */
+#define CDP__HOSTS 8u  /* for those of several hosts, of which one has several */
+#define CDP__EVEN 16u  /* all hosts have as many */
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
+        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR}, {0, 7, CDP__ONCE_BARRIER, CDP__NEAR}, {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
         {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS}, {0, 0, CDP__LANES, CDP__HOSTS},
         {CDP__TINY, 0, CDP__DOUBLING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
         {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
@@ -3995,7 +4073,9 @@ typedef struct cdp__choosing {
     bool reproducible;    /* only algorithms whose bits depend on the inputs alone */
 } cdp__choosing;
 
-CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row) { return row->max_bytes == CDP__SMALL ? c->small_bytes : row->max_bytes == CDP__TINY ? c->small_bytes / 4 : row->max_bytes; }
+CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row) {
+    return row->max_bytes < CDP__LITTLE ? row->max_bytes : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
+}
 
 /* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. `is`: what the group is. */
 CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
@@ -4154,6 +4234,88 @@ CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cd
     return true;
 }
 
+/* ---- >>mail (pure): small frames in memory that two ranks share --------------------------------------------------------- */
+
+/* A frame of at most CDP_MAIL_BYTES may go there in place of the stream that it belongs to, when its place is free: which place
+   that is follows from its number in its stream, so the reader looks at one word. Where it is not free (the reader is
+   behind, or the place holds what another group has not asked for yet) the frame takes the stream as ever; the number tells the
+   reader which of the two comes next. So nobody ever waits for a place, and nothing has to be agreed upon. What the peer has
+   stored is read once and then checked, like all that comes from it. */
+typedef struct cdp__post { /* both directions of a pair, as one side knows them */
+    uint32_t put[CDP_MAIL_PLACES], freed[CDP_MAIL_PLACES], got[CDP_MAIL_PLACES];
+} cdp__post;
+
+CDP__PRIVATE uint32_t cdp__mail_place(uint64_t channel, uint32_t number) { return ((uint32_t)channel + number) % CDP_MAIL_PLACES; }
+
+/* False: there is no room for it now. What has been taken is looked up for all places at once: that line of memory comes from
+   the other side. */
+CDP__CALLED bool cdp__mail_put(cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number, const cdp__frame *f, const void *data) {
+    const uint32_t i = cdp__mail_place(channel, number);
+    cdp_mail *p = &box->place[i];
+    uint32_t k;
+    for (k = 0; k < CDP_MAIL_PLACES && w->put[i] != w->freed[i]; ++k) w->freed[(i + 1 + k) % CDP_MAIL_PLACES] = __atomic_load_n(&box->taken[(i + 1 + k) % CDP_MAIL_PLACES], __ATOMIC_ACQUIRE);
+    if (w->put[i] != w->freed[i]) return false;
+    p->number = number;
+    p->channel = channel;
+    p->kind = f->kind;
+    p->dtype = f->dtype;
+    p->op = f->op;
+    p->algo = f->algo;
+    p->bytes = (uint16_t)f->bytes;
+    p->parts = f->parts != 0;
+    p->round = f->round;
+    p->root = f->root;
+    p->seq = f->seq;
+    p->count = f->parts ? f->parts : f->count; /* uneven parts have no count */
+    if (f->bytes) memcpy(p->data, data, f->bytes);
+    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_SEQ_CST); /* before looking whether the reader sleeps: it does the reverse */
+    return true;
+}
+
+/* Where this frame lies, if it does. */
+CDP__PRIVATE const cdp_mail *cdp__mail_find(const cdp__post *w, const cdp_mailbox *box, uint64_t channel, uint32_t number) {
+    const uint32_t i = cdp__mail_place(channel, number);
+    const cdp_mail *p = &box->place[i];
+    return __atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) != w->got[i] && p->number == number && p->channel == channel ? p : NULL;
+}
+
+/* False: no frame looks like that. */
+CDP__CALLED bool cdp__mail_frame(const cdp_mail *p, cdp__frame *f) {
+    cdp_mail m;
+    memcpy(&m, p, offsetof(cdp_mail, data));
+    f->type = CDP__FRAME_DATA;
+    f->kind = m.kind;
+    f->dtype = m.dtype;
+    f->op = m.op;
+    f->algo = m.algo;
+    f->bytes = m.bytes;
+    f->round = m.round;
+    f->root = m.root;
+    f->seq = m.seq;
+    f->count = m.parts ? 0 : m.count;
+    f->parts = m.parts ? m.count : 0;
+    return m.bytes <= CDP_MAIL_BYTES;
+}
+
+/* It has been read: its place is free again. */
+CDP__CALLED void cdp__mail_taken(cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number) {
+    const uint32_t i = cdp__mail_place(channel, number);
+    w->got[i] = __atomic_load_n(&box->place[i].serial, __ATOMIC_RELAXED);
+    __atomic_store_n(&box->taken[i], w->got[i], __ATOMIC_RELEASE);
+}
+
+/* Has something been put there that was neither taken nor there when this was asked to `note` it? */
+CDP__CALLED bool cdp__mail_news(const cdp_mailbox *box, uint32_t seen[CDP_MAIL_PLACES], bool note) {
+    uint32_t i;
+    bool news = false;
+    for (i = 0; i < CDP_MAIL_PLACES; ++i) {
+        const uint32_t serial = __atomic_load_n(&box->place[i].serial, __ATOMIC_SEQ_CST);
+        news = news || (serial != seen[i] && serial != __atomic_load_n(&box->taken[i], __ATOMIC_RELAXED));
+        if (note) seen[i] = serial;
+    }
+    return news;
+}
+
 /* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------------------------------------- */
 
 /* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes of header (which group, how
@@ -4201,6 +4363,7 @@ typedef struct cdp__trunk { /* one link */
     uint8_t tx_head[CDP__CHUNK_BYTES], rx_head[CDP__CHUNK_BYTES];
     uint32_t tx_head_left, rx_head_got;
     uint64_t tx_left, rx_left;          /* of the chunk that is half sent, half received */
+    cdp__post post;
     cdp__stream *tx_stream, *rx_stream; /* whose it is. NULL: zeros fill up the chunk of a group that is gone; dropped */
     uint8_t (*notes)[CDP__CHUNK_BYTES]; /* headers without bytes that are still to be sent */
     uint32_t note_count, note_room;
@@ -4247,6 +4410,7 @@ typedef struct cdp__mux {
     uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
     uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
     uint64_t yield_again; /* in which drive letting others run is tried again */
+    bool brief;        /* the look at the groups that is under way is one of several: deadlines are looked at in the last */
     int32_t spin_luck; /* whether looking before sleeping has paid off lately */
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
@@ -4279,6 +4443,9 @@ typedef struct cdp__peer {
     uint32_t tx_head_left, rx_head_got;
     uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
     uint8_t tx_loan[CDP__LOAN_BYTES], rx_loan[CDP__LOAN_BYTES];
+    uint32_t put, got;         /* frames, by either way */
+    const cdp_mail *mail;      /* the frame that is being read lies there, */
+    uint32_t mail_at;          /* and so much of it has been read */
     bool lending;              /* what tx_loan names, and it has not been recalled */
     bool used;                 /* something went over this link: it may be told of a failure */
     bool tell;                 /* ABORT is still to be sent */
@@ -4348,7 +4515,7 @@ struct cdp_group {
     cdp__mux *mux;
     uint64_t channel;    /* its number, equal on all its ranks */
     uint32_t *world;     /* the rank in the world of each of its ranks; NULL: the same */
-    uint8_t is;          /* CDP__SHARED: all on one host, which read each other's memory; CDP__HOSTS, CDP__EVEN */
+    uint8_t is;          /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS, CDP__EVEN */
     cdp__hosts hosts;    /* where there are several */
     cdp_group *next;     /* in mux->groups */
     cdp_group *next_active;
@@ -4713,7 +4880,35 @@ CDP__CALLED void cdp__mux_chores(cdp__mux *m) {
 }
 
 CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) { return cdp__stream_send(g->mux, &g->peers[p].stream, iov, n); }
-CDP__PRIVATE int64_t cdp__peer_recv(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) { return cdp__stream_recv(g->mux, &g->peers[p].stream, iov, n); }
+
+CDP__PRIVATE cdp_mailbox *cdp__peer_box(const cdp_group *g, uint32_t p, bool out) {
+    const cdp_transport *t = &g->mux->transport;
+    return t->mail && !g->lane ? (cdp_mailbox *)t->mail(t->self, g->peers[p].stream.peer, out) : NULL; /* who probes for messages looks at streams */
+}
+
+CDP__PRIVATE const cdp_mail *cdp__peer_mail(const cdp_group *g, uint32_t p) {
+    const cdp__peer *peer = &g->peers[p];
+    const cdp_mailbox *box = cdp__peer_box(g, p, false);
+    return box ? cdp__mail_find(&g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->got) : NULL;
+}
+
+/* The frame that lay there has been read. */
+CDP__CALLED void cdp__peer_read(cdp_group *g, uint32_t p) {
+    cdp__peer *peer = &g->peers[p];
+    peer->mail = NULL;
+    cdp__mail_taken(&g->mux->trunks[peer->stream.peer].post, cdp__peer_box(g, p, false), g->channel, peer->got - 1);
+}
+
+CDP__PRIVATE int64_t cdp__peer_recv(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) {
+    cdp__peer *peer = &g->peers[p];
+    uint64_t bytes;
+    if (!peer->mail) return cdp__stream_recv(g->mux, &peer->stream, iov, n);
+    bytes = cdp__min(iov->bytes, peer->rx_left); /* of a payload, into one piece */
+    memcpy(iov->data, peer->mail->data + peer->mail_at, (size_t)bytes);
+    peer->mail_at += (uint32_t)bytes;
+    if (bytes == peer->rx_left) cdp__peer_read(g, p);
+    return (int64_t)bytes;
+}
 
 CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return &g->queue[g->queue_at]; } /* when there is one */
 
@@ -4995,18 +5190,30 @@ CDP__UNHURRIED_END
 /* Bytes of the header of the next frame from p. 1: complete and decoded, 0: later, -1: failed. */
 CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
     cdp__peer *peer = &g->peers[p];
-    while (peer->rx_head_got < CDP__FRAME_BYTES) {
+    const cdp_mail *mail = cdp__peer_mail(g, p);
+    bool frame;
+    while (!mail && peer->rx_head_got < CDP__FRAME_BYTES) {
         cdp_iov v;
         int64_t r;
         v.data = peer->rx_head + peer->rx_head_got;
         v.bytes = CDP__FRAME_BYTES - peer->rx_head_got;
         r = cdp__peer_recv(g, p, &v, 1);
-        if (r <= 0) return r == 0 ? 0 : -1;
-        peer->rx_head_got += (uint32_t)r;
+        if (r != 0) mail = cdp__peer_mail(g, p); /* what was put there before this was sent, or the link was lost, is to be seen by now */
+        if (r > 0) peer->rx_head_got += (uint32_t)r;
+        else if (!mail) return r == 0 ? 0 : -1;
     }
-    peer->rx_head_got = 0;
+    ++peer->got;
     peer->used = true;
-    if (!cdp__frame_decode(peer->rx_head, f)) {
+    if (mail) {
+        frame = cdp__mail_frame(mail, f);
+        peer->mail = mail;
+        peer->mail_at = 0;
+        if (frame && !f->bytes) cdp__peer_read(g, p);
+    } else {
+        frame = cdp__frame_decode(peer->rx_head, f);
+        peer->rx_head_got = 0;
+    }
+    if (!frame) {
         cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, p), 0, "rank %u sent something that is no frame; the connection is damaged or speaks another version", cdp__world_rank(g, p));
         return -1;
     }
@@ -5122,12 +5329,24 @@ CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
         m->done = true;
         return 1;
     }
-    if (r == 0 && !s->early_used && !s->left) return 0; /* looking once more might find that it has been read, and what comes after */
+    if (r == 0 && !s->early_used && !s->left && !cdp__peer_mail(g, p)) return 0; /* looking once more might find that it has been read, and what comes after */
     for (i = 0; i < g->move_count; ++i)
         if (r < 0 || (g->moves[i].step.kind != CDP__SEND && g->moves[i].step.peer == (int32_t)p && !g->moves[i].done)) return r < 0 ? r : 0;
     got = cdp__exec_recv_head(g, p, &f);
     if (got > 0 && f.type != CDP__FRAME_ABORT) cdp__exec_mismatch(g, p, &f);
     return got;
+}
+
+/* Does a small frame go beside the stream? */
+CDP__PRIVATE bool cdp__exec_mail(cdp_group *g, uint32_t p, const cdp__frame *f, const void *data) {
+    cdp__peer *peer = &g->peers[p];
+    const cdp_transport *t = &g->mux->transport;
+    cdp_mailbox *box = f->bytes <= CDP_MAIL_BYTES && !peer->stream.left ? cdp__peer_box(g, p, true) : NULL;
+    if (!box || !cdp__mail_put(&g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->put, f, data)) return false;
+    ++peer->put;
+    peer->used = true;
+    t->mailed(t->self, peer->stream.peer);
+    return true;
 }
 
 /* One send of header and payload together, so that a small message is one system call. Returns bytes, 0, or < 0. */
@@ -5145,6 +5364,12 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
         f.type = m->lent ? CDP__FRAME_LENT : CDP__FRAME_DATA;
         f.round = g->round;
         f.bytes = m->lent ? CDP__LOAN_BYTES : (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
+        if (!m->lent && cdp__exec_mail(g, p, &f, src ? src + m->moved : NULL)) {
+            m->moved += f.bytes;
+            m->done = m->moved == m->bytes;
+            return 1;
+        }
+        ++peer->put;
         cdp__frame_encode(&f, peer->tx_head);
         peer->tx_head_left = CDP__FRAME_BYTES;
         peer->tx_left = f.bytes;
@@ -5331,9 +5556,16 @@ CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
     return any;
 }
 
-/* List the steps of the current round and post its messages. */
-CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
+/* List the steps of the current round and post its messages. Of an operation like the one before, which has but one round, they
+   are there already. */
+CDP__PRIVATE void cdp__exec_post(cdp_group *g, bool again) {
     uint32_t i;
+    for (i = 0; again && i < g->move_count; ++i) {
+        cdp__move *m = &g->moves[i];
+        m->moved = 0;
+        m->done = m->lent = m->returned = false;
+    }
+    if (again) return;
     g->step_count = g->algo->round(&g->shape, g->round, g->steps);
     CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
     g->move_count = 0;
@@ -5413,9 +5645,12 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
 CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_request *rq = &op->rq;
-    cdp__shape *s = &g->shape;
+    cdp__shape shape, *s = &shape;
     cdp__past *past;
-    g->elem = cdp_dtype_size(rq->dtype);
+    const uint64_t elem = cdp_dtype_size(rq->dtype);
+    const cdp__algo *algo;
+    bool again;
+    memset(s, 0, sizeof *s); /* its padding is compared */
     s->kind = rq->kind;
     s->op = rq->op;
     s->rank = g->desc.rank;
@@ -5435,16 +5670,21 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     past = cdp__past_at(g, op->wire);
     memset(past, 0, sizeof *past);
     past->call = g->call;
-    g->algo = cdp__algo_at(g->call.algo);
-    g->round = g->step_count = g->move_count = 0;
-    g->rounds = g->algo->rounds(s);
+    algo = cdp__algo_at(g->call.algo);
+    again = g->rounds == 1 && g->algo == algo && g->elem == elem && !g->lane && !op->parts && memcmp(s, &g->shape, sizeof *s) == 0;
+    g->algo = algo;
+    g->elem = elem;
+    g->shape = shape;
+    g->round = 0;
+    if (!again) g->step_count = g->move_count = 0, g->rounds = algo->rounds(&g->shape);
     g->running = true;
     past->rounds = g->rounds;
-    past->start_ns = op->start_ns = g->os->now_ns(g->os->user);
+    if (!op->start_ns) op->start_ns = g->os->now_ns(g->os->user); /* it had to wait for those before */
+    past->start_ns = op->start_ns;
     g->long_ns = op->start_ns + cdp__exec_long_ns(op);
     g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    if (!cdp__exec_need_tmp(g, g->algo->tmp_len(s) * g->elem)) cdp__group_fail_last(g);
-    else if (g->rounds) cdp__exec_post(g);
+    if (!again && !cdp__exec_need_tmp(g, algo->tmp_len(s) * elem)) cdp__group_fail_last(g);
+    else if (g->rounds) cdp__exec_post(g, again);
 }
 
 /* Leave word for whom this rank waits, when that is news. */
@@ -5494,7 +5734,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
 /* Every message of the round is done: its local steps, then the next round or the end. */
 CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
     cdp__exec_local(g);
-    if (++g->round < g->rounds) cdp__exec_post(g);
+    if (++g->round < g->rounds) cdp__exec_post(g, false);
     else cdp__exec_complete(g);
 }
 
@@ -5541,11 +5781,13 @@ CDP__COLD bool cdp__exec_listen(cdp_group *g) {
         cdp__stream *s = &peer->stream;
         cdp__frame f;
         uint8_t head[CDP__FRAME_BYTES];
+        const cdp_mail *mail;
         if (p == g->desc.rank || peer->rx_left || peer->rx_head_got || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p))) continue;
         (void)cdp__trunk_pump(g->mux, s->peer, NULL);
-        if (s->early_used < CDP__FRAME_BYTES) continue;
-        for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
-        if (!cdp__frame_decode(head, &f) || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
+        mail = cdp__peer_mail(g, p);
+        if (!mail && s->early_used < CDP__FRAME_BYTES) continue;
+        for (i = 0; i < CDP__FRAME_BYTES && !mail; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
+        if (!(mail ? cdp__mail_frame(mail, &f) : cdp__frame_decode(head, &f)) || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
         if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
         else cdp__exec_mismatch(g, p, &f);
         return true;
@@ -5686,6 +5928,7 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
         cdp__exec_next(g);
         return CDP__MOVED;
     }
+    if (g->health == CDP__HEALTHY && g->mux->brief) return CDP__BLOCKED;
     return g->health == CDP__HEALTHY ? cdp__exec_stuck(g, g->os->now_ns(g->os->user)) : CDP__MOVED;
 }
 
@@ -5755,7 +5998,7 @@ typedef struct cdp__loan {
 struct cdp_hub {
     cdp_hub_desc desc;
     const cdp_os *os;
-    cdp__ring **rings; /* [from * world_size + to], made on first use */
+    cdp__ring **rings; /* [from * world_size + to], made on first use; before each lies its mailbox */
     cdp__bell *bells;
     cdp__loan *loans;  /* CDP__LOANS of each rank */
     cdp_lock cause_lock;
@@ -5773,15 +6016,17 @@ typedef struct cdp__hub_end {
 CDP__PRIVATE cdp__ring *cdp__hub_ring(cdp_hub *h, uint32_t from, uint32_t to) {
     cdp__ring **slot = &h->rings[(uint64_t)from * h->desc.world_size + to];
     cdp__ring *ring = __atomic_load_n(slot, __ATOMIC_ACQUIRE), *expected = NULL;
+    cdp_mailbox *box;
     if (ring) return ring;
-    ring = (cdp__ring *)cdp__alloc(h->os, sizeof *ring + h->desc.ring_bytes);
-    if (!ring) {
-        cdp__fail_nomem("the ring between two ranks of a hub", sizeof *ring + h->desc.ring_bytes);
+    box = (cdp_mailbox *)cdp__alloc(h->os, sizeof *box + sizeof *ring + h->desc.ring_bytes);
+    if (!box) {
+        cdp__fail_nomem("the ring between two ranks of a hub", sizeof *box + sizeof *ring + h->desc.ring_bytes);
         return NULL;
     }
-    memset(ring, 0, sizeof *ring);
+    ring = (cdp__ring *)(box + 1);
+    memset(box, 0, sizeof *box + sizeof *ring);
     if (__atomic_compare_exchange_n(slot, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return ring;
-    cdp__free(h->os, ring);
+    cdp__free(h->os, box);
     return expected;
 }
 
@@ -5811,6 +6056,16 @@ CDP__PRIVATE int64_t cdp__hub_move(cdp__hub_end *e, uint32_t peer, const cdp_iov
 
 CDP__PRIVATE int64_t cdp__hub_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, true); }
 CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false); }
+
+CDP__PRIVATE void *cdp__hub_mail(void *self, uint32_t peer, bool out) {
+    const cdp__hub_end *e = (const cdp__hub_end *)self;
+    const cdp_hub *h = e->hub;
+    const uint64_t n = h->desc.world_size;
+    cdp__ring *ring = __atomic_load_n(&h->rings[out ? e->rank * n + peer : peer * n + e->rank], __ATOMIC_ACQUIRE);
+    return ring && !(out && __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE)) ? (cdp_mailbox *)ring - 1 : NULL;
+}
+
+CDP__PRIVATE void cdp__hub_mailed(void *self, uint32_t peer) { cdp__hub_bell(((cdp__hub_end *)self)->hub, peer); }
 
 CDP__PRIVATE bool cdp__hub_linked(void *self, uint32_t peer) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
@@ -5995,6 +6250,8 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     out->recall = cdp__hub_recall;
     out->retract = cdp__hub_retract;
     out->view = cdp__hub_view;
+    out->mail = cdp__hub_mail;
+    out->mailed = cdp__hub_mailed;
     out->unview = cdp__hub_unview;
     out->host = cdp__hub_host;
     return CDP_OK;
@@ -6003,7 +6260,8 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
 CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
-    for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i) cdp__free(h->os, h->rings[i]);
+    for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
+        if (h->rings[i]) cdp__free(h->os, (cdp_mailbox *)h->rings[i] - 1);
     for (i = 0; h->bells && i < h->desc.world_size; ++i) {
         if (h->bells[i].cond) h->os->cond_destroy(h->os->user, h->bells[i].cond);
         cdp__lock_close(&h->bells[i].lock);
@@ -6203,7 +6461,7 @@ CDP__COLD void cdp__pends_drop(cdp_group *g) {
 #define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
 #define CDP__YIELDS 4u      /* times spin_us: how long others are let run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
-#define CDP__LOOKS 8u       /* looks at what is awaited for each look at all sockets */
+#define CDP__LOOKS 8u       /* looks at what is awaited for each look at all sockets, and at the clock */
 #define CDP__FIRST_MOVES 3u /* what a starting caller does itself: copy in, and the first bytes out */
 
 /* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that just released it. */
@@ -6300,7 +6558,7 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
     if (desc->no_spin || m->sleeping) return false;
     if (!out_of_luck && now >= until_ns) return false;
     if (out_of_luck && (!m->os->thread_yield || m->drives < m->yield_again || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull)) return false;
-    if (++*looks % CDP__LOOKS == 0) cdp__mux_wait(m, NULL, 0); /* what is awaited is looked at in any case; now also the rest */
+    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__mux_wait(m, NULL, 0); /* what is awaited is looked at in any case; now also the rest */
     if (!out_of_luck) {
         ++*spun;
         return true;
@@ -6317,12 +6575,19 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
     cdp__mux *m = g->mux;
     uint64_t spin_until = 0;
     uint32_t spun = 0, looks = 0;
+    bool spinning = !g->desc.no_spin && m->spin_luck >= 0;
     ++m->callers;
     ++m->drives;
     if (m->sleeping) m->transport.wake(m->transport.self); /* the progress thread: it will stand by */
     for (;;) {
         const uint64_t before = g->completed;
+        uint32_t look;
         uint64_t now;
+        for (look = spinning && !m->sleeping && !m->pending ? 0 : CDP__LOOKS; look < CDP__LOOKS && cdp__work_look(g, seq) == CDP_PENDING; ++look) {
+            m->brief = true;
+            (void)cdp__mux_poll(m);
+            m->brief = false;
+        }
         cdp__drive_poll(m);
         if (cdp__work_look(g, seq) != CDP_PENDING) break;
         now = m->os->now_ns(m->os->user);
@@ -6470,7 +6735,7 @@ CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
 CDP__COLD void cdp__group_unlink(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group **at;
-    uint32_t p;
+    uint32_t p, i;
     for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {}
     if (*at) *at = g->next_active;
     for (at = &m->groups; *at && *at != g; at = &(*at)->next) {}
@@ -6482,6 +6747,10 @@ CDP__COLD void cdp__group_unlink(cdp_group *g) {
         cdp__trunk *w = &m->trunks[s->peer];
         if (w->tx_stream == s) w->tx_stream = NULL;
         if (w->rx_stream == s) w->rx_stream = NULL;
+        for (i = 0; i < CDP_MAIL_PLACES && p != g->desc.rank; ++i) { /* nobody will ask for it any more */
+            if (g->peers[p].mail) cdp__peer_read(g, p);
+            else if (cdp__peer_mail(g, p)) ++g->peers[p].got, cdp__peer_read(g, p);
+        }
         if ((m->groups || g->backed) && g->peers[p].used) (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
     }
     if (m->chores) cdp__mux_chores(m);
@@ -6607,7 +6876,7 @@ CDP__COLD bool cdp__group_look_round(cdp_group *g) {
         h->most = (uint32_t)cdp__max(h->most, at - first);
     }
     cdp__free(g->os, host);
-    if (h->count == 1 && t->view) g->is = CDP__SHARED;
+    if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->view ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
         g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
     } else { /* not needed */
@@ -7133,8 +7402,9 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
     op->seq = ++g->issued;
     op->wire = ++g->wired;
     op->after = with->after;
-    op->deadline_ns = cdp__deadline(g->os, rq->timeout_ms);
-    op->start_ns = 0;
+    op->start_ns = g->os->now_ns(g->os->user);
+    op->deadline_ns = rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
+    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* not yet */
     op->done = with->done;
     op->user = with->user;
     op->got = with->got;
@@ -7143,7 +7413,9 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
     cdp__group_activate(g);
+    g->mux->brief = true; /* no deadline has passed yet */
     for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {}
+    g->mux->brief = false;
     return CDP_OK;
 }
 
@@ -8340,7 +8612,7 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
             if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
             if (row->only & CDP__POWERS) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
-            if (row->only & CDP__SHARED) cdp__text_add(t, ", in shared memory");
+            if (row->only & (CDP__NEAR | CDP__SHARED)) cdp__text_add(t, ", in shared memory");
             if (row->only & (CDP__HOSTS | CDP__EVEN)) cdp__text_add(t, row->only & CDP__EVEN ? ", for hosts of as many ranks each" : ", for hosts of several ranks");
             if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, ", which this is not");
             cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");

@@ -482,7 +482,8 @@ typedef struct cdp__pair {
     uint8_t proof[CDP__NAME_BYTES]; /* what CHOSEN says is in it: so both know that they see the same memory */
     uint32_t taken;                 /* and back */
     uint8_t pad_[48];
-    cdp__side side[2]; /* 0: of who has made it */
+    cdp__side side[2];   /* 0: of who has made it */
+    cdp_mailbox mail[2]; /* 0: what that one puts there */
 } cdp__pair; /* the two rings follow: first the one that its maker fills */
 
 typedef struct cdp__shared {
@@ -490,6 +491,7 @@ typedef struct cdp__shared {
     uint64_t bytes, room;   /* of all of it, of a ring */
     cdp__ring *in, *out;
     cdp__side *mine, *theirs;
+    cdp_mailbox *mail[2];   /* from the peer, to the peer */
     uint8_t proof[CDP__NAME_BYTES];
     uint32_t lent[CDP__LOANS]; /* states, as this side knows them */
     int32_t pid;               /* of the peer, if its memory can be read; else 0 */
@@ -500,6 +502,7 @@ typedef struct cdp__shared {
     uint64_t in_at, out_at;  /* how far this side has read and written */
     uint64_t out_tail;       /* how far the peer had read when that was looked at last */
     uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
+    uint32_t seen_mail[CDP_MAIL_PLACES];
     bool full;               /* what was to be sent did not fit */
     int32_t bell;            /* wakes the peer */
     int32_t pass;            /* descriptors of segments */
@@ -579,6 +582,8 @@ CDP__COLD cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool m
     s->in = maker ? (cdp__ring *)((uint8_t *)(first + 1) + s->room) : first;
     s->mine = &s->pair->side[maker ? 0 : 1];
     s->theirs = &s->pair->side[maker ? 1 : 0];
+    s->mail[maker] = &s->pair->mail[0];
+    s->mail[!maker] = &s->pair->mail[1];
     return s;
 }
 
@@ -670,7 +675,9 @@ CDP__CALLED bool cdp__shared_doze(cdp__shared *list) {
     bool news = false;
     for (s = list; s; s = s->next) __atomic_store_n(&s->mine->wake, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
     for (s = list; s; s = s->next)
-        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail) || __atomic_load_n(&s->theirs->freed, __ATOMIC_SEQ_CST) != s->freed) news = true;
+        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail) || __atomic_load_n(&s->theirs->freed, __ATOMIC_SEQ_CST) != s->freed ||
+            cdp__mail_news(s->mail[0], s->seen_mail, false))
+            news = true;
     return news;
 }
 
@@ -680,6 +687,7 @@ CDP__CALLED void cdp__shared_rise(cdp__shared *list) {
         __atomic_store_n(&list->mine->wake, 0, __ATOMIC_RELAXED);
         list->seen_head = __atomic_load_n(&list->in->head, __ATOMIC_ACQUIRE);
         list->seen_tail = __atomic_load_n(&list->out->tail, __ATOMIC_ACQUIRE);
+        (void)cdp__mail_news(list->mail[0], list->seen_mail, true);
     }
 }
 
@@ -1783,6 +1791,17 @@ CDP__COLD int64_t cdp__mesh_pull(void *self, uint32_t peer, uint64_t token, uint
     if (r == -ESRCH) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH, "cannot read what rank %u has lent to this one: its process has ended", peer);
     __atomic_and_fetch(&s->mine->reads, ~CDP__PULLS, __ATOMIC_RELAXED); /* it was permitted when the link was made */
     return CDP_ERR_IO;
+}
+
+/* As with the ring: what was put there before the link was lost can still be read. */
+CDP__PRIVATE void *cdp__mesh_mail(void *self, uint32_t peer, bool out) {
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    return l->shared && (out ? l->state == CDP__LINK_UP : l->state >= CDP__LINK_UP) ? l->shared->mail[out] : NULL;
+}
+
+CDP__PRIVATE void cdp__mesh_mailed(void *self, uint32_t peer) {
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    cdp__shared_ring_bell(l->mesh->os, l->shared, CDP__WAKE_DATA);
 }
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
@@ -2949,6 +2968,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.pull = cdp__mesh_pull;
     t.alloc = cdp__mesh_alloc;
     t.free = cdp__mesh_free;
+    t.mail = cdp__mesh_mail;
+    t.mailed = cdp__mesh_mailed;
     t.host = cdp__mesh_host;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */

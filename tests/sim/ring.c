@@ -1,11 +1,12 @@
-/*  ring.c - the rings that processes share, with the words by which they wake each other, and what they lend to each other: every
-    interleaving of small cases, on memory that is as weak as C11 allows
+/*  ring.c - the rings and mailboxes that processes share, with the words by which they wake each other, and what they lend to each
+    other: every interleaving of small cases, on memory that is as weak as C11 allows
 
         ring            all cases; then the same with planted mistakes, each of which must be found
         ring --case N   one case, with its counts
 
-    The code under test is that of cdp_tcp.h itself: cdp__shared_move, _doze, _rise and what they call; and cdp__mesh_lend, _retract,
-    _recall, _view and _unview, where the owner writes into what it has lent as soon as it may. Its atomic
+    The code under test is that of the headers itself: cdp__shared_move, _doze, _rise, cdp__mail_put, _find, _taken, _news and what
+    they call (of a mailbox, one place is used again and again); and cdp__mesh_lend, _retract, _recall, _view and _unview, where the
+    owner writes into what it has lent as soon as it may. Its atomic
     accesses and its copies to and from the ring end up here, where two coroutines, a writer and a reader, stop before each of
     them, and every order in which they can go on is tried.
 
@@ -13,8 +14,8 @@
     them that it may still read. A relaxed or plain load may return any that is not older than the view. A release store carries its
     writer's view along, and an acquire load of it adds that to the reader's. SEQ_CST accesses are also in one order for all: such a
     load sees at least the last such store. This is the usual operational form of C11's release, acquire and seq_cst; it has no loads that see
-    values from the future (a store that overtakes a load before it), so it does not judge whether the store of `tail` may be
-    weaker than it is. System calls (waking, sleeping) are release and acquire.
+    values from the future (a store that overtakes a load before it), so it does not judge whether the store of `tail`, or of
+    `taken`, may be weaker than it is. System calls (waking, sleeping) are release and acquire.
     What replaces a value (compare and exchange) sees the newest one. A plain load of a byte of the ring that could return more than one
     value is a race, and counts as an error like a wrong byte; bytes that are lent may be any, but not be taken for good. */
 #define _GNU_SOURCE
@@ -46,8 +47,8 @@ static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 #undef __atomic_exchange_n
 
 #define ROOM_MAX 2
-#define PLACES (4 + ROOM_MAX)
-enum { HEAD, TAIL, WAKE_WRITER, WAKE_READER, DATA };
+#define PLACES (7 + ROOM_MAX)
+enum { HEAD, TAIL, WAKE_WRITER, WAKE_READER, SERIAL, TAKEN, MAIL, DATA };
 enum { STATE, TOKEN, READ, LENT }; /* in the case of loans: of the loan, which is sent, when it was read, what is lent */
 #define WRITES 16
 
@@ -69,13 +70,17 @@ typedef struct thread {
     uint8_t result;
     uint64_t since; /* a hash of what it has read since it was at the top of its loop */
     cdp__shared s;
+    cdp__post post;
     uint8_t done;   /* bytes */
     uint8_t view[PLACES];
 } thread;
 
 /* ---- what is tried ---- */
 
-typedef struct rules { /* a case; room 0: so many loans, one after the other, each read in so many slices */
+typedef enum means { RING, MAILBOX, LOANS } means;
+
+typedef struct rules { /* a case: so many bytes in pieces through a ring, frames through a mailbox, or loans in slices */
+    means by;
     uint32_t room, bytes, piece;
 } rules;
 
@@ -92,12 +97,20 @@ typedef enum mistake {
     RUNG_ONCE,          /* and never again */
     ROOM_NOT_ASKED,     /* who waits for room does not say so */
     ROOM_NOT_RUNG,
+    SERIAL_RELAXED,
+    SERIAL_READ_RELAXED,
+    SERIAL_RELEASED,    /* not in one order with the look at the word */
+    TAKEN_NOT_AWAITED,  /* a place is used again before it has been read */
+    MAIL_LOOK_ACQUIRES, /* the second look, for mail */
+    MAIL_NOT_RUNG,
     LOAN_ONLY_LOOKED_AT, /* after it was read */
     LOAN_NOT_HELD,       /* before */
     MISTAKES
 } mistake;
 static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed", "word released only", "second look acquires only", "no second look", "look at the word acquires only",
-                                                    "head released only", "word cleared late", "rung once only", "room not asked for", "room not rung for", "loan only looked at", "loan not held"};
+                                                    "head released only", "word cleared late", "rung once only", "room not asked for", "room not rung for",
+                                                    "serial relaxed", "serial read relaxed", "serial released only", "taken not awaited", "second look for mail acquires only", "mail not rung for",
+                                                    "loan only looked at", "loan not held"};
 
 static rules now;
 static mistake planted;
@@ -120,9 +133,12 @@ static cdp__pair *pair_of(void) { return (cdp__pair *)memory; }
 /* -1: private memory. */
 static int place_of(const void *p) {
     const uint8_t *b = (const uint8_t *)p, *data = (const uint8_t *)(ring_of() + 1);
-    if (!now.room) return p == &pair_of()->side[0].lent[0].state ? STATE : -1;
+    if (now.by == LOANS) return p == &pair_of()->side[0].lent[0].state ? STATE : -1;
     if (p == &ring_of()->head) return HEAD;
     if (p == &ring_of()->tail) return TAIL;
+    if (p == &pair_of()->mail[0].place[0].serial) return SERIAL;
+    if (p == &pair_of()->mail[0].taken[0]) return TAKEN;
+    if (p == &pair_of()->mail[0].place[0].data[0]) return MAIL;
     if (p == &pair_of()->side[0].wake) return WAKE_WRITER;
     if (p == &pair_of()->side[1].wake) return WAKE_READER;
     if (b >= data && b < data + now.room) return DATA + (int)(b - data);
@@ -151,6 +167,10 @@ static uint64_t model_load(const void *p, size_t bytes, int order) {
     if (planted == LOOK_ACQUIRES && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD)) order = __ATOMIC_ACQUIRE;
     if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD)) return writer ? running->s.seen_tail : running->s.seen_head;
     if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WAKE_READER : WAKE_WRITER)) order = __ATOMIC_ACQUIRE;
+    if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE) order = __ATOMIC_RELAXED;
+    if (planted == MAIL_LOOK_ACQUIRES && where == SERIAL) order = __ATOMIC_ACQUIRE;
+    if (planted == TAKEN_NOT_AWAITED && where == TAKEN && writer) return running->post.put[0];
+    if (planted == MAIL_NOT_RUNG && where == WAKE_READER && now.by == MAILBOX) return 0;
     if (planted == ROOM_NOT_RUNG && where == WAKE_WRITER) return 0;
     if (planted == RUNG_ONCE && where == (writer ? WAKE_READER : WAKE_WRITER) && rung[writer]) return 0;
     return ask(O_LOAD, where, 0, order);
@@ -162,8 +182,10 @@ static void model_store(void *p, uint64_t v, size_t bytes, int order) {
     const int where = place_of(p);
     const bool writer = running == &threads[0];
     (void)bytes;
-    if (where < 0 && !now.room) memcpy(p, &v, bytes); /* what only its owner changes */
+    if (where < 0 && now.by == LOANS) memcpy(p, &v, bytes); /* what only its owner changes */
     if (where < 0) return; /* the other ring is not used */
+    if (planted == SERIAL_RELAXED && where == SERIAL) order = __ATOMIC_RELAXED;
+    if (planted == SERIAL_RELEASED && where == SERIAL) order = __ATOMIC_RELEASE;
     if (planted == HEAD_RELAXED && where == HEAD) order = __ATOMIC_RELAXED;
     if (planted == HEAD_RELEASED && where == HEAD) order = __ATOMIC_RELEASE;
     if (planted == WORD_RELEASED && v && where >= WAKE_WRITER) order = __ATOMIC_RELEASE;
@@ -295,9 +317,40 @@ static void loans_begin(void) {
     threads[1].s.views[0].bytes = 64;
 }
 
+/* One byte in each frame. Its place is used again and again: a writer that finds it taken tries again (where it would send the frame
+   through the stream). */
+static void mail_main(int reader) {
+    thread *t = &threads[reader];
+    while (t->done < now.bytes) {
+        const uint32_t number = t->done * CDP_MAIL_PLACES;
+        const cdp_mail *m = reader ? cdp__mail_find(&t->post, t->s.mail[0], 0, number) : NULL;
+        uint8_t byte = byte_of(t->done);
+        cdp__frame f;
+        memset(&f, 0, sizeof f);
+        f.bytes = 1;
+        if (!reader) {
+            if (cdp__mail_put(&t->post, t->s.mail[1], 0, number, &f, &byte)) {
+                ++t->done;
+                cdp__shared_ring_bell(&model_os, &t->s, CDP__WAKE_DATA);
+            }
+        } else if (m) {
+            model_copy(&byte, m->data, 1);
+            if (byte != byte_of(t->done)) wrong = "a wrong byte";
+            cdp__mail_taken(&t->post, t->s.mail[0], 0, number);
+            ++t->done;
+        } else {
+            if (!cdp__shared_doze(&t->s)) ask(O_SLEEP, reader, 0, 0);
+            cdp__shared_rise(&t->s);
+        }
+        top(t);
+    }
+    ask(O_DONE, 0, 0, 0);
+}
+
 static void side_main(int reader) {
     thread *t = &threads[reader];
-    if (!now.room) {
+    if (now.by == MAILBOX) mail_main(reader);
+    if (now.by == LOANS) {
         if (reader) reader_main(t);
         else owner_main(t);
         ask(O_DONE, 0, 0, 0);
@@ -348,6 +401,8 @@ static void begin(void) {
         t->s.in = i == 1 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
         t->s.mine = &pair_of()->side[i];
         t->s.theirs = &pair_of()->side[1 - i];
+        t->s.mail[0] = &pair_of()->mail[1 - i];
+        t->s.mail[1] = &pair_of()->mail[i];
         t->s.bell = 1 - i;
         getcontext(&t->context);
         t->context.uc_stack.ss_sp = stacks[i];
@@ -355,7 +410,7 @@ static void begin(void) {
         t->context.uc_link = &scheduler;
         makecontext(&t->context, (void (*)(void))side_main, 1, i);
     }
-    if (!now.room) loans_begin();
+    if (now.by == LOANS) loans_begin();
 }
 
 static void go_on(thread *t) {
@@ -468,7 +523,9 @@ static uint64_t state_hash(void) {
     for (int i = 0; i < 2; ++i) {
         const thread *t = &threads[i];
         const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head, t->s.seen_tail, t->s.full + 2u * t->s.lent[0], (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16 | t->value};
+        const uint32_t mail[5] = {t->post.put[0], t->post.freed[0], t->post.got[0], t->s.seen_mail[0], t->done};
         h = mixed(h, own, sizeof own);
+        h = mixed(h, mail, now.by == MAILBOX ? sizeof mail : 0);
         h = mixed(h, t->view, PLACES);
     }
     h = mixed(h, places, sizeof places);
@@ -592,7 +649,7 @@ static const char *explore(const rules *r, mistake m) {
     return bad;
 }
 
-static const rules cases[] = {{1, 2, 1}, {1, 3, 1}, {2, 3, 1}, {2, 4, 2}, {1, 3, 2}, {2, 3, 2}, {0, 2, 1}, {0, 2, 2}, {0, 3, 2}};
+static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 2, 1}, {RING, 1, 3, 1}, {RING, 2, 3, 1}, {RING, 2, 4, 2}, {RING, 1, 3, 2}, {RING, 2, 3, 2}, {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}};
 #define CASES (sizeof cases / sizeof *cases)
 
 int main(int argc, char **argv) {
@@ -603,7 +660,9 @@ int main(int argc, char **argv) {
     for (c = 0; c < CASES; ++c) {
         if (argc == 3 && (uint32_t)atoi(argv[2]) != c) continue;
         const char *bad = explore(&cases[c], RIGHT);
-        printf(cases[c].room ? "%s ring of %u, %u bytes in pieces of %u: " : "%s rings: %u; %u loans in slices: %u: ", bad ? "not ok" : "ok", cases[c].room, cases[c].bytes, cases[c].piece);
+        static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ", "mailbox (%u), %u frames of %u: ", "no ring (%u), %u loans in slices: %u: "};
+        printf("%s ", bad ? "not ok" : "ok");
+        printf(what[cases[c].by], cases[c].room, cases[c].bytes, cases[c].piece);
         printf("%llu states, %llu ways, the longest of %llu accesses%s%s\n",
                (unsigned long long)seen_count, (unsigned long long)paths, (unsigned long long)deepest, bad ? ": " : "", bad ? bad : "");
         fflush(stdout);
@@ -612,7 +671,7 @@ int main(int argc, char **argv) {
     for (m = 1; m < MISTAKES && argc < 3; ++m) {
         const char *bad = NULL;
         for (c = 0; c < CASES && !bad; ++c)
-            if (!cases[c].room == (m >= LOAN_ONLY_LOOKED_AT)) bad = explore(&cases[c], (mistake)m);
+            if ((cases[c].by == LOANS) == (m >= LOAN_ONLY_LOOKED_AT)) bad = explore(&cases[c], (mistake)m);
         printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m], bad ? bad : "not found");
         fflush(stdout);
         ++*(bad ? &passed : &failed);

@@ -519,7 +519,13 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
     while ((1u << log_up) < n) ++log_up;
     while ((2u << log_down) <= n) ++log_down;
     *rounds = 1 + log_up;
-    if (is_named(p, "Bruck")) {
+    if (is_named(p, "at once")) { /* everything to everybody, and what is done with it, a dozen steps at a time */
+        const bool all = p->shape.kind == CDP_COLL_ALLREDUCE;
+        const uint32_t steps = 2 * (n - 1) + (all ? n + 2 : p->shape.kind == CDP_COLL_ALLGATHER);
+        *rounds = n == 1 ? 1 : (steps + 11) / 12 + (p->shape.op == CDP_REDUCE_PREMUL_SUM);
+        *messages = n - 1;
+        *elements = (n - 1) * (all ? c : p->shape.kind == CDP_COLL_ALLGATHER ? len_of(p, false, 0, r) : 0);
+    } else if (is_named(p, "Bruck")) {
         *messages = log_up;
         *elements = (n - 1) * c;
     } else if (is_named(p, "spread")) {
@@ -797,7 +803,7 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
         while ((1u << k) < n) ++k;
         *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : is_ring(p) ? ring_sum(n, p->shape.count, i, i) : binomial(n, p->shape.root, 0, k, i);
         break;
-    default: *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i) : is_doubling(p) || is_fixed(p->algo) ? tree(n, 0, power_below(n), i) : ring_sum(n, p->shape.count, i, i); break;
+    default: *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i) : is_doubling(p) || is_fixed(p->algo) || is_named(p, "at once") ? tree(n, 0, power_below(n), i) : ring_sum(n, p->shape.count, i, i); break;
     }
     if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
     return true;

@@ -327,6 +327,41 @@ TEST(different_settings_are_told) {
     world_close(&w);
 }
 
+/* More small frames than there are places beside the stream, of two groups that the ranks use in different orders: some take the
+   stream, and all come in their order. */
+TEST(small_frames_take_either_way) {
+    enum { MANY = 3 * CDP_MAIL_PLACES };
+    cdp_group_desc like = no_thread_desc();
+    const uint32_t both[2] = {0, 1};
+    static uint32_t x[2][2][MANY][600]; /* rank, group */
+    cdp_work work[2][2][MANY];
+    cdp_group *g[2][2];
+    world w;
+    if (!world_open(&w, 2, &like, 0)) return;
+    for (uint32_t r = 0; r < 2; ++r) {
+        g[r][0] = w.group[r];
+        T_EQ(CDP_OK, cdp_group_new(w.group[r], both, 2, &g[r][1]));
+    }
+    for (uint32_t turn = 0; turn < 3; ++turn) {
+        for (uint32_t k = 0; k < 2 * MANY; ++k) { /* rank 0 is ahead: all that it has left before rank 1 asks */
+            const uint32_t which = k / MANY, i = k % MANY, count = i % 5 == 4 ? 600 : 1 + i;
+            for (uint32_t j = 0; j < count; ++j) x[0][which][i][j] = turn * 1000000 + k * 1000 + j;
+            T_EQ(CDP_OK, cdp_broadcast_async(g[0][which], x[0][which][i], count, CDP_DTYPE_U32, 0, &work[0][which][i]));
+            (void)cdp_poll(w.group[0], 0);
+        }
+        for (uint32_t which = 2; which-- > 0;)
+            for (uint32_t i = 0; i < MANY; ++i) {
+                const uint32_t count = i % 5 == 4 ? 600 : 1 + i;
+                T_EQ(CDP_OK, cdp_broadcast_async(g[1][which], x[1][which][i], count, CDP_DTYPE_U32, 0, &work[1][which][i]));
+                T_EQ(CDP_OK, poll_to_end(&w, 1, work[1][which][i]));
+                T(memcmp(x[0][which][i], x[1][which][i], count * sizeof(uint32_t)) == 0);
+            }
+        for (uint32_t k = 0; k < 2 * MANY; ++k) T_EQ(CDP_OK, poll_to_end(&w, 0, work[0][k / MANY][k % MANY]));
+    }
+    for (uint32_t r = 0; r < 2; ++r) cdp_group_destroy(g[r][1]);
+    world_close(&w);
+}
+
 TEST(late_rank_times_out_by_name) {
     cdp_group_desc like = no_thread_desc();
     float x[1] = {0};
@@ -1052,6 +1087,7 @@ int main(int argc, char **argv) {
         {"neighbours_do_not_overlap", neighbours_do_not_overlap, 10},
         {"different_calls_name_both_on_both_sides", different_calls_name_both_on_both_sides, 60},
         {"different_settings_are_told", different_settings_are_told, 10},
+        {"small_frames_take_either_way", small_frames_take_either_way, 10},
         {"late_rank_times_out_by_name", late_rank_times_out_by_name, 10},
         {"request_timeout_beats_the_groups", request_timeout_beats_the_groups, 10},
         {"poll_keeps_its_budget", poll_keeps_its_budget, 10},

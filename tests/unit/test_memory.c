@@ -707,9 +707,10 @@ TEST(a_rank_whose_memory_is_in_view_dies_or_stops) {
 static uint32_t nonsense;
 
 /* Without regard for whoever reads it at the same time, as whoever overwrites what is not its own. */
-__attribute__((no_sanitize_thread)) static void nonsense_into(const cdp__link *l, cdp__shared *s) {
+__attribute__((no_sanitize_thread)) static void nonsense_into(const cdp__link *l, cdp__shared *s, uint32_t number) {
     uint64_t state = nonsense;
-    switch (nonsense % 8) {
+    cdp_mail *next = &s->mail[1]->place[cdp__mail_place(CDP__WORLD_CHANNEL, number)];
+    switch (nonsense % 9) {
     case 0: s->out->head += s->room + 1; break;
     case 1: s->out->head -= 1; break;
     case 2: s->in->tail += 1; break;
@@ -717,6 +718,12 @@ __attribute__((no_sanitize_thread)) static void nonsense_into(const cdp__link *l
     case 4: s->out->head = test_random(&state); break;
     case 5: s->in->tail = test_random(&state); break;
     case 6: T(send(l->io.fd, "x", 1, MSG_NOSIGNAL) == 1); break;
+    case 7: /* the next frame, longer than its place */
+        next->number = number;
+        next->channel = CDP__WORLD_CHANNEL;
+        next->bytes = 65535;
+        __atomic_add_fetch(&next->serial, 1, __ATOMIC_RELEASE);
+        break;
     default: /* everything that is shared, and what a process writes afterwards */
         for (uint64_t i = 0; i < s->bytes; ++i) ((uint8_t *)s->pair)[i] = (uint8_t)test_random(&state);
         break;
@@ -730,7 +737,7 @@ static void write_nonsense(member *m) {
     if (m->desc.rank == 2) { /* to rank 0 */
         cdp__link *l = link_of(m, 0);
         cdp__shared *s = l->shared;
-        if (T(s != NULL)) nonsense_into(l, s);
+        if (T(s != NULL)) nonsense_into(l, s, m->g->peers[0].put);
     }
     meet(3);
     if (m->desc.rank == 2) {
@@ -747,7 +754,7 @@ static void write_nonsense(member *m) {
 
 TEST(nonsense_of_a_peer_is_named) {
     cdp_tcp_desc like = {.timeout_ms = 3000, .logger = {.level = CDP_LOG_SILENT}};
-    for (nonsense = 0; nonsense < 24 && !test__now.failed_checks; ++nonsense) {
+    for (nonsense = 0; nonsense < 27 && !test__now.failed_checks; ++nonsense) {
         job(3, &like, NULL, write_nonsense);
         test_check(members[0].desc.records && members[1].desc.records, __FILE__, __LINE__, "nonsense %u was not noticed", nonsense);
     }

@@ -30,7 +30,7 @@ TEST(records_are_the_last_operations) {
     for (i = 0; i < n; ++i) {
         T_EQ(2 + i, r[i].seq);
         T(r[i].state == CDP_RECORD_DONE && r[i].kind == CDP_COLL_ALLREDUCE && r[i].dtype == CDP_DTYPE_F32 && r[i].op == CDP_REDUCE_MAX && r[i].count == 100);
-        T(strcmp(r[i].algorithm, "recursive doubling") == 0 && r[i].round == r[i].rounds && r[i].rounds > 0 && r[i].waits_for == -1);
+        T(strcmp(r[i].algorithm, "at once") == 0 && r[i].round == r[i].rounds && r[i].rounds > 0 && r[i].waits_for == -1);
         T(r[i].start_ns && r[i].end_ns >= r[i].start_ns && (!i || r[i].start_ns >= r[i - 1].end_ns));
     }
     T_EQ(2, cdp_group_records(w.group[1], r, 2));
@@ -152,7 +152,7 @@ TEST(a_description_says_what_is_set) {
     if (!world_open(&w, 3, &like, 0)) return;
     T(cdp_describe(w.group[2], text, sizeof text) == strlen(text));
     T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)") && strstr(text, "piece_bytes = 1048576 (default)") && strstr(text, "links:\n  rank 0: "));
-    T(strstr(text, "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive doubling (choices)\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, in shared memory\n"));
+    T(strstr(text, "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, in shared memory\n"));
     T_EQ(9, cdp_describe(w.group[2], text, 10));
     T_EQ(9, strlen(text));
     T_EQ(0, cdp_describe(NULL, text, 10));
@@ -181,11 +181,11 @@ static void allreduce_sized(cdp_group *g, void *arg) {
 TEST(choices_choose) {
     const cdp_choice rows[] = {{CDP_COLL_ALLREDUCE, "ring", 40, 0}, {CDP_COLL_BROADCAST, "binomial tree", 0, 0}, {CDP_COLL_ALLREDUCE, "fixed order", 400, 4}, {CDP_COLL_ALLREDUCE, "ring", 4000, 2}};
     cdp_group_desc like = {.choices = rows, .choice_count = 4, .small_bytes = 8000};
-    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "recursive doubling"}, {500, "recursive doubling"}, {501, "direct"}};
+    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "at once"}, {125, "at once"}, {126, "recursive doubling"}, {500, "recursive doubling"}, {501, "direct"}};
     uint32_t i;
     world w;
     if (!world_open(&w, 3, &like, 0)) return;
-    for (i = 0; i < 6; ++i) world_threads(&w, allreduce_sized, &sizes[i]);
+    for (i = 0; i < sizeof sizes / sizeof *sizes; ++i) world_threads(&w, allreduce_sized, &sizes[i]);
     world_close(&w);
 }
 
@@ -227,7 +227,7 @@ TEST(different_choices_are_named) {
     }
     for (r = 0; r < 1000 && cdp_group_status(g[0]) == CDP_OK; ++r) (void)cdp_poll(g[0], 0), (void)cdp_poll(g[1], 0);
     T_EQ(CDP_ERR_MISMATCH, cdp_group_status(g[0]));
-    T(strstr(cdp_last_error()->text, "ring") && strstr(cdp_last_error()->text, "recursive doubling"));
+    T(strstr(cdp_last_error()->text, "ring") && strstr(cdp_last_error()->text, "at once"));
     for (r = 0; r < 2; ++r) cdp_group_destroy(g[r]);
     cdp_hub_destroy(hub);
 }
