@@ -38,8 +38,17 @@ static uint64_t close_hub(void) {
 
 /* The hub as a transport that can copy what is lent, but not show it. */
 static uint32_t pulls, refuse_at;
+static uint64_t wholes[8 * CDP__LOANS]; /* how long each loan is (atomic: who has been lent nothing any more may still look) */
+
+static bool lend_noted(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
+    const uint64_t first = (uint64_t)((cdp__hub_end *)self)->rank * CDP__LOANS;
+    const bool lent = cdp__hub_lend(self, peer, data, bytes, token);
+    if (lent) __atomic_store_n(&wholes[first + (*token >> 32)], bytes, __ATOMIC_RELAXED);
+    return lent;
+}
+
 static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
-    const uint64_t whole = hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].bytes;
+    const uint64_t whole = __atomic_load_n(&wholes[(uint64_t)peer * CDP__LOANS + (token >> 32)], __ATOMIC_RELAXED);
     const uint8_t *at = (const uint8_t *)cdp__hub_view(self, peer, token, whole);
     if (!at) return 0;
     T(offset + bytes <= whole);
@@ -83,7 +92,7 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     if (pulling || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
-        if (pulling) t.view = NULL, t.unview = NULL, t.pull = pull;
+        if (pulling) t.view = NULL, t.unview = NULL, t.pull = pull, t.lend = lend_noted;
         if (lying) t.send = lie;
         if (slow) t.view = look_long;
         d.transport = &t;
