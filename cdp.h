@@ -5565,6 +5565,8 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g, bool again) {
         m->moved = 0;
         m->done = m->lent = m->returned = false;
     }
+    g->torn_bytes = 0;
+    g->retract_ns = CDP__NEVER;
     if (again) return;
     g->step_count = g->algo->round(&g->shape, g->round, g->steps);
     CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
@@ -5579,8 +5581,6 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g, bool again) {
         m->done = m->lent = m->returned = false;
         ++g->move_count;
     }
-    g->torn_bytes = 0;
-    g->retract_ns = CDP__NEVER;
 }
 
 CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
