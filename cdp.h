@@ -6913,6 +6913,7 @@ CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, ui
         g->peers[p].stream.peer = cdp__world_rank(g, p);
     }
     if (m->transport.host && !cdp__group_look_round(g)) {
+        g->world = NULL; /* still the caller's */
         cdp__group_free(g);
         return NULL;
     }
