@@ -409,20 +409,22 @@ static void crowd(uint32_t rank, cdp_group *w) {
     await(2);
 }
 
-/* The same with groups. */
+/* The same with groups, some of whose frames wait beside the streams. */
+#define GROUPS_AHEAD (CDP__ORPHANS + CDP_MAIL_PLACES + 4)
+
 static void crowd_of_groups(uint32_t rank, cdp_group *w) {
-    static cdp_group *groups[2][260];
+    static cdp_group *groups[2][GROUPS_AHEAD];
     const uint32_t all[2] = {0, 1};
     int32_t x = 5;
     cdp_status st = CDP_OK;
     uint32_t made = 0;
     if (rank == 0) {
-        for (; made < 260; ++made) {
+        for (; made < GROUPS_AHEAD; ++made) {
             if (!OK(cdp_group_new(w, all, 2, &groups[0][made]))) return;
             st = cdp_broadcast(groups[0][made], &x, 1, CDP_DTYPE_I32, 0);
             if (st != CDP_OK) break;
         }
-        if (st == CDP_OK) st = cdp_allreduce(groups[0][259], NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM);
+        if (st == CDP_OK) st = cdp_allreduce(groups[0][GROUPS_AHEAD - 1], NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM);
     } else {
         st = cdp_barrier(w);
     }
