@@ -670,7 +670,7 @@ static int process_main(uint32_t rank, uint32_t n, uint16_t at) {
 
 static void fault(uint32_t n, int sig, uint32_t after_us) {
     const uint16_t at = free_port();
-    pid_t pids[RANKS_MAX];
+    pid_t pids[RANKS_MAX] = {0};
     int ready[2], status;
     char byte;
     if (!T(pipe(ready) == 0)) return;
