@@ -419,9 +419,11 @@ static uint64_t no_host(void *user) {
 static void three_places(cdp_tcp_desc *d) {
     static cdp_os other, none;
     const uint32_t r = d->rank;
-    other = none = *cdp_os_default();
-    other.memory_host = other_host;
-    none.memory_host = no_host;
+    if (r == 0) { /* before any thread looks at them */
+        other = none = *cdp_os_default();
+        other.memory_host = other_host;
+        none.memory_host = no_host;
+    }
     if (r % 3 == 1) d->os = &other;
     if (r == 3) d->no_shared_memory = true;
     if (r == 5) d->os = &none;
