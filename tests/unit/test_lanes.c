@@ -143,6 +143,7 @@ static void far_away(uint32_t rank, cdp_group *w) {
     cdp_group *g;
     if (!OK(cdp_group_new(w, all, 4, &g))) return;
     OK(cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* a ring: 0 reads from 3 */
+    OK(cdp_barrier(w)); /* or it breaks while others are still in it */
     if (rank == 1) cdp_group_abort(g, "rank 1 has had enough");
     if (rank == 0) {
         const uint64_t from = test_now_ns();
