@@ -1537,6 +1537,17 @@ CDP__COLD cdp_status cdp__nccl_overdue(cdp__nccl *b) {
     return st == CDP_PENDING ? CDP_OK : st;
 }
 
+/* The end of every start. NCCL may put what failed on its way into the stream yet, by a thread of its own: not after this, because
+   the caller may free the memory. */
+CDP__COLD cdp_status cdp__nccl_begun(cdp__nccl *b, cdp_status st, uint64_t number) {
+    cdp__nccl_leave(b);
+    if (st == CDP_OK || !number) return st;
+    cdp_group_fail(b->group);
+    cdp__nccl_by_hand(b);
+    (void)cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS);
+    return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
+}
+
 CDP__COLD cdp_status cdp__nccl_start(void *self, const cdp_request *rqs, uint32_t n, uint64_t *number) {
     cdp__nccl *b = (cdp__nccl *)self;
     cdp__nccl_call one, *calls = &one;
@@ -1555,8 +1566,7 @@ CDP__COLD cdp_status cdp__nccl_start(void *self, const cdp_request *rqs, uint32_
     if (st == CDP_OK && !b->desc.no_check) st = cdp_group_compare(b->group, rqs, n, b->desc.check_first);
     if (st == CDP_OK) st = cdp__nccl_launch(b, rqs, calls, NULL, n, timeout_ms, number);
     if (calls != &one) cdp__free(b->os, calls);
-    cdp__nccl_leave(b);
-    return st;
+    return cdp__nccl_begun(b, st, *number);
 }
 
 CDP__COLD cdp_status cdp__nccl_transfer(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number) {
@@ -1571,8 +1581,7 @@ CDP__COLD cdp_status cdp__nccl_transfer(void *self, const cdp_transfer *list, ui
     for (i = 0; i < n; ++i) timeout_ms = (uint32_t)cdp__max(timeout_ms, cdp__def(list[i].timeout_ms, b->timeout_ms));
     if ((st = cdp__nccl_overdue(b)) != CDP_OK) *number = 1;
     if (st == CDP_OK) st = cdp__nccl_launch(b, NULL, NULL, list, n, timeout_ms, number);
-    cdp__nccl_leave(b);
-    return st;
+    return cdp__nccl_begun(b, st, *number);
 }
 
 CDP__COLD cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t deadline_ns) {

@@ -738,6 +738,7 @@ static ncclResult_t take_away(ncclComm_t c, const char *how) {
 ncclResult_t ncclCommAbort(ncclComm_t c) {
     ENTER("ncclCommAbort");
     if (!c) return ncclSuccess;
+    standin_pause(); /* the caller may have been kept waiting for the processor as well */
     store(&c->abort_flag, 1);
     return take_away(c, "ncclCommAbort");
 }
