@@ -112,11 +112,14 @@ suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
+# Two suites at a time where there are two cores: many of them mostly wait. The two longest, which compute, begin first.
+LONG := $(filter rounds,$(PROGRAMS))
 test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
-	@$(RUN) $(BUILD)/logs \
-	    'sources|60|bash tests/check_sources.sh' \
+	@LANES='$(if $(filter 1,$(JOBS)),1,2)' $(RUN) $(BUILD)/logs \
+	    $(call suites,test,600,,$(LONG)) \
 	    'compile|600|bash tests/compile/run.sh' \
-	    $(call suites,test,600,$(SEEDS),$(PROGRAMS)) \
+	    'sources|60|bash tests/check_sources.sh' \
+	    $(call suites,test,600,$(SEEDS),$(filter-out $(LONG),$(PROGRAMS))) \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs test suites one after the other, prints one line for each, and adds up their results.
+# Runs test suites, prints one line for each as it ends, and adds up their results.
 #
-#   run_all.sh LOGDIR 'NAME|SECONDS|COMMAND' ...
+#   [LANES=N] run_all.sh LOGDIR 'NAME|SECONDS|COMMAND' ...          N suites at a time, begun in this order; default 1
 #
 # A suite ends with the line "N passed, N failed" and exit code 0 when nothing failed. Lines of it that begin with SKIP
 # are shown. Its whole output is in LOGDIR/NAME.log, and is shown here only when it failed. A suite that ends without its
@@ -11,25 +11,28 @@ set -u
 logs=$1
 shift
 mkdir -p "$logs" || exit 1
-passed=0 failed=0 broken= running=
+passed=0 failed=0 broken= running=0
+declare -A name_of since limit # by process
 # timeout makes each suite a process group of its own, which an interrupt of this script does not reach by itself
-trap '[ -z "$running" ] || kill -TERM "$running" 2> /dev/null; exit 130' INT TERM HUP
+trap '[ $running = 0 ] || kill -TERM "${!name_of[@]}" 2> /dev/null; exit 130' INT TERM HUP
 
-for suite in "$@"; do
-    IFS='|' read -r name seconds command <<< "$suite"
-    log=$logs/$name.log
-    start=${EPOCHREALTIME/./}
-    timeout -k 10 "$seconds" bash -c "$command" > "$log" 2>&1 < /dev/null &
-    running=$!
-    wait "$running"
+begin() { # SUITE
+    local name seconds command
+    IFS='|' read -r name seconds command <<< "$1"
+    timeout -k 10 "$seconds" bash -c "$command" > "$logs/$name.log" 2>&1 < /dev/null &
+    name_of[$!]=$name since[$!]=${EPOCHREALTIME/./} limit[$!]=$seconds
+    running=$((running + 1))
+}
+
+end() { # waits for one of them
+    local pid rc name log ms last p=0 f=0 skips note=
+    wait -n -p pid "${!name_of[@]}"
     rc=$?
-    running=
-    ms=$(( (${EPOCHREALTIME/./} - start) / 1000 ))
+    ms=$(( (${EPOCHREALTIME/./} - since[$pid]) / 1000 )) name=${name_of[$pid]} log=$logs/${name_of[$pid]}.log
     last=$(grep -aE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
-    p=0 f=0 note=
     [ -n "$last" ] && read -r p _ f _ <<< "$last"
     skips=$(grep -ac '^SKIP' "$log")
-    if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then note="stopped after $seconds s"
+    if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then note="stopped after ${limit[$pid]} s"
     elif [ -z "$last" ]; then note="ended without a result, exit code $rc"
     elif [ "$rc" != 0 ] && [ "$f" = 0 ]; then note="exit code $rc"
     elif [ "$p" = 0 ] && [ "$f" = 0 ] && [ "$skips" = 0 ]; then note="tested nothing"
@@ -40,7 +43,15 @@ for suite in "$@"; do
     passed=$((passed + p))
     failed=$((failed + f))
     [ "$f" = 0 ] || broken="$broken $name"
+    unset "name_of[$pid]"
+    running=$((running - 1))
+}
+
+for suite in "$@"; do
+    [ $running -lt "${LANES:-1}" ] || end
+    begin "$suite"
 done
+while [ $running -gt 0 ]; do end; done
 
 for name in $broken; do
     printf '\n==== %s (%s) ====\n' "$name" "$logs/$name.log"
