@@ -95,8 +95,10 @@ $(BUILD)/$(1)/%: tests/sim/%.c
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
-$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
-$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
+# Compiled with the sanitizers, a program takes longer to optimise than most of them run: only these are worth it.
+SANITIZE_O = $(if $(filter sim linear test_table test_ddp_model,$(notdir $@)),-O1,-O0)
+$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(SANITIZE_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
+$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) $$(SANITIZE_O) -fsanitize=thread))
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
@@ -113,9 +115,10 @@ suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
 # Two suites at a time where there are two cores: many of them mostly wait. The two longest, which compute, begin first.
+LANES := $(if $(filter 1,$(JOBS)),1,2)
 LONG := $(filter rounds,$(PROGRAMS))
 test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
-	@LANES='$(if $(filter 1,$(JOBS)),1,2)' $(RUN) $(BUILD)/logs \
+	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
 	    $(call suites,test,600,,$(LONG)) \
 	    'compile|600|bash tests/compile/run.sh' \
 	    'sources|60|bash tests/check_sources.sh' \
@@ -139,7 +142,7 @@ sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
 	@mkdir -p $(BUILD)/logs/sanitize
-	@$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
+	@export LANES='$(LANES)'; $(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
 	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(filter-out $(ROUNDS),$(PROGRAMS)))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
 	wait $$tsan || bad=$$?; \
 	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
