@@ -362,7 +362,7 @@ static bool m_run(const char *lib, const char *transport, const bool has[M_OPS],
                 c.bytes = k == M_BARRIER ? 0 : (m_opt.sizes[s] + unit - 1) / unit * unit;
                 c.count = parts ? c.bytes / 4 / m_opt.ranks : c.bytes / 4;
                 m_meet(NULL);
-                if (has[k] && !(k >= M_PINGPONG && m_opt.ranks != 2 && k != M_DUPLEX && k != M_EXCHANGE) && !m_measure(lib, transport, &c, call)) right = false;
+                if (has[k] && !((k == M_PINGPONG || k == M_ONEWAY) && m_opt.ranks != 2) && !m_measure(lib, transport, &c, call)) right = false;
                 m_turn_end(turn + m_opt.turn);
             }
     if (m_alloc) return right; /* it goes with the library */

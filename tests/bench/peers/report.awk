@@ -1,5 +1,5 @@
-# Lines of several rounds become tables: for each op, number of ranks and size the median of the rounds' medians of cdp, of
-# the best peer over TCP and over shared memory, and of what the raw sockets allow in the same run. No table is sorted here:
+# Lines of several rounds become a table: for each op, number of ranks and size the median of the rounds' medians of cdp, of
+# the best peer over TCP and in shared memory, and of what the raw sockets allow in the same run. No table is sorted here:
 # the lines come sorted.
 function middle(list, n,   a, i, j, t) {
     split(list, a, " ")
@@ -29,6 +29,16 @@ function limit(op, p, bytes,   r) {
     if (op == "broadcast") return p == 2 ? raw("oneway", p, bytes) : raw("duplex", p, bytes) * (p - 1) / p # all copies share the cores
     return raw("duplex", p, bytes) * factor(op, p)
 }
+# What adding and copying the same bytes in memory of their own takes all ranks of this run at once, in us.
+function memory(op, p, bytes,   add, copy) {
+    if (bytes < 1048576) return 0
+    add = us_of("raw\tmemory", "add", p, bytes)
+    copy = us_of("raw\tmemory", "memcpy", p, bytes)
+    if (op == "allreduce") return (add + copy) * (p - 1) / p
+    if (op == "reduce_scatter") return add * (p - 1) / p
+    return op == "pingpong" ? 2 * copy : copy # of all parts, the own one as well
+}
+function part(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
 function size_text(b) { return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b / 1024 " KiB" : b " B" }
 {
     who = $1 "\t" $2
@@ -41,12 +51,13 @@ function size_text(b) { return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b
     if (!(who in known)) { known[who] = 1; whos[++who_count] = who }
 }
 END {
-    printf "%-15s %5s %9s | %11s %8s | %-22s %11s %8s %6s | %-16s %9s %9s %6s | %9s %6s\n", "op", "ranks", "bytes", "cdp us", "GB/s", "best TCP peer", "us", "GB/s", "time", "best shm peer", "us", "cdp us", "time", "raw us", "raw/us"
+    printf "%-15s %5s %9s | %11s %8s | %-18s %10s %8s %5s | %9s %6s | %-13s %9s | %9s %5s | %9s %5s | %9s %6s\n", "op", "ranks", "bytes", "cdp us", "GB/s", "best TCP peer", "us", "GB/s", "time", "raw us", "raw/us", "best shm peer", "us", "any us", "time", "group us", "time", "memory us", "/group"
     for (i = 1; i <= row_count; ++i) {
         split(rows[i], f, SUBSEP)
         op = f[1]; p = f[2]; bytes = f[3]
         mine = us_of("cdp\ttcp", op, p, bytes)
         own = us_of("cdp\tmemory", op, p, bytes)
+        group = us_of("cdp\tsegments", op, p, bytes)
         best = 0; name = "-"; shm = 0; shm_name = "-"
         for (w = 1; w <= who_count; ++w) {
             split(whos[w], n, "\t")
@@ -57,16 +68,19 @@ END {
             else if (!best || t < best) { best = t; name = n[1] (n[2] == "tcp" ? "" : substr(n[2], 4)) }
         }
         l = limit(op, p, bytes)
+        m = memory(op, p, bytes)
         gb = factor(op, p) * bytes / 1000
-        printf "%-15s %5d %9s | %11.2f %8.3f | %-22s %11.2f %8.3f %6s | %-16s %9.2f %9.2f %6s | %9s %6s\n", op, p, size_text(bytes), mine, mine ? gb / mine : 0, name, best, best ? gb / best : 0,
-               best ? sprintf("%.2f", mine / best) : "-", shm_name, shm, own, shm && own ? sprintf("%.2f", own / shm) : "-", l ? sprintf("%.2f", l) : "-", l && mine ? sprintf("%.2f", l / mine) : "-"
+        printf "%-15s %5d %9s | %11.2f %8.3f | %-18s %10.2f %8.3f %5s | %9s %6s | %-13s %9.2f | %9.2f %5s | %9.2f %5s | %9s %6s\n", op, p, size_text(bytes), mine, mine ? gb / mine : 0,
+               name, best, best ? gb / best : 0, part(mine, best), l ? sprintf("%.2f", l) : "-", part(l, mine), shm_name, shm, own, part(own, shm), group, part(group, shm), m ? sprintf("%.2f", m) : "-", part(m, group)
         if (best && mine) {
             class = bytes < 65536 ? "up to 4 KiB" : bytes < 1048576 ? "64 KiB" : "1 MiB and more"
             ratios[class] = ratios[class] " " mine / best
             ++ratio_count[class]
         }
     }
-    print "\ntime: that of cdp over that of the best TCP peer (below 1: cdp is faster). raw/us: what raw sockets of this run need over what cdp needs; 1 is the limit."
+    print "\ntime: that of cdp over that of the best peer (below 1: cdp is faster), over TCP and in shared memory: any memory, and memory of cdp_group_alloc."
+    print "memory us: adding and copying as many bytes, each rank in memory of its own, with nobody to wait for; /group: that over the time with memory of cdp_group_alloc."
+    print "raw/us: what raw sockets of this run need over what cdp needs over TCP; 1 is the limit."
     split("up to 4 KiB,64 KiB,1 MiB and more", classes, ",")
     for (i = 1; i <= 3; ++i)
         if (ratio_count[classes[i]]) printf "%-15s median of %d ratios to the best TCP peer: %.2f\n", classes[i], ratio_count[classes[i]], middle(ratios[classes[i]], ratio_count[classes[i]])
