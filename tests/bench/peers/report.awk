@@ -29,15 +29,6 @@ function limit(op, p, bytes,   r) {
     if (op == "broadcast") return p == 2 ? raw("oneway", p, bytes) : raw("duplex", p, bytes) * (p - 1) / p # all copies share the cores
     return raw("duplex", p, bytes) * factor(op, p)
 }
-# What adding and copying the same bytes in memory of their own takes all ranks of this run at once, in us.
-function memory(op, p, bytes,   add, copy) {
-    if (bytes < 1048576) return 0
-    add = us_of("raw\tmemory", "add", p, bytes)
-    copy = us_of("raw\tmemory", "memcpy", p, bytes)
-    if (op == "allreduce") return (add + copy) * (p - 1) / p
-    if (op == "reduce_scatter") return add * (p - 1) / p
-    return op == "pingpong" ? 2 * copy : copy # of all parts, the own one as well
-}
 function part(a, b) { return a && b ? sprintf("%.2f", a / b) : "-" }
 function size_text(b) { return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b / 1024 " KiB" : b " B" }
 {
@@ -68,7 +59,7 @@ END {
             else if (!best || t < best) { best = t; name = n[1] (n[2] == "tcp" ? "" : substr(n[2], 4)) }
         }
         l = limit(op, p, bytes)
-        m = memory(op, p, bytes)
+        m = bytes >= 1048576 ? us_of("raw\tmemory", op, p, bytes) : 0
         gb = factor(op, p) * bytes / 1000
         printf "%-15s %5d %9s | %11.2f %8.3f | %-18s %10.2f %8.3f %5s | %9s %6s | %-13s %9.2f | %9.2f %5s | %9.2f %5s | %9s %6s\n", op, p, size_text(bytes), mine, mine ? gb / mine : 0,
                name, best, best ? gb / best : 0, part(mine, best), l ? sprintf("%.2f", l) : "-", part(l, mine), shm_name, shm, own, part(own, shm), group, part(group, shm), m ? sprintf("%.2f", m) : "-", part(m, group)
@@ -79,7 +70,7 @@ END {
         }
     }
     print "\ntime: that of cdp over that of the best peer (below 1: cdp is faster), over TCP and in shared memory: any memory, and memory of cdp_group_alloc."
-    print "memory us: adding and copying as many bytes, each rank in memory of its own, with nobody to wait for; /group: that over the time with memory of cdp_group_alloc."
+    print "memory us: bare loops that add and copy in memory that all ranks see; /group: that over the time with memory of cdp_group_alloc."
     print "raw/us: what raw sockets of this run need over what cdp needs over TCP; 1 is the limit."
     split("up to 4 KiB,64 KiB,1 MiB and more", classes, ",")
     for (i = 1; i <= 3; ++i)
