@@ -5315,6 +5315,7 @@ CDP__COLD bool cdp__exec_retract(cdp_group *g, uint64_t now) {
 CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__stream *s = &g->peers[p].stream;
+    const bool mail = cdp__peer_mail(g, p) != NULL; /* before the link is looked at: what was said there before that was put is to be seen */
     const int64_t r = s->lent ? cdp__trunk_pump(g->mux, s->peer, s) : 0;
     cdp__frame f;
     uint32_t i;
@@ -5329,7 +5330,7 @@ CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
         m->done = true;
         return 1;
     }
-    if (r == 0 && !s->early_used && !s->left && !cdp__peer_mail(g, p)) return 0; /* looking once more might find that it has been read, and what comes after */
+    if (r == 0 && !s->early_used && !s->left && !mail) return 0; /* looking once more might find that it has been read, and what comes after */
     for (i = 0; i < g->move_count; ++i)
         if (r < 0 || (g->moves[i].step.kind != CDP__SEND && g->moves[i].step.peer == (int32_t)p && !g->moves[i].done)) return r < 0 ? r : 0;
     got = cdp__exec_recv_head(g, p, &f);
