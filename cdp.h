@@ -3501,14 +3501,13 @@ CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__
 }
 
 /* The same with several at once, for small messages: nobody waits for one answer before the next is on its way. */
-#define CDP__SPREAD_WIDTH 4u
+#define CDP__SPREAD_WIDTH 6u /* two messages of each; the first is the own part, a copy */
 
-CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) { return 1 + (s->size - 1 + CDP__SPREAD_WIDTH - 1) / CDP__SPREAD_WIDTH; }
+CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) { return (s->size - 1) / CDP__SPREAD_WIDTH + 1; }
 
 CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     uint32_t i, m = 0;
-    if (k == 0) return cdp__alltoall_round(s, 0, out);
-    for (i = (k - 1) * CDP__SPREAD_WIDTH + 1; i < s->size && m < 2 * CDP__SPREAD_WIDTH; ++i) m += cdp__alltoall_round(s, i, out + m);
+    for (i = k * CDP__SPREAD_WIDTH; i < s->size && i < (k + 1) * CDP__SPREAD_WIDTH; ++i) m += cdp__alltoall_round(s, i, out + m);
     return m;
 }
 
@@ -3749,9 +3748,9 @@ CDP__COLD cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
 
 CDP__COLD uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, before = cdp__once_before(s), pairs = n - 1, units = cdp__once_units(s);
-    const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE;
-    const uint8_t mine = before ? CDP__TMP : s->in_place ? CDP__OUT : CDP__IN;
-    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce ? s->count : 0);
+    const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE, cast = s->kind == CDP_COLL_BROADCAST;
+    const uint8_t mine = before ? CDP__TMP : s->in_place || cast ? CDP__OUT : CDP__IN;
+    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce || cast ? s->count : 0);
     const uint64_t mine_at = before ? r * s->count : gather && s->in_place ? own.off : 0;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1) return gather ? cdp__gather_round(s, 0, out) : reduce ? cdp__copy_in(s, 0, out) : 0;
@@ -3759,6 +3758,7 @@ CDP__COLD uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step ou
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n, step = u - 2 * pairs;
         const cdp__span theirs = gather ? cdp__block_of(s, s->out_offs, from) : own;
+        if (cast && (u % 2 ? from : r) != s->root) continue;
         if (u < 2 * pairs && u % 2 == 0) out[m++] = cdp__step_make(CDP__SEND, (int32_t)to, mine, 0, mine_at, 0, own.len);
         else if (u < 2 * pairs) out[m++] = cdp__step_make(CDP__RECV, (int32_t)from, 0, reduce ? CDP__TMP : CDP__OUT, 0, reduce ? from * s->count : theirs.off, theirs.len);
         else if (step == 0 && !before && !(gather && s->in_place)) out[m++] = cdp__step_make(CDP__COPY, -1, mine, reduce ? CDP__TMP : CDP__OUT, mine_at, reduce ? r * s->count : own.off, own.len);
@@ -3983,7 +3983,7 @@ CDP__COLD uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp
 enum {
     CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
     CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
-    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__ONCE, CDP__ONCE_GATHER, CDP__ONCE_BARRIER,
+    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__ONCE, CDP__ONCE_GATHER, CDP__ONCE_BARRIER, CDP__ONCE_BROADCAST,
     CDP__LANES, CDP__LEADERS, CDP__HOSTS_BROADCAST, CDP__HOSTS_BARRIER, CDP__HOSTS_REDUCE, CDP__HOSTS_GATHER, CDP__HOSTS_SCATTER, CDP__ALGO_COUNT
 };
 
@@ -4016,6 +4016,7 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
         {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+        {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
         {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round, cdp__doubling_tmp},
         {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
@@ -4047,7 +4048,7 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
-        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR}, {0, 7, CDP__ONCE_BARRIER, CDP__NEAR}, {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
+        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR}, {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR}, {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR}, {0, 7, CDP__ONCE_BARRIER, CDP__NEAR}, {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
         {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS}, {0, 0, CDP__LANES, CDP__HOSTS},
         {CDP__TINY, 0, CDP__DOUBLING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
         {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
@@ -4556,6 +4557,7 @@ struct cdp_group {
     cdp__frame call; /* what this rank's frames say */
     cdp__past *past;        /* desc.records of them, by sequence number */
     uint32_t round, rounds, move_count, step_count;
+    bool kept;              /* the steps of an operation like the last one */
     cdp__step steps[CDP__ROUND_MAX];
     cdp__move moves[CDP__ROUND_MAX];
     uint64_t elem; /* bytes of one element */
@@ -5557,8 +5559,8 @@ CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
     return any;
 }
 
-/* List the steps of the current round and post its messages. Of an operation like the one before, which has but one round, they
-   are there already. */
+/* List the steps of the current round and post its messages. Of an operation like the one before, which has steps in its last
+   round only, they are there already. */
 CDP__PRIVATE void cdp__exec_post(cdp_group *g, bool again) {
     uint32_t i;
     for (i = 0; again && i < g->move_count; ++i) {
@@ -5627,7 +5629,8 @@ CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     return rq->count * size * (cdp__kind_has_parts(rq->kind) ? n : 1);
 }
 
-CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
+/* `again`: it is like the one before, for which the algorithm has been chosen. */
+CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op, bool again) {
     const cdp_request *rq = &op->rq;
     cdp__frame f;
     memset(&f, 0, sizeof f);
@@ -5635,7 +5638,7 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op) {
     f.kind = (uint8_t)rq->kind;
     f.dtype = (uint8_t)rq->dtype;
     f.op = (uint8_t)rq->op;
-    f.algo = (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind, op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size, g->is);
+    f.algo = again ? g->call.algo : (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind, op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size, g->is);
     f.seq = op->wire;
     f.count = op->parts ? 0 : rq->count;
     f.parts = op->parts;
@@ -5667,16 +5670,16 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
         s->count = s->root = 0;
         s->in_offs = s->out_offs = NULL;
     }
-    g->call = cdp__op_frame(g, op);
+    again = g->kept && g->elem == elem && !op->parts && memcmp(s, &g->shape, sizeof *s) == 0;
+    g->call = cdp__op_frame(g, op, again);
     past = cdp__past_at(g, op->wire);
     memset(past, 0, sizeof *past);
     past->call = g->call;
     algo = cdp__algo_at(g->call.algo);
-    again = g->rounds == 1 && g->algo == algo && g->elem == elem && !g->lane && !op->parts && memcmp(s, &g->shape, sizeof *s) == 0;
     g->algo = algo;
     g->elem = elem;
     g->shape = shape;
-    g->round = 0;
+    g->round = again ? g->rounds - 1 : 0;
     if (!again) g->step_count = g->move_count = 0, g->rounds = algo->rounds(&g->shape);
     g->running = true;
     past->rounds = g->rounds;
@@ -5686,6 +5689,8 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
     if (!again && !cdp__exec_need_tmp(g, algo->tmp_len(s) * elem)) cdp__group_fail_last(g);
     else if (g->rounds) cdp__exec_post(g, again);
+    while (!g->step_count && g->round + 1 < g->rounds && g->health == CDP__HEALTHY) ++g->round, cdp__exec_post(g, false);
+    g->kept = g->round + 1 == g->rounds;
 }
 
 /* Leave word for whom this rank waits, when that is news. */
@@ -7644,7 +7649,7 @@ CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
         peer->stream.lent = false;
         peer->tx_head_left = 0;
         peer->tx_left = 0;
-        lane->running = false;
+        lane->running = lane->kept = false;
         lane->move_count = 0;
     }
     if (i == 0) lane->queue_at = (lane->queue_at + 1) % lane->queue_room;
@@ -8476,7 +8481,7 @@ CDP__COLD bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__move *late = cdp__exec_late(g);
     cdp__frame call;
     if (!begun && (seq <= g->wired - g->queue_used || seq > g->wired)) return false;
-    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room]);
+    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room], false);
     memset(r, 0, sizeof *r);
     r->seq = seq;
     r->kind = (cdp_coll_kind)call.kind;

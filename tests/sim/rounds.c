@@ -519,7 +519,11 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
     while ((1u << log_up) < n) ++log_up;
     while ((2u << log_down) <= n) ++log_down;
     *rounds = 1 + log_up;
-    if (is_named(p, "at once")) { /* everything to everybody, and what is done with it, a dozen steps at a time */
+    if (is_named(p, "at once") && p->shape.kind == CDP_COLL_BROADCAST) { /* likewise, from the root alone */
+        *rounds = n == 1 ? 1 : (2 * (n - 1) + 11) / 12;
+        *messages = v ? 0 : n - 1;
+        *elements = *messages * c;
+    } else if (is_named(p, "at once")) { /* everything to everybody, and what is done with it, a dozen steps at a time */
         const bool all = p->shape.kind == CDP_COLL_ALLREDUCE;
         const uint32_t steps = 2 * (n - 1) + (all ? n + 2 : p->shape.kind == CDP_COLL_ALLGATHER);
         *rounds = n == 1 ? 1 : (steps + 11) / 12 + (p->shape.op == CDP_REDUCE_PREMUL_SUM);
@@ -529,7 +533,7 @@ static bool formula_of_small(const proof *p, uint32_t r, uint64_t *rounds, uint6
         *messages = log_up;
         *elements = (n - 1) * c;
     } else if (is_named(p, "spread")) {
-        *rounds = 1 + (n - 1 + 3) / 4;
+        *rounds = (n + 5) / 6; /* of partners, oneself among them, six at a time */
         *messages = n - 1;
         *elements = (n - 1) * c;
     } else if (is_direct(p)) { /* everybody's part of the own vector to everybody, three at once; then the own part to all */
