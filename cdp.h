@@ -4356,6 +4356,7 @@ typedef struct cdp__orphan {
     struct cdp__orphan *next;
     cdp_group *top; /* the group whose lane was put away */
     uint64_t wired; /* messages that it had */
+    uint32_t put, got; /* and frames */
 } cdp__orphan;
 
 #define CDP__ORPHAN_ROWS 64u /* a power of two */
@@ -4885,14 +4886,17 @@ CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov
 
 CDP__PRIVATE cdp_mailbox *cdp__peer_box(const cdp_group *g, uint32_t p, bool out) {
     const cdp_transport *t = &g->mux->transport;
-    return t->mail && !g->lane ? (cdp_mailbox *)t->mail(t->self, g->peers[p].stream.peer, out) : NULL; /* who probes for messages looks at streams */
+    return t->mail ? (cdp_mailbox *)t->mail(t->self, g->peers[p].stream.peer, out) : NULL;
 }
 
-CDP__PRIVATE const cdp_mail *cdp__peer_mail(const cdp_group *g, uint32_t p) {
-    const cdp__peer *peer = &g->peers[p];
-    const cdp_mailbox *box = cdp__peer_box(g, p, false);
-    return box ? cdp__mail_find(&g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->got) : NULL;
+/* Does frame number `got` of a stream lie beside it? */
+CDP__CALLED const cdp_mail *cdp__stream_mail(const cdp__mux *m, const cdp__stream *s, uint32_t got) {
+    const cdp_transport *t = &m->transport;
+    const cdp_mailbox *box = t->mail ? (const cdp_mailbox *)t->mail(t->self, s->peer, false) : NULL;
+    return box ? cdp__mail_find(&m->trunks[s->peer].post, box, s->channel, got) : NULL;
 }
+
+CDP__CALLED const cdp_mail *cdp__peer_mail(const cdp_group *g, uint32_t p) { return cdp__stream_mail(g->mux, &g->peers[p].stream, g->peers[p].got); }
 
 /* The frame that lay there has been read. */
 CDP__CALLED void cdp__peer_read(cdp_group *g, uint32_t p) {
@@ -5559,18 +5563,11 @@ CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
     return any;
 }
 
-/* List the steps of the current round and post its messages. Of an operation like the one before, which has steps in its last
-   round only, they are there already. */
-CDP__PRIVATE void cdp__exec_post(cdp_group *g, bool again) {
+/* List the steps of the current round and post its messages. */
+CDP__COLD void cdp__exec_post(cdp_group *g) {
     uint32_t i;
-    for (i = 0; again && i < g->move_count; ++i) {
-        cdp__move *m = &g->moves[i];
-        m->moved = 0;
-        m->done = m->lent = m->returned = false;
-    }
     g->torn_bytes = 0;
     g->retract_ns = CDP__NEVER;
-    if (again) return;
     g->step_count = g->algo->round(&g->shape, g->round, g->steps);
     CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
     g->move_count = 0;
@@ -5646,14 +5643,25 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op, boo
     return f;
 }
 
-CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
+/* Of an operation that is not like the one before. */
+CDP__COLD void cdp__exec_plan(cdp_group *g) {
+    g->step_count = g->move_count = 0;
+    g->rounds = g->algo->rounds(&g->shape);
+    if (!cdp__exec_need_tmp(g, g->algo->tmp_len(&g->shape) * g->elem)) cdp__group_fail_last(g);
+    else if (g->rounds) cdp__exec_post(g);
+    while (!g->step_count && g->round + 1 < g->rounds && g->health == CDP__HEALTHY) ++g->round, cdp__exec_post(g);
+    g->kept = g->round + 1 == g->rounds;
+}
+
+/* An operation like the one before, which had steps in its last round only, finds them there. */
+CDP__CALLED void cdp__exec_begin(cdp_group *g) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_request *rq = &op->rq;
     cdp__shape shape, *s = &shape;
     cdp__past *past;
     const uint64_t elem = cdp_dtype_size(rq->dtype);
-    const cdp__algo *algo;
     bool again;
+    uint32_t i;
     memset(s, 0, sizeof *s); /* its padding is compared */
     s->kind = rq->kind;
     s->op = rq->op;
@@ -5675,22 +5683,23 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     past = cdp__past_at(g, op->wire);
     memset(past, 0, sizeof *past);
     past->call = g->call;
-    algo = cdp__algo_at(g->call.algo);
-    g->algo = algo;
+    g->algo = cdp__algo_at(g->call.algo);
     g->elem = elem;
     g->shape = shape;
     g->round = again ? g->rounds - 1 : 0;
-    if (!again) g->step_count = g->move_count = 0, g->rounds = algo->rounds(&g->shape);
     g->running = true;
-    past->rounds = g->rounds;
     if (!op->start_ns) op->start_ns = g->os->now_ns(g->os->user); /* it had to wait for those before */
     past->start_ns = op->start_ns;
     g->long_ns = op->start_ns + cdp__exec_long_ns(op);
     g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    if (!again && !cdp__exec_need_tmp(g, algo->tmp_len(s) * elem)) cdp__group_fail_last(g);
-    else if (g->rounds) cdp__exec_post(g, again);
-    while (!g->step_count && g->round + 1 < g->rounds && g->health == CDP__HEALTHY) ++g->round, cdp__exec_post(g, false);
-    g->kept = g->round + 1 == g->rounds;
+    g->torn_bytes = 0;
+    g->retract_ns = CDP__NEVER;
+    for (i = 0; again && i < g->move_count; ++i) {
+        g->moves[i].moved = 0;
+        g->moves[i].done = g->moves[i].lent = g->moves[i].returned = false;
+    }
+    if (!again) cdp__exec_plan(g);
+    past->rounds = g->rounds;
 }
 
 /* Leave word for whom this rank waits, when that is news. */
@@ -5740,7 +5749,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
 /* Every message of the round is done: its local steps, then the next round or the end. */
 CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
     cdp__exec_local(g);
-    if (++g->round < g->rounds) cdp__exec_post(g, false);
+    if (++g->round < g->rounds) cdp__exec_post(g);
     else cdp__exec_complete(g);
 }
 
@@ -5778,22 +5787,27 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
     return false;
 }
 
+/* Frame number `got` of a stream, when it has been put aside, or lies beside it. Nobody has asked for it yet. */
+CDP__COLD bool cdp__stream_peek(const cdp__mux *m, const cdp__stream *s, uint32_t got, cdp__frame *f) {
+    const cdp_mail *mail = cdp__stream_mail(m, s, got);
+    uint8_t head[CDP__FRAME_BYTES];
+    uint32_t i;
+    if (mail) return cdp__mail_frame(mail, f);
+    if (s->early_used < CDP__FRAME_BYTES) return false;
+    for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
+    return cdp__frame_decode(head, f);
+}
+
 /* A rank reads from those that it needs something of now. Others may have failed and said so, or called something else: look
    at what they sent. The world does so only when it waits for long: it hears of failures from the store, or from the hub. */
 CDP__COLD bool cdp__exec_listen(cdp_group *g) {
-    uint32_t p, i;
+    uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p) {
-        cdp__peer *peer = &g->peers[p];
-        cdp__stream *s = &peer->stream;
+        const cdp__peer *peer = &g->peers[p];
         cdp__frame f;
-        uint8_t head[CDP__FRAME_BYTES];
-        const cdp_mail *mail;
         if (p == g->desc.rank || peer->rx_left || peer->rx_head_got || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p))) continue;
-        (void)cdp__trunk_pump(g->mux, s->peer, NULL);
-        mail = cdp__peer_mail(g, p);
-        if (!mail && s->early_used < CDP__FRAME_BYTES) continue;
-        for (i = 0; i < CDP__FRAME_BYTES && !mail; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
-        if (!(mail ? cdp__mail_frame(mail, &f) : cdp__frame_decode(head, &f)) || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
+        (void)cdp__trunk_pump(g->mux, peer->stream.peer, NULL);
+        if (!cdp__stream_peek(g->mux, &peer->stream, peer->got, &f) || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
         if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
         else cdp__exec_mismatch(g, p, &f);
         return true;
@@ -6723,6 +6737,8 @@ CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
             continue;
         }
         g->peers[p].stream = o->stream;
+        g->peers[p].put = o->put;
+        g->peers[p].got = o->got;
         g->peers[p].used = true;
         if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &g->peers[p].stream;
         *at = o->next;
@@ -7643,10 +7659,11 @@ CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq) ++i;
     if (i == lane->queue_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
     if (i == 0 && lane->running) {
-        const bool out = (peer->tx_left || lane->moves[0].lent) && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream);
+        const bool out = lane->moves[0].done || ((peer->tx_left || lane->moves[0].lent) && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream));
         if (out || lane->moves[0].moved || lane->moves[0].returned || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
         cdp__exec_recall(lane, 1 - lane->desc.rank);
         peer->stream.lent = false;
+        if (peer->tx_head_left) --peer->put;
         peer->tx_head_left = 0;
         peer->tx_left = 0;
         lane->running = lane->kept = false;
@@ -7811,6 +7828,7 @@ CDP__COLD bool cdp__lane_idle(const cdp_group *lane) {
    object becomes the lane of another tag; its own numbers go on, so works of the past stay what they were. */
 CDP__COLD bool cdp__lane_put_away(cdp_group *lane) {
     cdp__mux *m = lane->mux;
+    const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
     cdp__stream *s = &lane->peers[1 - lane->desc.rank].stream;
     cdp__trunk *w = &m->trunks[s->peer];
     cdp__orphan *o, **row = cdp__orphan_row(m, lane->channel);
@@ -7823,6 +7841,8 @@ CDP__COLD bool cdp__lane_put_away(cdp_group *lane) {
     o->stream = *s;
     o->top = lane->parent;
     o->wired = lane->wired;
+    o->put = peer->put;
+    o->got = peer->got;
     o->next = *row;
     *row = o;
     if (w->rx_stream == s) w->rx_stream = &o->stream;
@@ -7923,13 +7943,13 @@ CDP__COLD cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, vo
 
 /* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
 
-/* The first bytes of what nobody has asked for yet, when they are a frame's header. */
-CDP__COLD bool cdp__stream_peek(const cdp__stream *s, cdp__frame *f) {
-    uint8_t head[CDP__FRAME_BYTES];
+/* What lies beside the streams of a link, and has not been read: each has a stream, by which it is found. */
+CDP__COLD void cdp__any_mail(cdp__mux *m, uint32_t peer) {
+    const cdp_transport *t = &m->transport;
+    const cdp_mailbox *box = t->mail ? (const cdp_mailbox *)t->mail(t->self, peer, false) : NULL;
     uint32_t i;
-    if (s->early_used < CDP__FRAME_BYTES) return false;
-    for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
-    return cdp__frame_decode(head, f);
+    for (i = 0; i < CDP_MAIL_PLACES && box; ++i)
+        if (__atomic_load_n(&box->place[i].serial, __ATOMIC_ACQUIRE) != m->trunks[peer].post.got[i] && cdp__mux_stream(m, box->place[i].channel, peer, true)) ++m->news;
 }
 
 /* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock held. */
@@ -7943,6 +7963,7 @@ CDP__COLD void cdp__any_read(cdp_group *g) {
             peer->lost = true;
         }
         if (!peer->lost && !peer->stream.left) ++left;
+        cdp__any_mail(g->mux, peer->stream.peer);
     }
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__exec_listen(g);
     g->looked = left ? g->mux->looks : 0;
@@ -7958,13 +7979,14 @@ CDP__COLD uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag
     for (;;) {
         const cdp__stream *s;
         cdp__frame x;
+        uint32_t got;
         while (!o && ++row < CDP__ORPHAN_ROWS) o = g->mux->orphans[row];
         if (!o && !lane) break;
         s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
-        if (s && s->early_used >= CDP__FRAME_BYTES) {
+        got = o ? o->got : lane->peers[0].got;
+        if (s && cdp__stream_peek(g->mux, s, got, &x)) {
             const uint32_t p = cdp_rank_of_world(g, s->peer);
-            if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && cdp__stream_peek(s, &x) &&
-                (best == UINT32_MAX || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
+            if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && (best == UINT32_MAX || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
                 best = p;
                 *f = x;
             }

@@ -1062,6 +1062,45 @@ static void many_tags(uint32_t rank, cdp_group *w) {
     test_check(lanes <= WINDOW + 6, __FILE__, __LINE__, "%u lanes are kept", lanes);
 }
 
+/* Small messages lie beside the stream that large ones take, as many as there is room for: they keep their order all the same, are
+   found by who probes, and what nobody has asked for yet is in nobody's way. */
+static void small_and_large(uint32_t rank, cdp_group *w) {
+    enum { TAGS = 20, EACH = 5 };
+    static const uint64_t counts[EACH] = {2, 1500, 0, 1024, 1025};
+    static int32_t data[TAGS][EACH][1500];
+    cdp_work work[TAGS][EACH];
+    cdp_message seen;
+    for (uint32_t again = 0; again < 3; ++again) {
+        int32_t sum = 0;
+        for (uint32_t i = 0; rank == 0 && i < TAGS * EACH; ++i) {
+            const uint32_t tag = i % TAGS, k = i / TAGS;
+            for (uint64_t j = 0; j < counts[k]; ++j) data[tag][k][j] = (int32_t)(again * 1000000 + tag * 10000 + k * 2000 + j);
+            OK(cdp_send_async(w, data[tag][k], counts[k], CDP_DTYPE_I32, 1, tag, &work[tag][k]));
+        }
+        OK(cdp_allreduce(w, NULL, &sum, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+        for (uint32_t i = 0; rank == 1 && i < TAGS * EACH; ++i) {
+            const uint32_t tag = TAGS - 1 - i % TAGS, k = i / TAGS;
+            int32_t got[1500];
+            bool right = true;
+            while (cdp_probe(w, CDP_ANY_RANK, tag, &seen) == CDP_PENDING) {}
+            T_EQ(counts[k], seen.count);
+            if (i % 3) OK(cdp_recv_any(w, got, 1500, CDP_DTYPE_I32, CDP_ANY_RANK, tag, &seen));
+            else OK(cdp_recv(w, got, counts[k], CDP_DTYPE_I32, 0, tag));
+            for (uint64_t j = 0; j < counts[k]; ++j) right = right && got[j] == (int32_t)(again * 1000000 + tag * 10000 + k * 2000 + j);
+            test_check(right, __FILE__, __LINE__, "message %u with tag %u is another one", k, tag);
+        }
+        for (uint32_t i = 0; rank == 0 && i < TAGS * EACH; ++i) OK(cdp_work_wait(work[i % TAGS][i / TAGS]));
+        OK(cdp_barrier(w));
+    }
+}
+
+TEST(small_messages_and_large_keep_their_order) {
+    run(2, 30000, small_and_large);
+    max_lanes = 5; /* most tags are put away between two messages */
+    run(2, 30000, small_and_large);
+    max_lanes = 0;
+}
+
 TEST(few_lanes_for_many_tags) {
     max_lanes = 5;
     run(3, 30000, many_tags);
@@ -1144,7 +1183,7 @@ int main(int argc, char **argv) {
         {"bytes_of_any_length_2", bytes_of_any_length_2, 60},
         {"bytes_of_any_length_5", bytes_of_any_length_5, 120},
         {"bytes_that_do_not_fit", bytes_that_do_not_fit, 60},
-        {"few_lanes_for_many_tags", few_lanes_for_many_tags, 60},
+        {"few_lanes_for_many_tags", few_lanes_for_many_tags, 60}, {"small_messages_and_large_keep_their_order", small_messages_and_large_keep_their_order, 120},
         {"a_tag_that_is_not_in_use_is_cheap", a_tag_that_is_not_in_use_is_cheap, 60},
         {"wrong_arguments_cost_nothing", wrong_arguments_cost_nothing, 60},
         {"wrong_works_cost_nothing", wrong_works_cost_nothing, 60},
