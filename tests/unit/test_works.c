@@ -1070,22 +1070,23 @@ static void small_and_large(uint32_t rank, cdp_group *w) {
     static int32_t data[TAGS][EACH][1500];
     cdp_work work[TAGS][EACH];
     cdp_message seen;
-    for (uint32_t again = 0; again < 3; ++again) {
+    for (uint32_t again = 0; again < 4; ++again) {
+        const uint32_t first = again % 2 * TAGS; /* tags that are used again after others */
         int32_t sum = 0;
         for (uint32_t i = 0; rank == 0 && i < TAGS * EACH; ++i) {
             const uint32_t tag = i % TAGS, k = i / TAGS;
             for (uint64_t j = 0; j < counts[k]; ++j) data[tag][k][j] = (int32_t)(again * 1000000 + tag * 10000 + k * 2000 + j);
-            OK(cdp_send_async(w, data[tag][k], counts[k], CDP_DTYPE_I32, 1, tag, &work[tag][k]));
+            OK(cdp_send_async(w, data[tag][k], counts[k], CDP_DTYPE_I32, 1, first + tag, &work[tag][k]));
         }
         OK(cdp_allreduce(w, NULL, &sum, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
         for (uint32_t i = 0; rank == 1 && i < TAGS * EACH; ++i) {
             const uint32_t tag = TAGS - 1 - i % TAGS, k = i / TAGS;
             int32_t got[1500];
             bool right = true;
-            while (cdp_probe(w, CDP_ANY_RANK, tag, &seen) == CDP_PENDING) {}
+            while (cdp_probe(w, CDP_ANY_RANK, first + tag, &seen) == CDP_PENDING) {}
             T_EQ(counts[k], seen.count);
-            if (i % 3) OK(cdp_recv_any(w, got, 1500, CDP_DTYPE_I32, CDP_ANY_RANK, tag, &seen));
-            else OK(cdp_recv(w, got, counts[k], CDP_DTYPE_I32, 0, tag));
+            if (i % 3) OK(cdp_recv_any(w, got, 1500, CDP_DTYPE_I32, CDP_ANY_RANK, first + tag, &seen));
+            else OK(cdp_recv(w, got, counts[k], CDP_DTYPE_I32, 0, first + tag));
             for (uint64_t j = 0; j < counts[k]; ++j) right = right && got[j] == (int32_t)(again * 1000000 + tag * 10000 + k * 2000 + j);
             test_check(right, __FILE__, __LINE__, "message %u with tag %u is another one", k, tag);
         }
