@@ -60,8 +60,7 @@
         call; the call does not wait for it to run. But the first operation of a kind, and the first message between two ranks, wait on
         the host until the others call it as well: NCCL connects ranks then. So messages that cross must be one cdp_sendrecv() or
         cdp_batch(): two ranks that each send, and then receive, wait for each other, and time out. cdp_work_wait(work), and the calls
-        without _async, make the caller's stream wait for the operation: the host does not. So memory may be read or written by the
-        caller's stream after the wait, and freed in its order (cudaFreeAsync); until then it belongs to the operation.
+        without _async, make the caller's stream wait for the operation: the host does not.
         cdp_work_wait_for(work, ms) blocks the host until it is done, CDP_PENDING after `ms`; cdp_work_test looks. cdp_barrier is one of
         the processors. cdp_group_split, and attaching with `from`, block the host until nothing is outstanding: NCCL asks for that.
         CUDA graphs: start and cdp_work_wait() between cudaStreamBeginCapture on the caller's stream and its end; the wait joins
@@ -72,6 +71,18 @@
         from outside in it: STATE.
         No thread asks CUDA for anything while somebody captures: there is none that polls events, and the watchdog reads the
         processor's memory alone.
+
+    LIFETIMES
+        Memory belongs to an operation from its start on. It may be read, written or freed again
+        after cdp_work_wait()                   in the order of the caller's stream (kernels, copies, cudaFreeAsync)
+        after OK of cdp_work_wait_for, _test    at once
+        after a start that failed               at once: it returns when NCCL and the group's stream are done with it, or after 5 s each
+                                                where the GPU does not come back
+        after a wait that failed, an abort,     when the group's stream is empty: cudaStreamSynchronize(cdp_nccl_stream(group)), which
+        or another failure of the group         comes to an end because the communicator is stopped; cudaFree waits for that itself
+        in a captured graph                     when the graph is destroyed, and what it ran is over
+        cdp_nccl_free, cdp_ddp_destroy and the end of a hook wait for that themselves. Order of the end: graphs; ddps and hooks, which
+        look at the caller's stream; the group, which no longer does; that stream.
 
     CONFIGURATION
         CDP_NCCL_LINK   off   compile against cuda_runtime_api.h, nccl.h and nvrtc.h and link -lnccl -lcudart -lnvrtc, in place of
@@ -138,7 +149,7 @@ typedef struct cdp_nccl_desc {
     bool grow;                /* * `from` is a part of this group, and others are new                                        */
     cdp_group *from;          /* make the communicator from the one of this group, which may have failed (then: `keep`). Without
                                  `grow`: its ranks, in their order, without those that are not here. With it: its ranks come first in this group
-                                 in the same order, and new ranks leave this NULL                                            */
+                                 in the same order, and new ranks leave this NULL. When NCCL fails on the way, so does that group */
     const char *cudart;       /* files to load in place of the usual names; what the first attach of the process loaded      */
     const char *nccl;         /* serves all later ones                                                                       */
     const char *nvrtc;
@@ -167,7 +178,9 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 /* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else cudaMalloc. Not zeroed. Give it back
    with cdp_nccl_free() before the group is destroyed. NCCL wants the memory of one operation registered on all ranks or on none: so
    use it, and its parts, alike on all ranks. Freeing waits until the caller's stream, which must still exist, and the group's are
-   empty, and for a communicator that is being aborted; work of further streams: wait for it before. Errors: INVALID, NOMEM, IO. */
+   empty, and for a communicator that is being aborted; work of further streams: wait for it before. What hangs there for more than
+   twice timeout_ms keeps its memory. Inside a capture there is none (STATE), and what is freed there stays until the group is
+   destroyed. Errors: INVALID, NOMEM, IO, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
@@ -175,7 +188,7 @@ CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 /* A hook for cdp_ddp_set_hook() where parameters are in device memory; the desc, what it does and what it saves are those of
    cdp_hook_create(), so that what one of them saved the other one loads. Its kernels run on the group's stream, and all buckets use
    the same memory one after the other: the largest bucket counts, but error feedback has one for each. Everything is compiled and
-   allocated within the first steps: do those before a capture. error_norm, save and load block the host.
+   allocated within the first steps: do those before a capture (else STATE). error_norm, save and load block the host.
    Errors: INVALID, UNSUPPORTED (POWERSGD; a hook within a hook; no NVRTC), NOMEM, IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out);
 #endif
@@ -717,8 +730,8 @@ CDP__COLD cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell
         return b->installed ? cdp__nccl_nccl_failed(r, what) : cdp__nccl_refused(r, what);
     }
     st = cdp__nccl_settle(b, old->comm, deadline_ns, what);
-    *out = cell->comm;
     if (st == CDP_OK) {
+        *out = cell->comm;
         cdp__free(old->os, cell);
         return CDP_OK;
     }
@@ -726,6 +739,7 @@ CDP__COLD cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell
     cell->next = old->cells;
     old->cells = cell;
     cdp__nccl_unlock(old);
+    if (b != old) cdp_group_fail(old->group); /* its communicator may be in progress for good */
     return st;
 }
 
@@ -753,12 +767,8 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
         return cdp__nccl_init(b, deadline_ns);
     }
     if (broken) { /* first it has to be stopped, which its own thread does; what NCCL says of it then does not matter */
-        const uint64_t until = cdp__min(deadline_ns, cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS);
-        cdp__nc_result state = (cdp__nc_result)0;
-        uint32_t naps = 0;
         cdp__nccl_by_hand(old);
         (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
-        while (cdp__nc.ncclCommGetAsyncError(old->comm, &state) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
     }
     r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
     cdp__free(b->os, gone);
@@ -895,7 +905,10 @@ CDP__COLD cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
     cdp__cu_event event = b->all;
     cdp__cu_error e = (cdp__cu_error)0;
     if (number) {
-        const cdp__nccl_op *op = cdp__nccl_find(b, number, capture);
+        const cdp__nccl_op *op;
+        cdp__nccl_lock(b);
+        op = cdp__nccl_find(b, number, capture);
+        cdp__nccl_unlock(b);
         if (!op) return cdp_last_error()->status;
         event = op->event;
     } else {
@@ -925,15 +938,17 @@ CDP__COLD cdp_status cdp__nccl_late(const cdp__nccl_op *op) {
 /* Is it done? Never blocks, asks nothing of the group. */
 CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     cdp__nc_result state = (cdp__nc_result)0;
-    const cdp__nccl_op *op;
+    const cdp__nccl_op *at;
+    cdp__nccl_op op;
     cdp__cu_error e;
-    uint64_t index;
+    cdp__nccl_lock(b);
     if (!number) number = b->issued << 1;
+    at = number ? cdp__nccl_find(b, number, false) : NULL;
+    if (at) op = *at; /* the place may be taken by a later one meanwhile, which stands for it */
+    cdp__nccl_unlock(b);
     if (!number) return CDP_OK;
-    op = cdp__nccl_find(b, number, false);
-    if (!op) return cdp_last_error()->status;
-    index = op->index;
-    e = cdp__nccl_query(op->event);
+    if (!at) return cdp_last_error()->status;
+    e = cdp__nccl_query(op.event);
     if (cdp__nccl_failed(b)) return CDP_PENDING; /* an abort ends it, too; the group knows why */
     if (e == 0) return CDP_OK;
     if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_cuda_failed(e, "a device operation");
@@ -942,12 +957,13 @@ CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
     if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed((int)state, "a device operation");
-    if (index == number >> 1 && cdp__nccl_now(b) >= op->deadline_ns) return cdp__nccl_late(op);
+    if (op.index == number >> 1 && cdp__nccl_now(b) >= op.deadline_ns) return cdp__nccl_late(&op);
     return CDP_PENDING;
 }
 
-/* Until the stream has done all that it holds, or the group fails, which ends what hangs there. */
+/* Until the stream has done all that it holds, or the group fails, which ends what hangs there; or something else hangs there. */
 CDP__COLD cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream) {
+    const uint64_t until = b->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__nccl_now(b) + (uint64_t)b->timeout_ms * 2 * CDP__MS; /* operations first */
     cdp__cu_error e = cdp__nc.cudaEventRecord(event, stream);
     uint32_t naps = 0;
     cdp_status st;
@@ -960,6 +976,9 @@ CDP__COLD cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_s
             cdp_group_fail(b->group);
             return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
         }
+        if (cdp__nccl_now(b) >= until)
+            return cdp__fail(CDP_ERR_TIMEOUT, "a stream of device %d has not come to an end within %llu ms, although no operation of this group is late; what hangs there is the caller's, or another group's", b->device,
+                             2ull * b->timeout_ms);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
     }
@@ -983,6 +1002,14 @@ CDP__COLD bool cdp__nccl_drain(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream
 
 /* ---- >>watchdog: stopping ----------------------------------------------------------------------------------------------------- */
 
+/* Until a communicator is in progress no more, for better or worse. */
+CDP__COLD void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t ms) {
+    const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
+    cdp__nc_result state = (cdp__nc_result)0;
+    uint32_t naps = 0;
+    while (cdp__nc.ncclCommGetAsyncError(comm, &state) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
+}
+
 /* The group has failed: what runs on the GPU is ended. Waits a second at most for a thread that is inside NCCL, which leaves it as
    soon as it looks; then it is taken out of there by the abort itself. */
 CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
@@ -997,7 +1024,7 @@ CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     }
     cdp__nccl_unlock(b);
     if (comm && !b->desc.keep) (void)cdp__nc.ncclCommAbort(comm);
-    else if (comm && cdp__nc.ncclCommRevoke) (void)cdp__nc.ncclCommRevoke(comm, 0);
+    else if (comm && cdp__nc.ncclCommRevoke && (int)cdp__nc.ncclCommRevoke(comm, 0) == CDP__NC_IN_PROGRESS) cdp__nccl_rest(b, comm, CDP__NCCL_LEAVE_MS - 1000);
     cdp__nccl_lock(b);
     b->aborted = true;
     cdp__nccl_unlock(b);
@@ -1328,9 +1355,8 @@ CDP__COLD int cdp__nccl_owns(void *self, const void *data) {
     if (e != 0) return (int)cdp__nccl_cuda_failed(e, "asking whose memory this is");
     type = (int)where.type;
     device = where.device;
-    if (type == CDP__CU_MANAGED_MEMORY) return 1;
-    if (type != CDP__CU_DEVICE_MEMORY) return 0;
-    if (device == b->device) return 1;
+    if (type != CDP__CU_MANAGED_MEMORY && type != CDP__CU_DEVICE_MEMORY) return 0;
+    if (type == CDP__CU_MANAGED_MEMORY || device == b->device) return cdp__nccl_right_device(b) == CDP_OK ? 1 : (int)cdp_last_error()->status;
     return (int)cdp__fail(CDP_ERR_INVALID, "memory of device %d was given to a group on device %d; allocate it while cudaSetDevice(%d) is in effect", device, b->device, b->device);
 }
 
@@ -1525,7 +1551,7 @@ CDP__COLD cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs, cdp_
     for (i = 0; calls && i < n && st == CDP_OK; ++i) st = cdp__nccl_prepare(b, &rqs[i], &calls[i]);
     cdp__nccl_describe_op(b, op, rqs ? rqs : &what, n, timeout_ms, capture);
     if (st == CDP_OK) st = cdp__nccl_together(b, calls, list, n, cdp__nccl_now(b) + cdp__min(timeout_ms, 1u << 30) * CDP__MS);
-    for (i = 0; calls && i < n && !cdp__nccl_failed(b); ++i) /* they go with a communicator that is aborted */
+    for (i = 0; calls && i < n && st == CDP_OK; ++i) /* else it is in progress, maybe, and they go with it */
         if (calls[i].made) (void)cdp__nc.ncclRedOpDestroy(calls[i].op, b->comm);
     return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
 }
@@ -1545,6 +1571,7 @@ CDP__COLD cdp_status cdp__nccl_begun(cdp__nccl *b, cdp_status st, uint64_t numbe
     cdp_group_fail(b->group);
     cdp__nccl_by_hand(b);
     (void)cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS);
+    if (!cdp__nccl_capturing(b->stream)) (void)cdp__nccl_drain(b, b->all, b->stream, CDP__NCCL_LEAVE_MS); /* copies of this rank's own part */
     return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
 }
 
@@ -1615,10 +1642,16 @@ CDP__COLD void cdp__nccl_group_failed(void *self, const cdp_error *error) {
 /* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an error, and nothing is done without. */
 CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     cdp__nccl *b = (cdp__nccl *)self;
-    cdp__nccl_memory *m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
+    cdp__nccl_memory *m;
     cdp__cu_error e = (cdp__cu_error)0;
     char what[64];
     int r = 0;
+    if (cdp__nccl_right_device(b) != CDP_OK) return NULL;
+    if (cdp__nccl_capturing(b->caller)) {
+        (void)cdp__fail(CDP_ERR_STATE, "device memory cannot be had inside a capture; allocate it, or do the first steps, before");
+        return NULL;
+    }
+    m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
     if (!m) {
         (void)cdp__fail_nomem("device memory", bytes);
         return NULL;
@@ -1649,9 +1682,10 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
 /* What is queued may still use the memory, and not every way of freeing waits for it (ncclMemFree unmaps at once): until both streams
    are empty. False: they do not come to an end. */
 CDP__COLD bool cdp__nccl_unused(cdp__nccl *b) {
-    if (!b->installed || cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream)) return true; /* a graph's memory is its owner's affair */
-    if (!cdp__nccl_failed(b) && cdp__nccl_sync_caller(b) == CDP_OK && cdp__nccl_sync(b, b->all, b->stream) == CDP_OK) return true;
-    if (!cdp__nccl_failed(b) && cdp_group_status(b->group) == CDP_OK) return true; /* a stream that cannot be asked has nothing to wait for */
+    cdp_status st = CDP_OK;
+    if (!b->installed) return true;
+    if (!cdp__nccl_failed(b) && (st = cdp__nccl_sync_caller(b)) == CDP_OK && (st = cdp__nccl_sync(b, b->all, b->stream)) == CDP_OK) return true;
+    if (!cdp__nccl_failed(b) && cdp_group_status(b->group) == CDP_OK) return st != CDP_ERR_TIMEOUT; /* a stream that cannot be asked has nothing to wait for */
     cdp__nccl_by_hand(b);
     return cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS) && cdp__nccl_drain(b, b->begin, b->caller, 2000) && cdp__nccl_drain(b, b->all, b->stream, 2000);
 }
@@ -1661,6 +1695,7 @@ CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
     const cdp_error e = *cdp_last_error(); /* a group that fails meanwhile says so at the next call */
     cdp__nccl_memory **at, *m;
     if (!data) return;
+    if (b->installed && (cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream))) return; /* it goes with the group */
     cdp__nccl_lock(b);
     for (at = &b->memories; *at && (*at)->data != data; at = &(*at)->next) {}
     m = *at;
@@ -1692,7 +1727,7 @@ CDP__COLD cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, uint
     if (st != CDP_OK) return st;
     e = cdp__nc.cudaMemcpyAsync(dst, src, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->caller);
     if (e != 0) return cdp__nccl_cuda_failed(e, "copying device memory");
-    return host ? cdp__nccl_sync_caller(b) : CDP_OK;
+    return host || from_host ? cdp__nccl_sync_caller(b) : CDP_OK; /* pinned memory is read later */
 }
 
 CDP__COLD cdp_status cdp__nccl_zero(void *self, void *dst, uint64_t bytes) {
@@ -1767,8 +1802,10 @@ CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
     const cdp_os *os = b->os;
     b->installed = false; /* the caller's stream may be gone by now */
     while (b->memories) cdp__nccl_memory_free(b, b->memories->data);
-    while (b->cells) {
+    while (b->cells) { /* what was made late, for nobody */
         cdp__nccl_cell *cell = b->cells;
+        cdp__nc_comm made = __atomic_load_n(&cell->comm, __ATOMIC_ACQUIRE);
+        if (made) (void)cdp__nc.ncclCommAbort(made);
         b->cells = cell->next;
         cdp__free(os, cell);
     }
@@ -2025,12 +2062,9 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group) {
 
 CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out) {
     cdp__nccl *b = cdp__nccl_of(group);
-    cdp_status st;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc needs a place for the result");
     *out = NULL;
     if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc: this group has no communicator; call cdp_nccl_attach first");
-    st = cdp__nccl_right_device(b);
-    if (st != CDP_OK) return st;
     *out = cdp__nccl_memory_alloc(b, bytes ? bytes : 1);
     return *out ? CDP_OK : cdp_last_error()->status;
 }

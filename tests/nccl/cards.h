@@ -7,6 +7,8 @@
 
 #include "../unit/ranks.h"
 
+#include <pthread.h>
+
 #include "gpu.h"
 
 #include "libraries.h"
@@ -38,7 +40,13 @@ typedef struct card { /* what a rank's thread knows */
     uint32_t rank, n, device;
     void *stream;
     void *arg;
+    pthread_barrier_t *all;
 } card;
+
+/* All ranks of this process are here. Not by cdp_barrier(): a rank may be in that yet when another one goes on, and breaks the group. */
+TEST_API void meet(const card *c) {
+    if (c->all) pthread_barrier_wait(c->all);
+}
 
 typedef struct cards {
     uint32_t n;
@@ -65,7 +73,9 @@ static void *card_main(void *p) {
     GPU(cudaSetDevice((int)c->device));
     if (!t->all->zero_stream) GPU(cudaStreamCreateWithFlags(&c->stream, GPU_NON_BLOCKING));
     if (!d.stream) d.stream = c->stream;
-    if (t->all->no_attach || test_check(cdp_nccl_attach(c->g, &d) == CDP_OK, __FILE__, __LINE__, "attach: %s", cdp_last_error()->text)) t->all->func(c);
+    const bool good = t->all->no_attach || test_check(cdp_nccl_attach(c->g, &d) == CDP_OK, __FILE__, __LINE__, "attach: %s", cdp_last_error()->text);
+    meet(c);
+    if (good) t->all->func(c);
     gpu_cudaStreamSynchronize(c->stream);
     if (c->stream) gpu_cudaStreamDestroy(c->stream);
     return NULL;
@@ -82,10 +92,12 @@ static void *card_leave(void *p) {
 TEST_API void cards_run(const cards *all) {
     world w;
     card_thread t[RANKS_MAX];
+    pthread_barrier_t together;
     int devices = 1;
     memset(t, 0, sizeof t);
     gpu_cudaGetDeviceCount(&devices);
     if (devices < 1) devices = 1;
+    pthread_barrier_init(&together, NULL, all->n);
     if (world_open(&w, all->n, &all->group, 0)) {
         for (uint32_t r = 0; r < all->n; ++r) {
             t[r].all = all;
@@ -94,6 +106,7 @@ TEST_API void cards_run(const cards *all) {
             t[r].c.n = all->n;
             t[r].c.device = r % (uint32_t)devices;
             t[r].c.arg = all->arg;
+            t[r].c.all = &together;
             if (pthread_create(&t[r].id, NULL, card_main, &t[r]) != 0) abort();
         }
         for (uint32_t r = 0; r < all->n; ++r) pthread_join(t[r].id, NULL);
@@ -105,6 +118,7 @@ TEST_API void cards_run(const cards *all) {
         for (uint32_t r = 0; r < all->n && !all->one_by_one; ++r) pthread_join(t[r].id, NULL);
     }
     world_close(&w);
+    pthread_barrier_destroy(&together);
 }
 
 TEST_API void on_cards(uint32_t n, void (*func)(card *c), void *arg) {

@@ -444,8 +444,9 @@ typedef struct later {
 static void *later_main(void *p) {
     later *const l = (later *)p;
     standin_pause();
+    const bool stopped = load(&l->comm->abort_flag) != 0; /* what comes after this look comes too late */
     standin_pause();
-    const ncclResult_t e = load(&l->comm->abort_flag) ? ncclSuccess : launch_ops(l->comm, l->ops, l->n);
+    const ncclResult_t e = stopped ? ncclSuccess : launch_ops(l->comm, l->ops, l->n);
     pthread_mutex_lock(&lock);
     if (l->comm->state == ncclInProgress) store(&l->comm->state, (int)e);
     --l->comm->launching;
@@ -810,38 +811,80 @@ static void outstanding(ncclComm_t c, const char *call) {
     if (yes) standin_fault("%s while operations of the communicator are outstanding", call);
 }
 
-/* The real one lets a non-blocking split go on in the background; here the agreement is made at once. */
-ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
-    int colors[RANKS_MAX], keys[RANKS_MAX], n = 0, rank = 0;
+/* A communicator that is made from another one. A parent that does not block is in progress meanwhile, and *out is written when
+   that is over: also after an abort that came too late to stop it. */
+typedef struct making {
+    ncclComm_t parent, *out;
+    bool split, blocking;
+    int color, key, n, rank, device;
     char name[160];
-    bool blocking = c ? c->blocking : true;
-    ENTER("ncclCommSplit");
-    ncclResult_t e = usable(c);
-    *out = NULL;
-    if (e == ncclSuccess && config) e = read_config(config, &blocking);
-    if (e != ncclSuccess) return e;
-    outstanding(c, "ncclCommSplit");
-    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "colour %d", color);
+} making;
+
+static ncclResult_t making_child(making *m, ncclComm_t *child) {
+    ncclComm_t const c = m->parent;
+    int colors[RANKS_MAX], keys[RANKS_MAX];
+    if (m->split) {
+        if (!agree(c, m->color, m->key, colors, keys)) return refuse(ncclInternalError, "aborted");
+        if (m->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+        for (int r = 0; r < c->n; ++r)
+            if (colors[r] == m->color) {
+                ++m->n;
+                m->rank += keys[r] < m->key || (keys[r] == m->key && r < c->rank);
+            }
+        snprintf(m->name, sizeof m->name, "%s.%u.%d", c->name, c->splits, m->color);
+    }
+    return make(child, m->n, m->rank, m->device, m->name, m->blocking);
+}
+
+static void *making_main(void *p) {
+    making *const m = (making *)p;
+    ncclComm_t child = NULL;
+    standin_pause();
+    const ncclResult_t e = making_child(m, &child);
+    if (child) __atomic_store_n(m->out, child, __ATOMIC_SEQ_CST);
     pthread_mutex_lock(&lock);
+    if (m->parent->state == ncclInProgress) store(&m->parent->state, e == ncclInProgress ? ncclSuccess : (int)e);
+    --m->parent->launching;
+    pthread_mutex_unlock(&lock);
+    free(m);
+    return NULL;
+}
+
+static ncclResult_t made_from(const making *how) {
+    ncclComm_t const c = how->parent;
+    making *const m = (making *)malloc(sizeof *m);
+    ncclComm_t child = NULL;
+    ncclResult_t e;
+    *m = *how;
+    pthread_mutex_lock(&lock);
+    if (!c->blocking && standin_get("lazy") > 0) {
+        store(&c->state, ncclInProgress);
+        ++c->launching;
+        pthread_mutex_unlock(&lock);
+        detached(making_main, m);
+        return ncclInProgress;
+    }
     ++c->launching; /* an abort from another thread waits until this one is out again */
     pthread_mutex_unlock(&lock);
-    const bool agreed = agree(c, color, key, colors, keys);
-    const int size = c->n, own = c->rank, device = c->device;
-    const uint32_t round = c->splits;
-    char parent[sizeof c->name];
-    memcpy(parent, c->name, sizeof parent);
+    e = making_child(m, &child);
+    if (child) *m->out = child;
     pthread_mutex_lock(&lock);
     --c->launching;
     pthread_mutex_unlock(&lock);
-    if (!agreed) return refuse(ncclInternalError, "aborted");
-    if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-    for (int r = 0; r < size; ++r)
-        if (colors[r] == color) {
-            ++n;
-            rank += keys[r] < key || (keys[r] == key && r < own);
-        }
-    snprintf(name, sizeof name, "%s.%u.%d", parent, round, color);
-    return make(out, n, rank, device, name, blocking);
+    free(m);
+    return e;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    making m = {.parent = c, .out = out, .split = true, .blocking = c ? c->blocking : true, .color = color, .key = key, .device = c ? c->device : 0};
+    ENTER("ncclCommSplit");
+    ncclResult_t e = usable(c);
+    *out = NULL;
+    if (e == ncclSuccess && config) e = read_config(config, &m.blocking);
+    if (e != ncclSuccess) return e;
+    outstanding(c, "ncclCommSplit");
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "colour %d", color);
+    return made_from(&m);
 }
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t c) {
     ENTER("ncclRedOpCreatePreMulSum");
@@ -860,6 +903,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 }
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t c) {
     ENTER("ncclRedOpDestroy");
+    if (load(&c->state) == ncclInProgress) standin_fault("ncclRedOpDestroy on a communicator whose last call is still in progress");
     const int i = (int)op - ncclNumOps;
     if (i < 0 || i >= 64 || !c->factor_used[i]) return refuse(ncclInvalidArgument, "there is no such reduction");
     c->factor_used[i] = 0;
@@ -918,15 +962,13 @@ static void stop_flying(ncclComm_t c) {
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t c, int *exclude, int count, ncclComm_t *out, ncclConfig_t *config, int flags) {
-    char name[160];
+    making m = {.parent = c, .out = out, .blocking = c ? c->blocking : true, .device = c ? c->device : 0};
     unsigned gone = 0;
-    int n = 0, rank = 0;
-    bool blocking = c ? c->blocking : true;
     ENTER("ncclCommShrink");
     ncclResult_t e = c ? ncclSuccess : refuse(ncclInvalidArgument, "no communicator");
     *out = NULL;
     if (c && !(flags & NCCL_SHRINK_ABORT) && !c->revoked) e = usable(c), outstanding(c, "ncclCommShrink");
-    if (e == ncclSuccess && config) e = read_config(config, &blocking);
+    if (e == ncclSuccess && config) e = read_config(config, &m.blocking);
     if (e != ncclSuccess) return e;
     for (int i = 0; i < count; ++i) {
         if (exclude[i] < 0 || exclude[i] >= c->n || exclude[i] == c->rank) return refuse(ncclInvalidArgument, "rank %d cannot be excluded", exclude[i]);
@@ -936,11 +978,11 @@ ncclResult_t ncclCommShrink(ncclComm_t c, int *exclude, int count, ncclComm_t *o
     if (flags & NCCL_SHRINK_ABORT) stop_flying(c);
     for (int r = 0; r < c->n; ++r)
         if (!(gone >> r & 1)) {
-            rank += r < c->rank;
-            ++n;
+            m.rank += r < c->rank;
+            ++m.n;
         }
-    snprintf(name, sizeof name, "%s.s%u.%x", c->name, ++c->shrinks, gone);
-    return make(out, n, rank, c->device, name, blocking);
+    snprintf(m.name, sizeof m.name, "%s.s%u.%x", c->name, ++c->shrinks, gone);
+    return made_from(&m);
 }
 #endif
 
@@ -990,19 +1032,17 @@ ncclResult_t ncclCommGetUniqueId(ncclComm_t c, ncclUniqueId *id) {
 }
 /* Of those that are there already only one brings the id; they keep their ranks, and new ranks follow. */
 ncclResult_t ncclCommGrow(ncclComm_t c, int n, const ncclUniqueId *id, int rank, ncclComm_t *out, ncclConfig_t *config) {
-    char name[160];
-    int device = 0;
-    bool blocking = c ? c->blocking : true;
+    making m = {.parent = c, .out = out, .blocking = c ? c->blocking : true, .n = n, .rank = c ? c->rank : rank};
     ENTER("ncclCommGrow");
     *out = NULL;
     ncclResult_t e = c ? usable(c) : ncclSuccess;
-    if (e == ncclSuccess && config) e = read_config(config, &blocking);
+    if (e == ncclSuccess && config) e = read_config(config, &m.blocking);
     if (e != ncclSuccess) return e;
     if (c ? rank != -1 || n <= c->n : !id || rank < 0 || rank >= n) return refuse(ncclInvalidArgument, "rank %d of %d does not fit", rank, n);
-    if (cudaGetDevice(&device) != cudaSuccess) return refuse(ncclUnhandledCudaError, "there is no device");
-    if (c) snprintf(name, sizeof name, "%s.g%u", c->name, ++c->grows);
-    else snprintf(name, sizeof name, "%s", id->internal);
-    return make(out, n, c ? c->rank : rank, device, name, blocking);
+    if (cudaGetDevice(&m.device) != cudaSuccess) return refuse(ncclUnhandledCudaError, "there is no device");
+    if (c) snprintf(m.name, sizeof m.name, "%s.g%u", c->name, ++c->grows);
+    else snprintf(m.name, sizeof m.name, "%s", id->internal);
+    return c ? made_from(&m) : make(out, n, rank, m.device, m.name, m.blocking);
 }
 #endif
 

@@ -373,7 +373,7 @@ static void failing_of_rank(card *c) {
     cdp_work w;
     pthread_t t;
     const uint64_t start = test_now_ns();
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0 && f->abort) {
         group_of_zero = c->g;
         T_EQ(0, pthread_create(&t, NULL, abort_soon, NULL));
@@ -410,7 +410,7 @@ static void copy_behind_of_rank(card *c) {
     const cdp_backend *const k = cdp_group_backend(c->g);
     const bool reads = *(const bool *)c->arg;
     const uint64_t start = test_now_ns();
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0) {
         OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* the caller's stream waits for it */
         FAILS(CDP_ERR_TIMEOUT, "device operation", reads ? k->copy(k->self, host, d, 4) : k->copy(k->self, d, host, 4));
@@ -429,6 +429,24 @@ TEST(copy_behind) {
         all.group.timeout_ms = 500, all.group.logger.level = CDP_LOG_SILENT;
         cards_run(&all);
     }
+    clean();
+}
+
+/* Something else hangs in the caller's stream, which is nobody's operation: that has a deadline as well. */
+static void stuck_stream_of_rank(card *c) {
+    float host = 0, *d = (float *)gpu_new(&host, 4);
+    const cdp_backend *const k = cdp_group_backend(c->g);
+    const uint64_t start = test_now_ns();
+    GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)1000));
+    FAILS(CDP_ERR_TIMEOUT, "stream", k->copy(k->self, &host, d, 4));
+    T(test_now_ns() - start < 990000000u || TEST_SLOW);
+    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+}
+TEST(stuck_stream) {
+    cards all;
+    memset(&all, 0, sizeof all);
+    all.n = 1, all.func = stuck_stream_of_rank, all.group.timeout_ms = 300, all.group.logger.level = CDP_LOG_SILENT;
+    cards_run(&all);
     clean();
 }
 
@@ -469,31 +487,114 @@ TEST(deadline) { /* rank 1 does not call */
     }
 }
 
-/* Two calls do not match; the one that is called away must not reach the stream later, when its memory is free. */
+/* Two calls do not match. When the start failed, memory may go back at once; when the wait did, as soon as the group's stream is empty. */
 static void mismatch_of_rank(card *c) {
-    float *d = (float *)gpu_new(NULL, 4000);
+    void *d;
+    cdp_request rq;
     cdp_work w;
-    cdp_status st = cdp_allreduce_async(c->g, NULL, d, c->rank == 1 ? 77 : 78, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
-    if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
+    memset(&rq, 0, sizeof rq);
+    GPU(cudaMallocAsync(&d, 4000, c->stream)), GPU(cudaMemsetAsync(d, 0, 4000, c->stream));
+    rq.kind = CDP_COLL_ALLREDUCE, rq.out = d, rq.count = c->rank == 1 ? 77 : 78, rq.op = *(const bool *)c->arg ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_SUM, rq.factor = 0.5;
+    cdp_status st = cdp_start(c->g, &rq, &w);
+    const bool started = st == CDP_OK;
+    if (started) st = cdp_work_wait_for(w, 30000);
     test_check(st == CDP_ERR_MISMATCH, __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
     T_TEXT("77", cdp_last_error()->text);
     T_TEXT("78", cdp_last_error()->text);
     const uint64_t start = test_now_ns();
+    if (started) GPU(cudaStreamSynchronize(cdp_nccl_stream(c->g)));
+    GPU(cudaFreeAsync(d, c->stream));
     GPU(cudaStreamSynchronize(c->stream));
     T_WITHIN(1000, test_now_ns() - start);
-    GPU(cudaFree(d));
 }
 TEST(mismatch) {
     cards all;
     const long lazy = standin_get("lazy"), delay_us = standin_get("delay_us");
-    for (int k = 0; k < 12; ++k) {
+    for (int k = 0; k < 14; ++k) {
+        bool factor = k % 3 == 1;
         memset(&all, 0, sizeof all);
-        all.n = 3, all.func = mismatch_of_rank, all.desc.check_first = k == 1, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 3, all.func = mismatch_of_rank, all.arg = &factor, all.desc.check_first = k == 1, all.desc.keep = k % 2 == 1, all.group.logger.level = CDP_LOG_SILENT;
         all.group.timeout_ms = 10000;
         if (k >= 2) standin_set("lazy", 1), standin_set("delay_us", 5000); /* NCCL puts all into the stream by a thread of its own, late */
         cards_run(&all);
     }
     standin_set("lazy", lazy), standin_set("delay_us", delay_us);
+    clean();
+}
+
+/* What was given to the stream when a start failed is over when it returns: a copy of the rank's own part, too. */
+static void own_copy_of_rank(card *c) {
+    void *d;
+    cdp_work w;
+    standin_set("delay_us", 20000);
+    GPU(cudaMallocAsync(&d, 8000, c->stream)), GPU(cudaMemsetAsync(d, 0, 8000, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
+    standin_fail("cudaEventRecord", 2, 400); /* the one behind the operation */
+    T(cdp_alltoall_async(c->g, d, (char *)d + 4000, 1000, CDP_DTYPE_F32, &w) < 0);
+    standin_fail("cudaEventRecord", 0, 0);
+    GPU(cudaFreeAsync(d, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
+}
+TEST(own_copy) {
+    const long delay_us = standin_get("delay_us");
+    for (int k = 0; k < 8; ++k) {
+        cards all;
+        memset(&all, 0, sizeof all);
+        all.n = 1, all.func = own_copy_of_rank, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 10000;
+        cards_run(&all);
+    }
+    standin_set("delay_us", delay_us);
+    clean();
+}
+
+/* One thread starts, another one asks for an older one. */
+static void *asks(void *work) {
+    for (int i = 0; i < 300; ++i) {
+        const cdp_status st = cdp_work_test(*(const cdp_work *)work);
+        T(st == CDP_OK || st == CDP_PENDING);
+        if (i % 100 == 99) OK(cdp_work_wait_for(*(const cdp_work *)work, 20000));
+    }
+    return NULL;
+}
+static void asked_of_rank(card *c) {
+    float *d = (float *)gpu_new(NULL, 4);
+    cdp_work first, w;
+    pthread_t t;
+    OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX, &first));
+    T_EQ(0, pthread_create(&t, NULL, asks, &first));
+    for (int i = 0; i < 200; ++i) OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX, &w));
+    pthread_join(t, NULL);
+    OK(cdp_work_wait(w));
+    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+}
+TEST(asked_by_others) {
+    const long delay_us = standin_get("delay_us");
+    standin_set("delay_us", 20);
+    on_cards(2, asked_of_rank, NULL);
+    standin_set("delay_us", delay_us);
+    clean();
+}
+
+/* One rank hands in memory of the processor where the others' is a device's: an error everywhere, whoever finds it. */
+static void odd_pointer_of_rank(card *c) {
+    float host[64] = {0}, *d = (float *)gpu_new(NULL, sizeof host);
+    const uint64_t start = test_now_ns();
+    cdp_work w;
+    cdp_status st = cdp_allreduce_async(c->g, NULL, c->rank == 1 ? host : d, 64, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
+    if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
+    test_check(st == CDP_ERR_MISMATCH || (*(const bool *)c->arg && st == CDP_ERR_TIMEOUT), __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    if (st == CDP_ERR_MISMATCH) T_TEXT("device memory", cdp_last_error()->text);
+    T_WITHIN(4000, test_now_ns() - start);
+    GPU(cudaStreamSynchronize(cdp_nccl_stream(c->g))), GPU(cudaFree(d));
+}
+TEST(odd_pointer) {
+    for (int k = 0; k < 2; ++k) {
+        cards all;
+        bool unchecked = k == 1;
+        memset(&all, 0, sizeof all);
+        all.n = 3, all.func = odd_pointer_of_rank, all.arg = &unchecked, all.desc.no_check = unchecked, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 1000;
+        cards_run(&all);
+    }
     clean();
 }
 
@@ -503,10 +604,8 @@ static void async_error_of_rank(card *c) {
     cdp_status st;
     OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
     OK(cdp_work_wait_for(w, 60000));
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0) {
-        char x;
-        OK(cdp_recv(c->g, &x, 1, CDP_DTYPE_U8, 1, 0)); /* nobody is in the barrier any more */
         OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w)); /* rank 1 never calls this one */
         standin_async_error(0, 6);
         st = cdp_work_wait_for(w, 30000);
@@ -514,7 +613,6 @@ static void async_error_of_rank(card *c) {
         T_TEXT("NCCL", cdp_last_error()->text);
     } else {
         const uint64_t start = test_now_ns();
-        (void)!cdp_send(c->g, "x", 1, CDP_DTYPE_U8, 0, 0);
         while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
         T(st < 0);
     }
@@ -533,7 +631,7 @@ static void sick_of_rank(card *c) {
     float *d = (float *)gpu_new(NULL, 4);
     cdp_work w;
     cdp_status st = CDP_OK;
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0) {
         GPU(cudaMemsetAsync((char *)d + (1 << 20), 0, 4, c->stream)); /* not allocated */
         gpu_cudaStreamSynchronize(c->stream);
@@ -698,7 +796,7 @@ static void split_fails_of_rank(card *c) {
     const uint64_t start = test_now_ns();
     const char *name = (const char *)c->arg;
     if (c->rank == 0) standin_set("lazy", 0);
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0) standin_fail(name, 1, 3);
     const cdp_status st = cdp_group_split(c->g, 0, c->rank, &part);
     T(st < 0 && !part);
@@ -729,7 +827,7 @@ static void grow_fails_of_rank(card *c) {
         OK(cdp_nccl_attach(one, &desc));
         standin_fail(*(const bool *)c->arg ? "ncclCommGetUniqueId" : "ncclCommGrow", 1, 3);
     }
-    OK(cdp_barrier(c->g));
+    meet(c);
     desc.grow = true;
     desc.from = one;
     T(cdp_nccl_attach(c->g, &desc) < 0);
@@ -752,7 +850,7 @@ TEST(grow_fails) {
 static void unwatched_of_rank(card *c) {
     float *d = (float *)gpu_new(NULL, 4);
     const uint64_t start = test_now_ns();
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0) OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u) test_sleep_ms(5);
     T(cdp_group_status(c->g) == CDP_ERR_TIMEOUT);
@@ -783,8 +881,29 @@ static void host_in_capture_of_rank(card *c) {
     T_EQ(0, gpu_cudaStreamEndCapture(c->stream, &graph));
     GPU(cudaGraphDestroy(graph)), GPU(cudaFree(d));
 }
+/* Nor can memory be had or given back there: what is given back stays until the group goes. */
+static void memory_in_capture_of_rank(card *c) {
+    void *graph = NULL, *a = NULL, *b = NULL;
+    cdp_hook hook;
+    cdp_bucket bucket;
+    cdp_request rq;
+    OK(cdp_nccl_alloc(c->g, 4096, &a)), OK(cdp_nccl_hook_create(c->g, &fp16, &hook));
+    memset(&bucket, 0, sizeof bucket), memset(&rq, 0, sizeof rq);
+    bucket.data = a, bucket.count = 1000, bucket.dtype = CDP_DTYPE_F32, bucket.bucket_count = 1, bucket.divisor = 1;
+    GPU(cudaMemsetAsync(a, 0, 4096, c->stream));
+    GPU(cudaStreamBeginCapture(c->stream, 1));
+    FAILS(CDP_ERR_STATE, "capture", cdp_nccl_alloc(c->g, 64, &b));
+    T(!b);
+    FAILS(CDP_ERR_STATE, "capture", hook.stage(hook.self, &bucket, 0, &rq));
+    cdp_nccl_free(c->g, a);
+    gpu_cudaStreamEndCapture(c->stream, &graph); /* the hook has joined the group's stream to it: not whole */
+    if (graph) GPU(cudaGraphDestroy(graph));
+    gpu_cudaGetLastError();
+    hook.destroy(hook.self);
+}
 TEST(host_in_capture) {
     on_cards(1, host_in_capture_of_rank, NULL);
+    on_cards(1, memory_in_capture_of_rank, NULL);
     clean();
 }
 
@@ -834,7 +953,7 @@ static void shrink_of_rank(card *c) {
     const uint32_t survivors[] = {0, 2};
     float host = (float)c->rank + 1, *d = (float *)gpu_new(&host, 4);
     cdp_work w;
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank != 1) {
         cdp_status st = cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
         if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
@@ -883,13 +1002,8 @@ static void nobody_gone_of_rank(card *c) {
     memset(&desc, 0, sizeof desc);
     desc.stream = c->stream;
     desc.from = c->g;
-    OK(cdp_barrier(c->g));
-    if (c->rank == 0) (void)!cdp_send(c->g, "x", 1, CDP_DTYPE_U8, 1, 0);
-    if (c->rank == 1) {
-        char x;
-        OK(cdp_recv(c->g, &x, 1, CDP_DTYPE_U8, 0, 0)); /* nobody is in the barrier any more */
-        cdp_group_abort(c->g, "once more");
-    }
+    meet(c);
+    if (c->rank == 1) cdp_group_abort(c->g, "once more");
     for (int i = 0; i < 3000 && cdp_group_status(c->g) == CDP_OK; ++i) test_sleep_ms(10);
     OK(cdp_group_new(c->g, all, 2, &again));
     if (OK(cdp_nccl_attach(again, &desc))) OK(cdp_allreduce(again, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
@@ -1015,7 +1129,7 @@ TEST(leave_one_by_one) { /* nobody's leaving waits for another's */
 static void leave_of_rank(card *c) { /* with operations in flight that cannot end any more */
     float *d = (float *)gpu_new(NULL, 4);
     cdp_work w;
-    OK(cdp_barrier(c->g));
+    meet(c);
     if (c->rank == 0) OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
     test_sleep_ms(20);
     *(void **)((char *)c->arg + c->rank * sizeof(void *)) = d;
@@ -1039,7 +1153,39 @@ typedef struct storm {
     cdp_group *g[RANKS_MAX];
     pthread_t t;
     uint32_t after_us;
+    int what; /* 0: operations; 1: splits; 2: growing, 3: shrinking */
 } storm;
+/* Groups made from a group, again and again: nothing of NCCL's stays behind, wherever it is stopped. */
+static void storm_of_groups(card *c, const storm *s) {
+    const uint32_t own[] = {c->rank}, both[] = {0, 1};
+    cdp_group *from = NULL, *part = NULL;
+    cdp_nccl_desc desc;
+    cdp_status st = CDP_OK;
+    memset(&desc, 0, sizeof desc);
+    desc.stream = c->stream;
+    while (st == CDP_OK) {
+        desc.from = NULL, desc.grow = false;
+        if (s->what == 1) {
+            st = cdp_group_split(c->g, c->rank % 2, 0, &part);
+        } else if (s->what == 2) { /* rank 0 is old */
+            if (c->rank == 0 && (st = cdp_group_new(c->g, own, 1, &from)) == CDP_OK) st = cdp_nccl_attach(from, &desc);
+            if (st == CDP_OK) st = cdp_group_new(c->g, both, 2, &part);
+            desc.from = from, desc.grow = true;
+            if (st == CDP_OK) st = cdp_nccl_attach(part, &desc);
+        } else { /* rank 0 stays */
+            st = cdp_group_new(c->g, both, 2, &from);
+            if (st == CDP_OK) st = cdp_nccl_attach(from, &desc);
+            desc.from = from;
+            if (st == CDP_OK && c->rank == 0) st = cdp_group_new(c->g, own, 1, &part);
+            if (st == CDP_OK && c->rank == 0) st = cdp_nccl_attach(part, &desc);
+        }
+        if (st == CDP_OK) st = cdp_barrier(c->g);
+        if (st < 0) cdp_group_abort(c->g, "storm");
+        if (st < 0 && part) cdp_group_abort(part, "storm");
+        cdp_group_destroy(part), cdp_group_destroy(from);
+        part = from = NULL;
+    }
+}
 static void storm_of_rank(card *c) {
     storm *const s = (storm *)c->arg;
     cdp_nccl_desc desc;
@@ -1047,7 +1193,13 @@ static void storm_of_rank(card *c) {
     cdp_work w;
     memset(&desc, 0, sizeof desc);
     desc.stream = c->stream;
+    if (s->what == 1) OK(cdp_nccl_attach(c->g, &desc));
     __atomic_store_n(&s->g[c->rank], c->g, __ATOMIC_SEQ_CST);
+    if (s->what) {
+        storm_of_groups(c, s);
+        GPU(cudaFree(d));
+        return;
+    }
     if (c->rank == 0) {
         cdp_status st = cdp_nccl_attach(c->g, &desc);
         while (st == CDP_OK) {
@@ -1077,25 +1229,31 @@ static void *storm_abort(void *p) {
     return NULL;
 }
 static void storm_over(void *p) { pthread_join(((storm *)p)->t, NULL); }
-TEST(abort_anywhere) {
+static void storms(int what, int count) {
     uint64_t seed = 7;
-    for (int i = 0; i < (TEST_SLOW ? 15 : 60); ++i) {
+    for (int i = 0; i < count; ++i) {
         cards all;
         storm s;
         memset(&all, 0, sizeof all), memset(&s, 0, sizeof s);
+        s.what = what;
         s.after_us = (uint32_t)(test_random(&seed) % 12000);
         standin_set("slow_init", (long)(test_random(&seed) % 3));
         all.n = 2, all.func = storm_of_rank, all.no_attach = true, all.arg = &s, all.group.logger.level = CDP_LOG_SILENT;
+        if (what) all.group.timeout_ms = 2000;
         T_EQ(0, pthread_create(&s.t, NULL, storm_abort, &s));
         all.between = storm_over;
         cards_run(&all);
         clean();
         if (test__now.failed_checks) {
-            NOTE("that was after %u us", s.after_us);
+            NOTE("that was %d after %u us", what, s.after_us);
             break;
         }
     }
     standin_set("slow_init", 0);
+}
+TEST(abort_anywhere) { storms(0, TEST_SLOW ? 15 : 60); }
+TEST(abort_while_made) {
+    for (int what = 1; what < 4; ++what) storms(what, TEST_SLOW ? 10 : 25);
 }
 
 /* ---- DDP ---- */
@@ -1309,7 +1467,20 @@ static void ddp_refusals_of_rank(card *c) {
     FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
     p[1].data = dev, p[1].grad = host;
     FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
-    p[1].grad = NULL, p[1].sparse = true, p[1].rows = 8;
+    p[1].grad = NULL;
+    OK(cdp_barrier(c->g));
+    GPU(cudaSetDevice(1 - (int)c->device)); /* another device is current, then memory of another device */
+    FAILS(CDP_ERR_INVALID, "cudaSetDevice", cdp_ddp_create(&d, &ddp));
+    void *const far = gpu_new(NULL, 64);
+    GPU(cudaSetDevice((int)c->device));
+    p[1].data = far;
+    FAILS(CDP_ERR_INVALID, "memory of device", cdp_ddp_create(&d, &ddp));
+    p[1].data = dev, p[1].device = 1;
+    FAILS(CDP_ERR_UNSUPPORTED, "the_odd_one", cdp_ddp_create(&d, &ddp));
+    p[1].device = 0;
+    OK(cdp_barrier(c->g));
+    GPU(cudaFree(far));
+    p[1].sparse = true, p[1].rows = 8;
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_ddp_create(&d, &ddp));
     h.kind = CDP_HOOK_POWERSGD;
     FAILS(CDP_ERR_UNSUPPORTED, "POWERSGD", cdp_nccl_hook_create(c->g, &h, &hook));
@@ -1707,7 +1878,7 @@ int main(int argc, char **argv) {
         {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60}, {"order", order, 60}, {"order_can_fail", order_can_fail, 60},
         {"waits", waits, 60}, {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60}, {"refusals", refusals, 60}, {"memory", memory, 60},
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
-        {"mismatch", mismatch, 60}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
+        {"mismatch", mismatch, 60}, {"own_copy", own_copy, 60}, {"asked_by_others", asked_by_others, 60}, {"odd_pointer", odd_pointer, 60}, {"stuck_stream", stuck_stream, 60}, {"abort_while_made", abort_while_made, 120}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
         {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
         {"any_allocation_fails", any_allocation_fails, 120}, {"descs_differ", descs_differ, 60}, {"split_fails", split_fails, 60}, {"grow_fails", grow_fails, 60}, {"watchdog", watchdog, 60}, {"host_in_capture", host_in_capture, 60},
         {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"saved_hooks", saved_hooks, 60}, {"local_sgd", local_sgd, 60},
