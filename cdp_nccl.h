@@ -486,9 +486,25 @@ CDP__COLD int cdp__nccl_reduction(cdp_dtype t, cdp_reduce op) {
     case CDP_REDUCE_MIN: return CDP__NC_MIN;
     case CDP_REDUCE_MAX: return CDP__NC_MAX;
     case CDP_REDUCE_PRODUCT: return CDP__NC_PRODUCT;
-    case CDP_REDUCE_PREMUL_SUM: return cdp__dtype_is_float(t) ? CDP__NC_SUM : -1;
+    case CDP_REDUCE_PREMUL_SUM: return cdp__dtype_is_float(t) || t > CDP_DTYPE_BOOL ? CDP__NC_SUM : -1;
     default: return -1;
     }
+}
+
+/* The nearest float of 8 bits, the even one of two; what is too large becomes the largest. One at a time: plain, not fast. */
+CDP__COLD uint8_t cdp__nccl_f8(double x, bool e4m3) {
+    const int bits = e4m3 ? 3 : 2, last = e4m3 ? 126 : 123;
+    const double size = x < 0 ? -x : x;
+    double least = 0;
+    int v, k, best = -1;
+    for (v = 0; v <= last && x == x; ++v) {
+        double g = v >> bits ? (v & ((1 << bits) - 1)) + (1 << bits) : v, off;
+        for (k = (e4m3 ? 7 : 15) + bits - (v >> bits ? v >> bits : 1); k > 0; --k) g /= 2;
+        for (; k < 0; ++k) g *= 2;
+        off = g < size ? size - g : g - size;
+        if (best < 0 || off < least || (off == least && !(v & 1))) best = v, least = off;
+    }
+    return (uint8_t)(best < 0 ? 127 : best | (x < 0 ? 128 : 0));
 }
 
 /* The number that a PREMUL_SUM multiplies by, as the dtype has it. */
@@ -497,6 +513,7 @@ CDP__COLD void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
     uint16_t narrow[CDP__BLOCK];
     f[0] = (float)factor;
     if (t == CDP_DTYPE_F64) memcpy(out, &factor, 8);
+    else if (t > CDP_DTYPE_BOOL) out[0] = cdp__nccl_f8(factor, t == CDP_DTYPE_F8E4M3);
     else if (t <= CDP_DTYPE_F32) memcpy(out, f, 4);
     else {
         cdp__narrow_block(t, f, narrow);
@@ -1367,7 +1384,7 @@ CDP__COLD cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) 
     if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later only, and a rank of the group has %d.%d; reduce f16 or bf16", cdp_coll_name(rq->kind),
                          cdp_dtype_name(rq->dtype), b->capability / 10, b->capability % 10);
-    if (type >= 0 && cdp__nccl_reduction(rq->dtype, rq->op) >= 0 && !(rq->op == CDP_REDUCE_PREMUL_SUM && rq->dtype > CDP_DTYPE_BOOL)) return CDP_OK;
+    if (type >= 0 && cdp__nccl_reduction(rq->dtype, rq->op) >= 0) return CDP_OK;
     return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL %d.%d has no %s of %s", cdp_coll_name(rq->kind), b->version / 10000, b->version / 100 % 100, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
 }
 

@@ -24,7 +24,7 @@ static double seconds(void) { return (double)test_now_ns() / 1e9; }
 
 TEST(table) { table_of_rank(&me); }
 TEST(eight_bits) {
-    if (cdp_nccl_version(me.g) < 22400) test_skip("this NCCL has no 8-bit floats");
+    if (!has_eight_bits(&me)) test_skip("8-bit floats need NCCL 2.24 and compute capability 9.0");
     else if (me.n <= 4) eight_bits_of_rank(&me);
 }
 TEST(uneven) { me.n > 1 ? uneven_of_rank(&me) : test_skip("needs two ranks"); }

@@ -895,8 +895,9 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
     while (i < 64 && c->factor_used[i]) ++i;
     if (i == 64) return refuse(ncclInternalError, "too many reductions");
     c->factor_type[i] = type;
-    c->factors[i] = type == ncclFloat64 ? *(double *)scalar : type == ncclFloat32 ? *(float *)scalar : type == ncclFloat16 ? from_f16(*(uint16_t *)scalar) : type == ncclBfloat16 ? from_bf16(*(uint16_t *)scalar) : 0;
-    if (type != ncclFloat64 && type != ncclFloat32 && type != ncclFloat16 && type != ncclBfloat16) return refuse(ncclInvalidArgument, "a factor of an integer");
+    c->factors[i] = type == ncclFloat64 ? *(double *)scalar : type == ncclFloat32 ? *(float *)scalar : type == ncclFloat16 ? from_f16(*(uint16_t *)scalar) : type == ncclBfloat16 ? from_bf16(*(uint16_t *)scalar) :
+                    type == ncclFloat8e4m3 ? from_e4m3(*(uint8_t *)scalar) : type == ncclFloat8e5m2 ? from_e5m2(*(uint8_t *)scalar) : 0;
+    if (type != ncclFloat64 && type != ncclFloat32 && type != ncclFloat16 && type != ncclBfloat16 && type != ncclFloat8e4m3 && type != ncclFloat8e5m2) return refuse(ncclInvalidArgument, "a factor of an integer");
     c->factor_used[i] = 1;
     *op = (ncclRedOp_t)(ncclNumOps + i);
     return ncclSuccess;
