@@ -952,6 +952,14 @@ CDP__COLD cdp_status cdp__nccl_late(const cdp__nccl_op *op) {
     return cdp__fail(CDP_ERR_TIMEOUT, "%s has not ended within %llu ms on the GPU; a rank has died, is late with its own work before it, or calls something else", text, (unsigned long long)op->timeout_ms);
 }
 
+/* What a library said while `op` was the one to look at. */
+CDP__COLD cdp_status cdp__nccl_op_failed(const cdp__nccl_op *op, cdp__cu_error e, int result) {
+    char text[160];
+    if (op->index) cdp__nccl_op_text(op, text, sizeof text);
+    else cdp__format(text, sizeof text, "the communicator, before its first operation");
+    return e != 0 ? cdp__nccl_cuda_failed(e, text) : cdp__nccl_nccl_failed(result, text);
+}
+
 /* Is it done? Never blocks, asks nothing of the group. */
 CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     cdp__nc_result state = (cdp__nc_result)0;
@@ -968,12 +976,12 @@ CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     e = cdp__nccl_query(op.event);
     if (cdp__nccl_failed(b)) return CDP_PENDING; /* an abort ends it, too; the group knows why */
     if (e == 0) return CDP_OK;
-    if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_cuda_failed(e, "a device operation");
+    if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_op_failed(&op, e, 0);
     (void)cdp__nc.cudaGetLastError();
     cdp__nccl_lock(b); /* the communicator stays meanwhile; who is inside asks it himself */
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
-    if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed((int)state, "a device operation");
+    if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) return cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
     if (op.index == number >> 1 && cdp__nccl_now(b) >= op.deadline_ns) return cdp__nccl_late(&op);
     return CDP_PENDING;
 }
@@ -1058,10 +1066,11 @@ CDP__COLD void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nccl_lock(b);
     op = b->ring[index % CDP__NCCL_RING];
     late = op.index == index && index <= b->issued && cdp__nccl_now(b) >= op.deadline_ns;
+    if (op.index != index) op = b->ring[b->issued % CDP__NCCL_RING]; /* nothing is on its way */
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
     if (late) (void)cdp__nccl_late(&op);
-    else if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) (void)cdp__nccl_nccl_failed((int)state, "a device operation");
+    else if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) (void)cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
     else return;
     cdp_group_fail(b->group);
 }

@@ -56,6 +56,26 @@ TEST(hooks) {
     }
 }
 
+/* What a caller can get wrong: one clear error each, nothing started, and the group goes on. */
+TEST(refusals) {
+    float host[8] = {0}, *d = (float *)gpu_new(NULL, 64);
+    void *more = NULL;
+    cdp_hook hook;
+    cdp_hook_desc h;
+    FAILS(CDP_ERR_INVALID, "the processor's memory", cdp_allreduce(me.g, host, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_INVALID, "the processor's memory", cdp_allreduce(me.g, d, host, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_INVALID, "overlap", cdp_allreduce(me.g, d, d + 1, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_UNSUPPORTED, "i16", cdp_allreduce(me.g, NULL, d, 8, CDP_DTYPE_I16, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_STATE, "backend", cdp_nccl_attach(me.g, NULL));
+    FAILS(CDP_ERR_NOMEM, "device memory", cdp_nccl_alloc(me.g, (uint64_t)1 << 46, &more));
+    memset(&h, 0, sizeof h);
+    h.kind = CDP_HOOK_POWERSGD;
+    FAILS(CDP_ERR_UNSUPPORTED, "POWERSGD", cdp_nccl_hook_create(me.g, &h, &hook));
+    OK(cdp_barrier(me.g));
+    OK(cdp_allreduce(me.g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_MAX));
+    GPU(cudaStreamSynchronize(me.stream)), GPU(cudaFree(d));
+}
+
 TEST(split) {
     cdp_group *part = NULL;
     float host = 1, *d = (float *)gpu_new(&host, 4);
@@ -200,7 +220,7 @@ static int probe(void) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {{"table", table, 240}, {"eight_bits", eight_bits, 60}, {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60}, {"order", order, 60}, {"lifetimes", lifetimes, 60},
-                                      {"graphs", graphs, 60}, {"split", split, 60}, {"ddp", ddp, 200}, {"hooks", hooks, 120}, {"bandwidth", bandwidth, 120}, {"yy_shrink", yy_shrink, 60}, {"zz_abort", zz_abort, 60}};
+                                      {"graphs", graphs, 60}, {"refusals", refusals, 60}, {"split", split, 60}, {"ddp", ddp, 200}, {"hooks", hooks, 120}, {"bandwidth", bandwidth, 120}, {"yy_shrink", yy_shrink, 60}, {"zz_abort", zz_abort, 60}};
     cdp_nccl_desc desc;
     cdp_launch place;
     int devices = 1;

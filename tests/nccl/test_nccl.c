@@ -620,19 +620,41 @@ static void async_error_of_rank(card *c) {
         standin_async_error(0, 6);
         st = cdp_work_wait_for(w, 30000);
         test_check(st == CDP_ERR_IO || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
-        T_TEXT("NCCL", cdp_last_error()->text);
+        T_TEXT("NCCL", cdp_last_error()->text); /* rank, operation, sequence */
+        T_TEXT("rank 0", cdp_last_error()->text);
+        T_TEXT("device operation #2 (allreduce of 1 x f32 sum)", cdp_last_error()->text);
+        T_EQ(0, cdp_last_error()->rank);
     } else {
         const uint64_t start = test_now_ns();
         while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
         T(st < 0);
+        T_TEXT("rank 0", cdp_last_error()->text);
+        T_TEXT("device operation #2", cdp_last_error()->text);
     }
+    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+}
+/* The watchdog hears of it, although there is no operation, or none any more. */
+static void idle_error_of_rank(card *c) {
+    const bool before = *(const bool *)c->arg;
+    float *d = (float *)gpu_new(NULL, 4);
+    const uint64_t start = test_now_ns();
+    cdp_work w;
+    if (!before) OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w)), OK(cdp_work_wait_for(w, 60000));
+    meet(c);
+    if (c->rank == 0) standin_async_error(0, 6);
+    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
+    T(cdp_group_status(c->g) == CDP_ERR_PEER_LOST);
+    T_TEXT(before ? "before its first operation: NCCL" : "device operation #1 (allreduce of 1 x f32 sum): NCCL", cdp_last_error()->text);
     GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
 }
 TEST(asynchronous_error) {
     cards all;
+    bool before = false;
     memset(&all, 0, sizeof all);
     all.n = 2, all.func = async_error_of_rank, all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
+    all.func = idle_error_of_rank, all.arg = &before, all.desc.watchdog_ms = 10;
+    for (int i = 0; i < 2; ++i, before = true) cards_run(&all);
     clean();
 }
 
@@ -1669,6 +1691,32 @@ static void stuck_of_rank(card *c) {
         side_close(&dev);
     }
 }
+/* Gradients, and the memory of a hook, are given up while operations on them hang, and NCCL is on its way with others. */
+static void given_up_of_rank(card *c) {
+    model m = model_of(9);
+    side dev;
+    m.hook = *(const int *)c->arg, m.ratio = 4, m.params = 6, m.bucket_bytes = 64, m.find_unused = m.static_graph = m.own_grad = m.buffers = m.rebuild = false;
+    for (uint32_t i = 0; i < m.params; ++i) m.counts[i] = 100, m.dtypes[i] = CDP_DTYPE_F32;
+    if (!side_open(&dev, c, &m, true)) return;
+    T(pass(&dev, 0, 0, true));
+    hurry(c, 250);
+    const uint64_t start = test_now_ns();
+    OK(cdp_ddp_backward_begin(dev.ddp));
+    for (uint32_t i = m.params; i-- > (c->rank ? 3 : 0);) (void)cdp_ddp_ready(dev.ddp, i); /* rank 1 stops half way */
+    side_close(&dev);
+    T_WITHIN(4000, test_now_ns() - start);
+}
+TEST(given_up) {
+    static const int hooks[] = {-1, CDP_HOOK_FP16, CDP_HOOK_TOPK, CDP_HOOK_QUANTIZE};
+    for (int k = 0; k < 5; ++k) {
+        cards all;
+        memset(&all, 0, sizeof all);
+        all.n = 2, all.func = given_up_of_rank, all.arg = (void *)(uintptr_t)&hooks[k % 4], all.desc.keep = k % 2 == 1, all.group.logger.level = CDP_LOG_SILENT;
+        cards_run(&all);
+    }
+    clean();
+}
+
 TEST(stuck_rank) {
     cards all;
     memset(&all, 0, sizeof all);
@@ -2025,7 +2073,7 @@ int main(int argc, char **argv) {
         {"any_allocation_fails", any_allocation_fails, 120}, {"more_allocations_fail", more_allocations_fail, 60}, {"descs_differ", descs_differ, 60}, {"split_fails", split_fails, 60}, {"grow_fails", grow_fails, 60}, {"shrink_fails", shrink_fails, 60}, {"watchdog", watchdog, 60}, {"host_in_capture", host_in_capture, 60},
         {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"saved_hooks", saved_hooks, 60}, {"local_sgd", local_sgd, 60},
         {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
-        {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
+        {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"given_up", given_up, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
         {"libraries", libraries, 60}, {"killed_process", killed_process, 60}, {"versions_differ", versions_differ, 60}};
     program = argv[0];
     if (argc >= 3 && strcmp(argv[1], "--child") == 0) {
