@@ -76,8 +76,8 @@
         Memory belongs to an operation from its start on. It may be read, written or freed again
         after cdp_work_wait()                   in the order of the caller's stream (kernels, copies, cudaFreeAsync)
         after OK of cdp_work_wait_for, _test    at once
-        after a start that failed               at once: it returns when NCCL and the group's stream are done with it, or after 5 s each
-                                                where the GPU does not come back
+        after a start that failed               at once: it returns when NCCL and the group's stream are done with it, or after 5 s each,
+                                                where the GPU does not come back, or has more than that to do before it: then as below
         after a wait that failed, an abort,     when the group's stream is empty: cudaStreamSynchronize(cdp_nccl_stream(group)), which
         or another failure of the group         comes to an end because the communicator is stopped; cudaFree waits for that itself
         in a captured graph                     when the graph is destroyed, and what it ran is over
@@ -2337,11 +2337,14 @@ CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32
     cdp__nccl_slot *s = cdp__nccl_slot_of(h, bucket->bucket_count, bucket->index);
     const cdp_hook_kind kind = h->desc.kind;
     cdp_status st;
+    int where;
     if (!s) return cdp_last_error()->status;
     if (!stage) s->plain = h->step < h->desc.start;
     if (!stage && bucket->index + 1 == bucket->bucket_count) ++h->step;
     if (kind == CDP_HOOK_NOOP) return CDP_OK;
-    if (cdp__nccl_owns(h->b, bucket->data) != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
+    where = cdp__nccl_owns(h->b, bucket->data);
+    if (where < 0) return (cdp_status)where;
+    if (where != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
     if (kind == CDP_HOOK_ALLREDUCE || s->plain) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
     if (kind == CDP_HOOK_POST_LOCAL_SGD && stage && h->desc.subgroup) return cdp__nccl_behind(h->b, cdp__nccl_of(h->desc.subgroup));
     if (kind == CDP_HOOK_POST_LOCAL_SGD) return h->desc.subgroup ? cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup) : CDP_OK;

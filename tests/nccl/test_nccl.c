@@ -1033,6 +1033,10 @@ static void memory_in_capture_of_rank(card *c) {
     memset(&bucket, 0, sizeof bucket), memset(&rq, 0, sizeof rq);
     bucket.data = a, bucket.count = 1000, bucket.dtype = CDP_DTYPE_F32, bucket.bucket_count = 1, bucket.divisor = 1;
     GPU(cudaMemsetAsync(a, 0, 4096, c->stream));
+    GPU(cudaSetDevice(1));
+    FAILS(CDP_ERR_INVALID, "cudaSetDevice", hook.stage(hook.self, &bucket, 0, &rq));
+    FAILS(CDP_ERR_INVALID, "cudaSetDevice", cdp_nccl_alloc(c->g, 64, &b));
+    GPU(cudaSetDevice(0));
     GPU(cudaStreamBeginCapture(c->stream, 1));
     FAILS(CDP_ERR_STATE, "capture", cdp_nccl_alloc(c->g, 64, &b));
     T(!b);
