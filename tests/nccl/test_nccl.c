@@ -1255,6 +1255,43 @@ TEST(no_thread) {
     clean();
 }
 
+/* Groups that nobody moves but their callers, and then an os that has no threads at all. */
+static void polled_of_rank(card *c) {
+    cdp_request rq;
+    cdp_work w;
+    cdp_group *part = NULL;
+    void *d = NULL;
+    memset(&rq, 0, sizeof rq);
+    T_EQ(0, chain(c, 3, false));
+    OK(cdp_group_split(c->g, 0, c->rank, &part));
+    OK(cdp_allreduce(part, NULL, d = gpu_new(NULL, 400), 100, CDP_DTYPE_F32, CDP_REDUCE_MAX));
+    GPU(cudaStreamSynchronize(c->stream));
+    cdp_group_destroy(part);
+    meet(c);
+    if (c->n == 1) {
+        cdp_group_abort(c->g, "enough of it");
+        T(cdp_allreduce(c->g, NULL, d, 100, CDP_DTYPE_F32, CDP_REDUCE_MAX) == CDP_ERR_ABORTED);
+    } else {
+        rq.kind = CDP_COLL_ALLREDUCE, rq.out = d, rq.count = c->rank ? 77 : 78;
+        cdp_status st = cdp_start(c->g, &rq, &w);
+        if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
+        test_check(st == CDP_ERR_MISMATCH, __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    }
+    GPU(cudaStreamSynchronize(cdp_nccl_stream(c->g)));
+    GPU(cudaFree(d));
+}
+TEST(polled) {
+    cards all;
+    cdp_os os = *cdp_os_default();
+    for (int k = 0; k < 6; ++k) {
+        memset(&all, 0, sizeof all);
+        all.n = k < 4 ? 2 : 1, all.func = polled_of_rank, all.group.no_thread = true, all.group.logger.level = CDP_LOG_SILENT;
+        if (k >= 4) os.thread_start = NULL, os.mutex_create = NULL, os.cond_create = NULL, all.group.os = &os, all.desc.keep = k == 5;
+        cards_run(&all);
+    }
+    clean();
+}
+
 /* ---- leaving ---- */
 
 static void nothing_of_rank(card *c) {
@@ -2073,7 +2110,7 @@ int main(int argc, char **argv) {
         {"waits", waits, 60}, {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60}, {"refusals", refusals, 60}, {"memory", memory, 60},
         {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
         {"mismatch", mismatch, 60}, {"own_copy", own_copy, 60}, {"asked_by_others", asked_by_others, 60}, {"odd_pointer", odd_pointer, 60}, {"stuck_stream", stuck_stream, 60}, {"abort_while_made", abort_while_made, 120}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
-        {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
+        {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"polled", polled, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
         {"any_allocation_fails", any_allocation_fails, 120}, {"more_allocations_fail", more_allocations_fail, 60}, {"descs_differ", descs_differ, 60}, {"split_fails", split_fails, 60}, {"grow_fails", grow_fails, 60}, {"shrink_fails", shrink_fails, 60}, {"watchdog", watchdog, 60}, {"host_in_capture", host_in_capture, 60},
         {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"saved_hooks", saved_hooks, 60}, {"local_sgd", local_sgd, 60},
         {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
