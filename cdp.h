@@ -5692,7 +5692,6 @@ CDP__CALLED void cdp__exec_begin(cdp_group *g) {
     past->start_ns = op->start_ns;
     g->long_ns = op->start_ns + cdp__exec_long_ns(op);
     g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    g->torn_bytes = 0;
     g->retract_ns = CDP__NEVER;
     for (i = 0; again && i < g->move_count; ++i) {
         g->moves[i].moved = 0;
@@ -6728,6 +6727,7 @@ CDP__COLD cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, ui
 CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp__orphan **at = cdp__orphan_row(m, g->channel);
+    cdp__peer *peer;
     uint32_t p;
     while (*at) {
         cdp__orphan *o = *at;
@@ -6736,11 +6736,12 @@ CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
             at = &o->next;
             continue;
         }
-        g->peers[p].stream = o->stream;
-        g->peers[p].put = o->put;
-        g->peers[p].got = o->got;
-        g->peers[p].used = true;
-        if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &g->peers[p].stream;
+        peer = &g->peers[p];
+        peer->stream = o->stream;
+        peer->put = o->put;
+        peer->got = o->got;
+        peer->used = true;
+        if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &peer->stream;
         *at = o->next;
         if (o->top) {
             g->wired = o->wired;
