@@ -540,7 +540,8 @@ typedef struct cdp_transport {
        token: `peer` reads the bytes where they lie, says so, and the loan ends. What is no use to a transport stays NULL.
 
        lend: can `peer` read these bytes of ours? Then true, and a token, not used before, by which it finds them. There may be
-       any number of loans at once; false (no room for one more): they are copied instead.
+       any number of loans at once; false (no room for one more, or not worth it): they are copied instead. fresh: this operation has
+       just written them here; read from another processor's cache they come at half the speed.
        recall: the loan ends, read or not; called once for each, before the bytes are reported free to change or to be freed. When
        it returns the peer reads them no more, or (it sits in another process) learns from unview() or pull() that what it read is void.
        view: where the peer's bytes can be read here, all `bytes` of them, until unview(); never held for longer than it takes to read
@@ -551,7 +552,7 @@ typedef struct cdp_transport {
        retract (optional): as recall, unless the peer has begun to read: then false, and the loan stays. Loans of up to 4 MiB that nobody
        begins to read for some milliseconds are retracted, and sent: so nobody waits for a reader that waits for somebody else. Without
        it, so little is lent only where lend_bytes of the group says so. */
-    bool (*lend)(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token);
+    bool (*lend)(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token);
     void (*recall)(void *self, uint32_t peer, uint64_t token);
     bool (*retract)(void *self, uint32_t peer, uint64_t token);
     const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
@@ -3042,6 +3043,7 @@ CDP__UNHURRIED_BEGIN
    5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a source, with what is there.
    6. But several of them may have one destination, if all but the first are marked CDP__CHAINED: element by element they
       are combined in the order in which they are listed.
+   7. A COPY from IN that is listed last may be made while the messages are under way: none of them concerns its destination.
    Nothing here depends on buffering: a send may complete only when its receive is posted. */
 typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE, CDP__SCALE } cdp__step_kind;
 typedef enum cdp__buffer { CDP__IN = 1, CDP__OUT, CDP__TMP } cdp__buffer;
@@ -3268,16 +3270,26 @@ CDP__PRIVATE uint32_t cdp__tree_round(const cdp__shape *s, uint32_t k, cdp__step
     return 1;
 }
 
-/* Ring allgather: every round each rank passes on the part that it got last. */
+/* Ring allgather: every round each rank passes on the part that it got last. Its own one comes from where it is, and is copied meanwhile. */
 CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) { return s->size; }
+
+/* Of m messages all those sent are the own part; in the first round it is copied. Returns the number of steps. */
+CDP__COLD uint32_t cdp__gather_own(const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
+    const cdp__span own = cdp__block_of(s, s->out_offs, s->rank);
+    uint32_t i;
+    if (s->in_place) return m;
+    for (i = 0; i < m; ++i)
+        if (out[i].kind == CDP__SEND) out[i].src = CDP__IN, out[i].src_off = 0;
+    if (k <= 1) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, 0, own.off, own.len);
+    return m;
+}
 
 CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
-    const cdp__span own = cdp__block_of(s, s->out_offs, r);
-    if (k == 0) return s->in_place ? 0 : cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out);
+    if (k == 0) return n > 1 ? 0 : cdp__gather_own(s, 0, 0, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - (k - 1)) % n));
     out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - k) % n));
-    return 2;
+    return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
 /* Binomial tree towards the root: in round k+1 every second of the ranks that are left (counted from the root) hands its sum
@@ -3711,7 +3723,7 @@ CDP__COLD uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step 
         out[m++].flags = (uint8_t)(d > first ? CDP__CHAINED : 0);
     }
     if (!copies && k == waves && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
-    return m;
+    return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
@@ -3931,7 +3943,7 @@ CDP__COLD uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, cdp_
     const uint32_t n = s->hosts->count, waves = cdp__hosts_waves(s), j = (k - 1) / waves, host = me.host + n - j, end = ((k - 1) % waves + 1) * CDP__DIRECT_WIDTH;
     cdp__span last;
     uint32_t d = end - CDP__DIRECT_WIDTH + 1, m = 0;
-    if (k == 0) return cdp__gather_round(s, 0, out);
+    if (k == 0) return cdp__gather_own(s, 0, 0, out);
     last = cdp__even_block(s, host, me.at);
     if (d == 1 && j + 1 < n) {
         out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host + 1, me.at), CDP__OUT, last);
@@ -4560,6 +4572,7 @@ struct cdp_group {
     uint32_t round, rounds, move_count, step_count;
     bool kept;              /* the steps of an operation like the last one */
     cdp__step steps[CDP__ROUND_MAX];
+    uint64_t copied;        /* bytes of the last one, while messages were awaited */
     cdp__move moves[CDP__ROUND_MAX];
     uint64_t elem; /* bytes of one element */
     void *tmp;
@@ -5282,7 +5295,7 @@ CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *s
     cdp__peer *peer = &g->peers[m->step.peer];
     const cdp_transport *t = &g->mux->transport;
     uint64_t token;
-    if (!t->lend || m->moved || m->returned || m->bytes < g->desc.lend_bytes || (g->lane && m->bytes <= CDP__WINDOW) || !t->lend(t->self, peer->stream.peer, src, m->bytes, &token)) return false;
+    if (!t->lend || m->moved || m->returned || m->bytes < g->desc.lend_bytes || (g->lane && m->bytes <= CDP__WINDOW) || !t->lend(t->self, peer->stream.peer, src, m->bytes, m->step.src != CDP__IN && g->rounds > 1, &token)) return false;
     cdp__put_u64(peer->tx_loan, token);
     cdp__put_u64(peer->tx_loan + 8, m->bytes);
     if (g->retract_ns == CDP__NEVER) g->retract_ns = 0;
@@ -5433,6 +5446,7 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
 }
 
 #define CDP__LENT_SLICE (128u * 1024u)
+#define CDP__PULL_SLICE (1024u * 1024u) /* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
 #define CDP__LENT_BLOCK (16u * 1024u)
 
 /* Copy or combine the next slice of what the sender lends, from where it lies. A loan that has been recalled is nothing to
@@ -5453,7 +5467,9 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
         lent = NULL;
     }
     if (!lent) {
-        const int64_t r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes) : 0;
+        int64_t r;
+        if (!reduce) bytes = cdp__min(m->bytes - m->moved, CDP__PULL_SLICE);
+        r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes) : 0;
         if (r == CDP_ERR_PEER_LOST) return r;
         if (r < 0 && !cdp__trunk_note(g->mux, from, g->peers[m->step.peer].stream.channel, CDP__CHUNK_SEND, g->peers[m->step.peer].stream.taken)) return 0;
         m->lent = r > 0;
@@ -5548,6 +5564,17 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
     return r;
 }
 
+/* Some of what may be copied while messages are under way: when nothing moves; much of it goes in step with them: what is sent,
+   too, is read once while it is in a cache. */
+CDP__COLD bool cdp__exec_meanwhile(cdp_group *g, bool moved) {
+    const cdp__step *s = &g->steps[g->step_count - 1];
+    const uint64_t bytes = s->len * g->elem, n = cdp__min(bytes - g->copied, CDP__LENT_SLICE);
+    if (s->src != CDP__IN || !n || (moved && bytes < CDP__PULL_SLICE)) return moved;
+    memcpy((uint8_t *)cdp__exec_buffer(g, s->dst, s->dst_off) + g->copied, (const uint8_t *)cdp__exec_buffer(g, s->src, s->src_off) + g->copied, (size_t)n);
+    g->copied += n;
+    return moved || g->copied < bytes;
+}
+
 /* Let every message of the round advance. True when something moved. */
 CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
     bool any = false;
@@ -5560,7 +5587,7 @@ CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
         if (r < 0) cdp__exec_lost(g, (uint32_t)m->step.peer);
         any = any || r != 0;
     }
-    return any;
+    return i && i == g->move_count && g->steps[g->step_count - 1].kind == CDP__COPY ? cdp__exec_meanwhile(g, any) : any;
 }
 
 /* List the steps of the current round and post its messages. */
@@ -5588,7 +5615,7 @@ CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
     for (i = 0; i < g->step_count; ++i) {
         const cdp__step *s = &g->steps[i];
         void *dst;
-        if (s->peer >= 0 || !s->len) continue;
+        if (s->peer >= 0 || !s->len || (g->copied && i + 1 == g->step_count)) continue; /* that one is done */
         dst = cdp__exec_buffer(g, s->dst, s->dst_off);
         if (s->kind == CDP__COPY) memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
         else if (s->kind == CDP__REDUCE)
@@ -5748,6 +5775,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
 /* Every message of the round is done: its local steps, then the next round or the end. */
 CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
     cdp__exec_local(g);
+    g->copied = 0;
     if (++g->round < g->rounds) cdp__exec_post(g);
     else cdp__exec_complete(g);
 }
@@ -6121,10 +6149,11 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
-CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
+CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)e->rank * CDP__LOANS;
     uint32_t i, state = 0;
+    (void)fresh;
     for (i = 0; i < CDP__LOANS && (state = __atomic_load_n(&l[i].state, __ATOMIC_RELAXED)) & 2; ++i) {} /* only its owner makes a loan of it */
     if (i == CDP__LOANS) return false;
     l[i].data = data;

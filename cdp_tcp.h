@@ -63,8 +63,8 @@
         What is sent from memory of cdp_group_alloc() (as the buckets of a ddp are) is read where it lies, from 64 KiB on: that memory
         consists of segments (up to 128 of a rank, each a descriptor; at least 1 MiB, reserved when it is allocated), which a peer maps
         read-only the first time that it is sent something from there, and lets go when it is freed. Other memory is read by the
-        receiver (process_vm_readv) from 256 KiB on, if the system permits that when the link is made: containers and Yama often do
-        not. All else goes through the rings, and so does what cannot be read when it comes to that.
+        receiver (process_vm_readv) from 64 KiB on, what is only passed on from 256 KiB on, if the system permits that when the link
+        is made: containers and Yama often do not. All else goes through the rings, and so does what cannot be read when it comes to that.
 
     MEMORY
         Per connection 16 KiB of receive buffer, made when it is made, and 7 KiB and twice ring_bytes (256 KiB) between ranks of one machine,
@@ -154,7 +154,7 @@ typedef struct cdp_tcp_desc {
     uint32_t timeout_ms;
     uint64_t small_bytes;      /* must be equal on all ranks, and is compared */
     uint64_t piece_bytes;      /* likewise */
-    uint64_t lend_bytes;       /* between ranks of one machine (default: 64 KiB of group memory, 256 KiB of other)    */
+    uint64_t lend_bytes;       /* between ranks of one machine (default: 64 KiB; 256 KiB of other than group memory that is passed on) */
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
@@ -704,7 +704,7 @@ typedef enum cdp__link_state {
 
 #define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
 #define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
-#define CDP__PULL_BYTES (256u * 1024u) /* less than that goes faster through the rings, if it is in no segment */
+#define CDP__PULL_BYTES (256u * 1024u) /* less that was just written goes faster through the rings, if it is in no segment */
 #define CDP__LOOK_NS 4000u         /* between two looks at the sockets, of who looks at memory again and again */
 #define CDP__TX_BYTES 512u         /* pieces of a message up to this size are sent as one */
 #define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
@@ -1710,7 +1710,7 @@ CDP__COLD bool cdp__mesh_free(void *self, void *ptr) {
     return g != NULL;
 }
 
-CDP__COLD bool cdp__mesh_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
+CDP__COLD bool cdp__mesh_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp__link *l = &m->links[peer];
     cdp__shared *s = l->shared;
@@ -1722,7 +1722,7 @@ CDP__COLD bool cdp__mesh_lend(void *self, uint32_t peer, const void *data, uint6
     g = reads & CDP__VIEWS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
     if (g && !s->told[place] && !cdp__shared_tell(m->os, s, place, g->fd)) g = NULL;
-    if (!g && (!(reads & CDP__PULLS) || bytes < cdp__def(m->desc.lend_bytes, CDP__PULL_BYTES))) return false;
+    if (!g && (!(reads & CDP__PULLS) || (fresh && bytes < cdp__def(m->desc.lend_bytes, CDP__PULL_BYTES)))) return false;
     while (i < CDP__LOANS && (s->lent[i] & 2)) ++i;
     if (i == CDP__LOANS) return false;
     lent = &s->mine->lent[i];

@@ -290,6 +290,11 @@ static bool check_round_of(proof *p, uint32_t r) {
                 return object(p, "rank %u: an operand is overwritten", r);
         }
     }
+    for (k = 0; n && steps[n - 1].kind == CDP__COPY && steps[n - 1].src == CDP__IN && k < n; ++k) { /* may be made at any time */
+        const cdp__step *a = &steps[k], *c = &steps[n - 1];
+        if (is_message(a) && ((a->src && overlap(a->src, a->src_off, a->len, c->dst, c->dst_off, c->len)) || (a->dst && overlap(a->dst, a->dst_off, a->len, c->dst, c->dst_off, c->len))))
+            return object(p, "rank %u: a copy that is made meanwhile meets a message", r);
+    }
     return true;
 }
 

@@ -40,9 +40,9 @@ static uint64_t close_hub(void) {
 static uint32_t pulls, refuse_at;
 static uint64_t wholes[8 * CDP__LOANS]; /* how long each loan is (atomic: who has been lent nothing any more may still look) */
 
-static bool lend_noted(void *self, uint32_t peer, const void *data, uint64_t bytes, uint64_t *token) {
+static bool lend_noted(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     const uint64_t first = (uint64_t)((cdp__hub_end *)self)->rank * CDP__LOANS;
-    const bool lent = cdp__hub_lend(self, peer, data, bytes, token);
+    const bool lent = cdp__hub_lend(self, peer, data, bytes, fresh, token);
     if (lent) __atomic_store_n(&wholes[first + (*token >> 32)], bytes, __ATOMIC_RELAXED);
     return lent;
 }
@@ -479,7 +479,7 @@ TEST(what_was_never_lent) {
     open_hub(3, 0);
     T_EQ(CDP_OK, cdp__hub_attach(hub, 0, 3, &a));
     T_EQ(CDP_OK, cdp__hub_attach(hub, 1, 3, &b));
-    T(a.lend(a.self, 1, x, 100, &token) && a.lend(a.self, 2, x, 100, &other) && token != other);
+    T(a.lend(a.self, 1, x, 100, false, &token) && a.lend(a.self, 2, x, 100, true, &other) && token != other);
     T(b.view(b.self, 0, token, 100) == x);
     T(!b.view(b.self, 0, token, 100)); /* once at a time */
     T(b.unview(b.self, 0, token));

@@ -450,7 +450,7 @@ static void lend_and_recall(member *m) {
         uint64_t all[CDP__LOANS + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
-        while (k <= CDP__LOANS && t->lend(t->self, peer, lent, sizeof lent, &all[k])) ++k;
+        while (k <= CDP__LOANS && t->lend(t->self, peer, lent, sizeof lent, true, &all[k])) ++k;
         T_EQ(CDP__LOANS, k);
         T(t->retract(t->self, peer, all[--k])); /* nobody has read it */
         while (k > 1) t->recall(t->self, peer, all[--k]);
@@ -514,6 +514,31 @@ TEST(what_cannot_be_read_is_sent) {
     read_fails = 0;
 }
 
+/* What a rank brings is read from 64 KiB on, what it passes on only from 256 KiB on. */
+static void not_so_large_ones(member *m) {
+    const uint32_t n = m->desc.world_size, count = 16384;
+    uint32_t *x = (uint32_t *)calloc(2 * count, 4), *y = (uint32_t *)calloc(2 * count, 4);
+    for (uint32_t k = 0; k < 40 && m->status == CDP_OK; ++k) { /* who is late is sent it */
+        for (uint32_t i = 0; i < 2 * count; ++i) x[i] = i + k + (n == 2 || m->desc.rank == 0 ? 0 : 7);
+        m->status = n == 2 ? cdp_alltoall(m->g, x, y, count, CDP_DTYPE_U32) : cdp_broadcast(m->g, x, 2 * count, CDP_DTYPE_U32, 0);
+        for (uint32_t i = 0; i < 2 * count && T(m->status != CDP_OK || (n == 2 ? y[i] == i % count + m->desc.rank * count + k : x[i] == i + k)); ++i) {}
+    }
+    free(x), free(y);
+}
+
+TEST(what_is_brought_is_read_earlier) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc like = {.os = &os};
+    os.memory_read = counting_read;
+    if (!can_read()) return;
+    reads = 0;
+    job(2, &like, NULL, not_so_large_ones);
+    T(reads > 0);
+    reads = 0;
+    job(3, &like, NULL, not_so_large_ones);
+    T_EQ(0, reads);
+}
+
 /* ---- memory of a group ---- */
 
 static uint32_t mappings(void);
@@ -523,8 +548,10 @@ static void *map_or_not(void *user, int32_t fd, bool writable, uint64_t *bytes) 
 
 static uint32_t views_of(member *m) {
     uint32_t n = 0;
+    cdp__enter(m->g); /* its thread may be letting some go */
     for (uint32_t r = 0; r < m->desc.world_size; ++r)
         for (uint32_t i = 0; r != m->desc.rank && i < CDP__SEGMENTS; ++i) n += link_of(m, r)->shared && link_of(m, r)->shared->views[i].at;
+    cdp__leave(m->g);
     return n;
 }
 
@@ -540,6 +567,7 @@ static void group_memory(member *m) {
         const uint64_t at = k % 3; /* also what does not begin where it was allocated, and uneven parts */
         for (uint64_t i = 0; i < count; ++i) x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
         m->status = cdp_allgather(m->g, x + at, y, count - at, CDP_DTYPE_U32);
+        if (m->status == CDP_OK) m->status = cdp_allgather(m->g, NULL, y, count - at, CDP_DTYPE_U32); /* from there, too */
         for (uint32_t r = 0; r < n; ++r)
             for (uint64_t i = at; i < count && T(m->status != CDP_OK || y[r * (count - at) + i - at] == (uint32_t)(i * 2654435761u) + r + k); ++i) {}
         if (m->status == CDP_OK) m->status = k % 2 ? cdp_allreduce(m->g, x + at, y + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM) : cdp_allreduce(m->g, NULL, x + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM);
@@ -818,6 +846,7 @@ int main(int argc, char **argv) {
         {"large_messages_are_read_where_they_lie", large_messages_are_read_where_they_lie, 60},
         {"ranks_know_who_is_on_one_host", ranks_know_who_is_on_one_host, 20},
         {"what_cannot_be_read_is_sent", what_cannot_be_read_is_sent, 30},
+        {"what_is_brought_is_read_earlier", what_is_brought_is_read_earlier, 30},
         {"group_memory_is_in_view", group_memory_is_in_view, 60},
         {"small_group_memory_shares_segments", small_group_memory_shares_segments, 20},
         {"loans_that_nobody_reads_are_sent", loans_that_nobody_reads_are_sent, 30},
