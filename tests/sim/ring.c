@@ -258,7 +258,7 @@ static void owner_main(thread *t) {
     uint64_t token = 0;
     for (t->s.in_at = 1; t->s.in_at <= now.bytes; ++t->s.in_at) {
         ask(O_STORE, LENT, t->s.in_at, __ATOMIC_RELAXED);
-        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, &token)) wrong = "nothing can be lent";
+        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, false, &token)) wrong = "nothing can be lent";
         ask(O_STORE, TOKEN, token, __ATOMIC_RELEASE);
         for (;;) {
             if (ask(O_LOAD, READ, 0, __ATOMIC_ACQUIRE) == (uint8_t)token) {
