@@ -5902,10 +5902,13 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (!peer->used && cdp__group_linked(g, p)) peer->used = peer->tell = true; /* it has just come */
+        if (peer->used && g->abort_from < 0) cdp__exec_drain(g, p);
+        if (peer->used && g->abort_from >= 0) cdp__exec_read_abort(g);
+    }
+    for (p = 0; p < g->desc.world_size; ++p) { /* after all of them, since what one says may correct what the others are told */
+        cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
         while (peer->tell && cdp__exec_tell(g, p) > 0) {}
-        if (g->abort_from < 0) cdp__exec_drain(g, p);
-        if (g->abort_from >= 0) cdp__exec_read_abort(g);
         more = more || peer->tell || (!peer->heard && now < g->answer_ns) || g->abort_from >= 0;
     }
     if (!more) g->settle_ns = CDP__NEVER;
