@@ -95,10 +95,10 @@ $(BUILD)/$(1)/%: tests/sim/%.c
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
-# Compiled with the sanitizers, a program takes longer to optimise than most of them run: only these are worth it.
-SANITIZE_O = $(if $(filter sim linear test_table test_ddp_model,$(notdir $@)),-O1,-O0)
-$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(SANITIZE_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
-$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) $$(SANITIZE_O) -fsanitize=thread))
+# gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
+ASAN_O = $(if $(filter sim linear test_table test_ddp_model test_ddp_hooks test_train_text,$(notdir $@)),-O1,-O0)
+$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
+$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
