@@ -114,15 +114,15 @@ suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
-# Two suites at a time where there are two cores: many of them mostly wait. The two longest, which compute, begin first.
+# Two suites at a time where there are two cores: many of them mostly wait. The longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,2)
-LONG := $(filter rounds,$(PROGRAMS))
+LONG := rounds test_procs sim
+longest_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
-	    $(call suites,test,600,,$(LONG)) \
 	    'compile|600|bash tests/compile/run.sh' \
+	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
 	    'sources|60|bash tests/check_sources.sh' \
-	    $(call suites,test,600,$(SEEDS),$(filter-out $(LONG),$(PROGRAMS))) \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
@@ -142,8 +142,8 @@ sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
 	@mkdir -p $(BUILD)/logs/sanitize
-	@export LANES='$(LANES)'; $(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(THREADED),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
-	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(filter-out $(ROUNDS),$(PROGRAMS)))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
+	@export LANES='$(LANES)'; $(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(call longest_first,$(THREADED)),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
+	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(call longest_first,$(filter-out $(ROUNDS),$(PROGRAMS))))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
 	wait $$tsan || bad=$$?; \
 	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
 	tail -qn 1 $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk -v bad=$$bad '{ p += $$1; f += $$3 } END { if (bad && !f) f = 1; print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'
