@@ -1270,12 +1270,18 @@ CDP__COLD void cdp__link_connect(cdp__link *l) {
 
 /* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
    gone. The probe says nothing and is closed as soon as it stands. */
+CDP__COLD void cdp__link_probed(cdp__link *l, int32_t err) {
+    const cdp__visitor *g = l->mesh->visitors;
+    while (g && !g->welcome) g = g->next; /* it may have connected, sent all that it had to send, and ended: that comes first */
+    if (err && !g) cdp__link_lose(l, CDP_ERR_PEER_LOST, err);
+}
+
 CDP__COLD void cdp__link_probe_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     const int32_t err = io->ready & CDP_IO_WRITE ? l->mesh->os->connect_result(l->mesh->os->user, io->fd) : -EINPROGRESS;
     if (err == -EINPROGRESS || err == -ENOTCONN) return;
     cdp__loop_remove(&l->mesh->loop, io);
-    if (err) cdp__link_lose(l, CDP_ERR_PEER_LOST, -err);
+    cdp__link_probed(l, -err);
 }
 
 CDP__COLD void cdp__link_probe(cdp__timer *t) {
@@ -1284,10 +1290,8 @@ CDP__COLD void cdp__link_probe(cdp__timer *t) {
     if (l->state != CDP__LINK_AWAITED) return;
     if (!l->probe.next) {
         const int32_t fd = m->os->connect(m->os->user, &l->addr);
-        if (fd == -ECONNREFUSED) {
-            cdp__link_lose(l, CDP_ERR_PEER_LOST, ECONNREFUSED);
-            return;
-        }
+        if (fd == -ECONNREFUSED) cdp__link_probed(l, ECONNREFUSED);
+        if (l->state != CDP__LINK_AWAITED) return;
         if (fd >= 0) {
             cdp__loop_add(&m->loop, &l->probe, fd, cdp__link_probe_event, l);
             l->probe.want_write = true;
