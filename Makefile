@@ -44,7 +44,7 @@ PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(FUZZ) $(SIM) $(ROUNDS) $(LI
 help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
-	@echo 'make test       all tests; a few minutes on two cores'
+	@echo 'make test       all tests; about ten minutes on two cores'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
