@@ -123,6 +123,7 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
 	    'compile|600|bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
 	    'sources|60|bash tests/check_sources.sh' \
+	    $(if $(SIM),'sim_left_early|60|$(BUILD)/test/sim --scenario job --faults kill --seeds 2431..2431' 'sim_corrected_blame|60|$(BUILD)/test/sim --scenario job --faults stop --seeds 1164..1164') \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \

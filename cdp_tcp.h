@@ -1269,10 +1269,11 @@ CDP__COLD void cdp__link_connect(cdp__link *l) {
 }
 
 /* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
-   gone. The probe says nothing and is closed as soon as it stands. */
+   gone. The probe says nothing and is closed as soon as it stands. But a peer may also have connected, sent all that it had to send,
+   and ended, while we were still in its handshake: as long as one of the job is under way a refusal means nothing, and is asked for again. */
 CDP__COLD void cdp__link_probed(cdp__link *l, int32_t err) {
     const cdp__visitor *g = l->mesh->visitors;
-    while (g && !g->welcome) g = g->next; /* it may have connected, sent all that it had to send, and ended: that comes first */
+    while (g && !g->welcome) g = g->next;
     if (err && !g) cdp__link_lose(l, CDP_ERR_PEER_LOST, err);
 }
 
