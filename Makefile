@@ -118,17 +118,18 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 LANES := $(if $(filter 1,$(JOBS)),1,2)
 LONG := rounds test_procs sim
 longest_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
-test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES)
+test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
 	    'compile|600|bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
 	    'sources|60|bash tests/check_sources.sh' \
-	    $(if $(SIM),'sim_left_early|60|$(BUILD)/test/sim --scenario job --faults kill --seeds 2431..2431' 'sim_corrected_blame|60|$(BUILD)/test/sim --scenario job --faults stop --seeds 1164..1164') \
+	    $(if $(SIM),'sim_left_early|60|$(BUILD)/test/sim --scenario job --faults kill --seeds 2431..2431' 'sim_corrected_blame|60|$(BUILD)/test/sim --scenario job --faults stop --seeds 1164..1164' 'sim_number_of_a_call|60|$(BUILD)/test/sim --scenario hub --faults mismatch --seeds 1874..1874' 'sim_end_of_a_chain|60|$(BUILD)/test/sim --scenario job --faults isolate --seeds 1728..1728') \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
 	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
 	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
+	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
 	    'examples|600|bash tests/run_examples.sh'
 
 sim: $(SIM:%=$(BUILD)/test/%)

@@ -153,7 +153,7 @@
         variable is involved, and SIGPIPE is never raised.
 
     LIMITS
-        ranks 65535 | elements and bytes 64 bits | operations in flight: memory | error text 511 bytes
+        ranks 65535 | elements and bytes 63 bits | operations in flight: memory | error text 511 bytes
         groups and tags that others use before this rank asks for them: 256 at once; one more is an error on both sides
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
@@ -611,7 +611,8 @@ typedef struct cdp_hub_desc {
     const cdp_os *os;     /* (default: cdp_os_default()) */
 } cdp_hub_desc;
 
-/* Errors: INVALID (world size), NOMEM. The hub must outlive its groups. */
+/* Errors: INVALID (world size), NOMEM. The hub must outlive its groups. Each rank makes one group in it, once; groups of some
+   ranks are made of that one. For another world, also after a failure (but INVALID: call again), make another hub. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out);
 CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
 
@@ -664,7 +665,8 @@ typedef struct cdp_group_desc {
 } cdp_group_desc;
 
 /* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
-   Errors: INVALID (rank, world size, no way to reach the others, a row of `choices`), NOMEM, IO (no thread). */
+   Errors: INVALID (rank, world size, no way to reach the others, a rank of the hub that is taken, a row of `choices`), NOMEM, IO
+   (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it, all with the same list:
@@ -700,7 +702,8 @@ CDP_API cdp_status cdp_group_status(cdp_group *group);
 /* Memory that other ranks of this host can read where it lies, if the transport has such (cdp_tcp.h has, between processes); else
    what the group's os allocates. Operations work with any memory; large ones are faster with this, as input and as output.
    Aligned to 64 bytes, not cleared. Free it with a group of the same world while one is left; what is not freed then stays
-   valid, and is lost. NULL: out of memory, see cdp_last_error(). Any thread. */
+   valid, and is lost. It may be shared memory: what a child of fork() writes there its parent reads. NULL: out of memory, see
+   cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
 
@@ -748,7 +751,7 @@ CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
    Uneven parts: where `out` (ALLGATHER, GATHER), `in` (SCATTER, REDUCE_SCATTER) or both (ALLTOALL) have one part per rank,
    out_counts and in_counts say how many elements each part has; parts lie one after the other. They are read during the
    call, and `count` is ignored. Both are the same on all ranks, but those of ALLTOALL: what rank i sends to j (its
-   in_counts[j]) is what j receives from i (its out_counts[i]). */
+   in_counts[j]) is what j receives from i (its out_counts[i]), also where j is i. */
 typedef struct cdp_request {
     cdp_coll_kind kind;
     const void *in;      /* NULL or equal to `out`: in place */
@@ -773,11 +776,12 @@ typedef struct cdp_work {
    Errors (at the call, nothing started): INVALID, UNSUPPORTED, NOMEM; or the group's first failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_start(cdp_group *group, const cdp_request *request, cdp_work *out);
 
-/* Start `n` operations in their order as one call: all, or none when one of them is wrong. *out is done when all are. */
+/* Start `n` operations in their order as one call: all, or none when one of them is wrong. *out is done when all are. NOMEM breaks
+   the group where some had been started. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(cdp_group *group, const cdp_request *requests, uint32_t n, cdp_work *out);
 
 /* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's first failure: TIMEOUT,
-   PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any thread; the answer stays the same. */
+   PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any thread; the answer stays the same. INVALID: there is no such work. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 
 /* The same, but no longer than `timeout_ms`: then CDP_PENDING, and the operation goes on. */
@@ -834,7 +838,8 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    when `func` has returned; it fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
    `func` is called by whoever lets communication advance: the progress thread, or a thread inside cdp_poll(), cdp_work_test() or
    any wait or blocking operation, of any group of the same world; never inside this call. One function at a time, those of one
-   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups (nothing happens).
+   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups, nor a ddp in
+   a backward pass (nothing happens).
    What it starts takes its place in the order of operations only then; see cdp_start_after() for a place that is certain.
    Errors: INVALID, NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
@@ -856,7 +861,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work work);
 #define CDP_ANY_RANK 0xffffffffu
 
 /* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
-   tags are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
+   tags (any but 0xffffffff) are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
    the receiver) or have been read where they lie, a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
    breaks the group. From and to oneself: INVALID. Errors otherwise as for collectives. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
@@ -1337,12 +1342,14 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__PRIVATE __attribute__((unused)) static
 #define CDP__CALLED __attribute__((unused, noinline)) static /* not inlined: off the hot path, and a tenth less time to compile */
 #define CDP__COLD __attribute__((unused, cold)) static /* rarely called: made for size */
+#define CDP__SELDOM __attribute__((cold))             /* so are these public functions */
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
 #define CDP__PRIVATE static
 #define CDP__CALLED static
 #define CDP__COLD static
+#define CDP__SELDOM
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
 #endif
@@ -2336,7 +2343,7 @@ CDP__COLD void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64
     struct stat s;
     void *at;
     (void)user;
-    if (seals < 0 || !(seals & 2) || fstat(fd, &s) != 0 || s.st_size <= 0) return NULL;
+    if (seals < 0 || !(seals & 2) || fstat(fd, &s) != 0 || s.st_size <= 0 || s.st_size > PTRDIFF_MAX) return NULL;
     *bytes = (uint64_t)s.st_size;
     at = mmap(NULL, (size_t)s.st_size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
@@ -2746,6 +2753,13 @@ CDP__CALLED int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, 
     return r;
 }
 
+/* Less than there was room for was all there is, unless the end of the stream is known to follow: it would not be told of again. */
+CDP__CALLED int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
+    const int64_t r = cdp__io_recv(l, io, iov, 1);
+    if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP__IO_END) && !io->broken) io->ready &= (uint16_t)~CDP_IO_READ;
+    return r;
+}
+
 CDP__CALLED int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->send(l->os->user, io->fd, iov, n);
     if (r == 0) io->ready &= (uint16_t)~CDP_IO_WRITE;
@@ -2773,9 +2787,10 @@ CDP__CALLED uint32_t cdp__get_u32(const uint8_t *p) {
 
 CDP__CALLED uint64_t cdp__get_u64(const uint8_t *p) { return (uint64_t)cdp__get_u32(p) | (uint64_t)cdp__get_u32(p + 4) << 32; }
 
-/* a * b without overflow: the size of an array of a elements of b bytes. False when it does not fit. */
+/* a * b: the size of an array of a elements of b bytes. False where that is more than any memory: so a length that was negative
+   before it became unsigned is seen, and no address overflows. */
 CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
-    if (b && a > UINT64_MAX / b) return false;
+    if (b && a > UINT64_MAX / 2 / b) return false;
     *out = a * b;
     return true;
 }
@@ -4556,7 +4571,7 @@ struct cdp_group {
     uint32_t waiters;           /* threads that wait for one of its operations */
     cdp__pend *pends;           /* desc.max_pending, made with the first one */
     uint32_t pend_at;           /* where to look for a free one: the one that was free longest */
-    uint64_t soonest_ns;        /* the earliest deadline in the queue */
+    uint64_t soonest_ns;        /* no deadline in the queue is earlier */
 
     /* the running operation */
     bool running;
@@ -5012,23 +5027,22 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
 }
 
 /* Two ranks that differ blame each other. For a third one it is not the word of the first that counts, but what it calls
-   itself: the same as the one that is blamed, or something else than the one that blames, under the same number. Then it
-   is the latter that differs. */
+   itself under the same number: when that is something else than the one that blames calls, it is the latter that differs. */
 CDP__COLD void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
     char call[128], says[160];
     const char *at, *end, *found;
+    size_t n;
     uint32_t i;
     cdp__format(says, sizeof says, "rank %d calls ", (int)cause->origin);
     if (cause->status != CDP_ERR_MISMATCH || cause->peer < 0 || !(at = strstr(cause->text, says)) || !(end = strstr(at, ", rank "))) return;
     at += strlen(says);
     for (i = 0; i < g->desc.records; ++i) {
-        if (!g->past[i].call.seq) continue;
-        cdp__frame_text(&g->past[i].call, call, sizeof call);
-        cdp__format(says, sizeof says, "rank %d calls %s", (int)cause->peer, call);
-        if (strstr(cause->text, says)) g->error.peer = cause->origin;
         cdp__format(says, sizeof says, " #%llu", (unsigned long long)g->past[i].call.seq);
+        n = strlen(says);
         found = strstr(at, says);
-        if (found && found < end && (found[strlen(says)] == ' ' || found[strlen(says)] == ',') && strncmp(at, call, strlen(call)) != 0) g->error.peer = cause->origin;
+        if (!found || found >= end || (found[n] != ' ' && found[n] != ',')) continue; /* #1 begins #18, too */
+        cdp__frame_text(&g->past[i].call, call, sizeof call);
+        if (strlen(call) != (size_t)(end - at) || memcmp(at, call, (size_t)(end - at)) != 0) g->error.peer = cause->origin;
     }
 }
 
@@ -5129,13 +5143,20 @@ CDP__COLD bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
     return false;
 }
 
-/* Whom this rank was told to blame says that it waits for this rank: then it is whom this rank waits for itself. */
-CDP__COLD void cdp__group_pass_on(cdp_group *g) {
+/* Whom this rank was told to blame says that it waits for this rank, which is behind it: then it is whom this rank waits for
+   itself. The others hear it, since that one may have been told what this one was. Who waits is always ahead of whom it waits
+   for, unless the link between them is cut: there the blame stays, and does not go round in a circle. */
+CDP__COLD void cdp__group_pass_on(cdp_group *g, const cdp_error *cause) {
     const cdp__move *late = cdp__exec_late(g);
     cdp__text t = {g->error.text, sizeof g->error.text, strlen(g->error.text)};
-    if (!late) return;
+    if (!late || cause->op_seq < g->call.seq || (cause->op_seq == g->call.seq && cause->round <= g->round)) return;
     g->error.peer = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
-    cdp__text_add(&t, "; that rank waits for this one, which waits for rank %d", (int)g->error.peer);
+    g->error.origin = (int32_t)g->mux->rank;
+    g->error.round = g->round;
+    g->error.op_seq = g->call.seq;
+    g->told_by = -1;
+    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", (unsigned)g->error.peer);
+    cdp__group_correct(g, &g->error);
 }
 
 /* What to make of p's ABORT. It is the cause, with one exception: ranks that wait for each other in a chain reach their
@@ -5145,6 +5166,7 @@ CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error
     const int32_t me = (int32_t)g->mux->rank, from = (int32_t)cdp__world_rank(g, p);
     const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT, ours = late && g->error.origin == me;
     const bool source = g->told_by == from || g->error.origin == from; /* of what this rank believes */
+    if (cause->status == CDP_ERR_TIMEOUT) g->peers[p].heard = false; /* it may learn more */
     if (ours && cause->status == CDP_ERR_TIMEOUT && cause->origin != me && (cause->peer == me || cdp__group_waits_for_us(g, cause->peer))) {
         if (cause->origin == from) g->peers[p].waits_for_us = true;
         return;
@@ -5157,8 +5179,7 @@ CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error
         cdp__group_correct(g, cause);
         g->told_by = from;
     }
-    if (late && g->told_by >= 0 && g->told_by != from && g->error.peer == from && cause->origin == from && cause->peer == me) cdp__group_pass_on(g);
-    if (cause->status == CDP_ERR_TIMEOUT && (g->told_by == from || g->error.origin == from)) g->peers[p].heard = false;
+    if (late && g->told_by >= 0 && g->error.peer == from && cause->origin == from && cause->peer == me) cdp__group_pass_on(g, cause);
 }
 
 /* Peer p announced an ABORT frame: read its payload as it comes. */
@@ -5209,17 +5230,20 @@ CDP__UNHURRIED_END
 /* Bytes of the header of the next frame from p. 1: complete and decoded, 0: later, -1: failed. */
 CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
     cdp__peer *peer = &g->peers[p];
+    cdp__stream *s = &peer->stream;
     const cdp_mail *mail = cdp__peer_mail(g, p);
     bool frame;
     while (!mail && peer->rx_head_got < CDP__FRAME_BYTES) {
         cdp_iov v;
-        int64_t r;
+        int64_t r = s->early_used ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
+        if (r == 0 && !s->left) return 0;
+        mail = cdp__peer_mail(g, p); /* what was put there before this was sent, or the link was lost, is to be seen by now; */
+        if (mail) break;             /* then this is of the frame after it, and stays where whoever looks for that one looks */
         v.data = peer->rx_head + peer->rx_head_got;
         v.bytes = CDP__FRAME_BYTES - peer->rx_head_got;
-        r = cdp__peer_recv(g, p, &v, 1);
-        if (r != 0) mail = cdp__peer_mail(g, p); /* what was put there before this was sent, or the link was lost, is to be seen by now */
-        if (r > 0) peer->rx_head_got += (uint32_t)r;
-        else if (!mail) return r == 0 ? 0 : -1;
+        if (r >= 0) r = cdp__peer_recv(g, p, &v, 1);
+        if (r <= 0) return r == 0 ? 0 : -1;
+        peer->rx_head_got += (uint32_t)r;
     }
     ++peer->got;
     peer->used = true;
@@ -5750,12 +5774,19 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
 
 /* An operation has left the queue: what is not in it any more is done, or was cancelled. */
 CDP__PRIVATE void cdp__exec_count(cdp_group *g) {
-    uint32_t i;
     if (g->lane) ++g->mux->news;
     g->completed = g->queue_used ? cdp__exec_head(g)->seq - 1 : g->issued;
-    g->soonest_ns = CDP__NEVER;
+    if (!g->queue_used) g->soonest_ns = CDP__NEVER;
     g->listen_ns = 0;
+}
+
+/* Has a deadline passed? The earliest known may be that of an operation which is done. */
+CDP__PRIVATE bool cdp__exec_due(cdp_group *g, uint64_t now) {
+    uint32_t i;
+    if (now < g->soonest_ns) return false;
+    g->soonest_ns = CDP__NEVER;
     for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    return now >= g->soonest_ns;
 }
 
 CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
@@ -5844,7 +5875,7 @@ CDP__COLD bool cdp__exec_listen(cdp_group *g) {
 
 /* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
 CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
-    if (now >= g->soonest_ns) {
+    if (cdp__exec_due(g, now)) {
         cdp__exec_fail_timeout(g, now);
         return CDP__MOVED; /* it has just failed: look again */
     }
@@ -5916,10 +5947,12 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     return more;
 }
 
-/* A work that is no operation. One that was not done when its group failed has failed, too. */
+/* A work that is no operation. One that was not done when its group failed has failed, too. Whatever there is to do is one, too. */
+#define CDP__ALL_WORK UINT64_MAX
 CDP__COLD cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
     const cdp__pend *s = g->pends ? g->pends + index : NULL;
+    if (seq == CDP__ALL_WORK && !g->mux->active && !g->mux->pending) return CDP_OK;
     if (!(seq & CDP__PEND_BIT)) {
         const cdp_status st = g->backend && g->health != CDP__FAILED ? g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0) : CDP_PENDING;
         return g->health == CDP__FAILED ? g->error.status : st == CDP_OK ? st : CDP_PENDING; /* who waits hears why */
@@ -5950,7 +5983,7 @@ CDP__COLD bool cdp__exec_gate(cdp_group *g, uint64_t now) {
         if (other->health == CDP__FAILED) cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s", other->error.text);
         else cdp__fail(st, "what it was to start after was cancelled");
         cdp__group_fail_last(g);
-    } else if (now >= g->soonest_ns) {
+    } else if (cdp__exec_due(g, now)) {
         cdp__exec_fail_timeout(g, now);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
@@ -6031,7 +6064,7 @@ typedef struct cdp__bell {
     cdp_lock lock;
     void *cond;
     uint32_t rung, seen; /* `seen` is the owner's; 32 bits, since the alignment of 64-bit words is not everywhere that of an atomic one */
-    bool sleeping, left;
+    bool sleeping, left, taken;
     cdp_error note;     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
 } cdp__bell;
 
@@ -6060,6 +6093,7 @@ typedef struct cdp__hub_end {
     cdp_hub *hub;
     uint32_t rank;
     bool told; /* this rank's group knows that the hub is broken */
+    bool made; /* when it leaves, it has left, and the others hear it; who made a mistake may call again */
 } cdp__hub_end;
 
 /* Either side may come first; the loser of the race throws its ring away. */
@@ -6274,7 +6308,8 @@ CDP__PRIVATE void cdp__hub_failed(void *self, const cdp_error *cause) {
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     uint32_t r;
-    __atomic_store_n(&e->hub->bells[e->rank].left, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->hub->bells[e->rank].left, e->made, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->hub->bells[e->rank].taken, e->made, __ATOMIC_RELEASE);
     for (r = 0; r < e->hub->desc.world_size; ++r) cdp__hub_bell(e->hub, r);
     cdp__free(e->hub->os, e);
 }
@@ -6285,8 +6320,13 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
         return cdp__fail(CDP_ERR_INVALID, "the hub connects %u ranks, the group is to have %u: make them equal", h->desc.world_size, world_size);
     e = (cdp__hub_end *)cdp__alloc_zero(h->os, sizeof *e);
     if (!e) return cdp__fail_nomem("a rank's end of a hub", sizeof *e);
+    if (__atomic_exchange_n(&h->bells[rank].taken, true, __ATOMIC_ACQ_REL)) {
+        cdp__free(h->os, e);
+        return cdp__fail(CDP_ERR_INVALID, "rank %u of this hub has a group, or had one; for another world make another hub", rank);
+    }
     e->hub = h;
     e->rank = rank;
+    e->made = true;
     out->self = e;
     out->send = cdp__hub_send;
     out->recv = cdp__hub_recv;
@@ -6308,7 +6348,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     return CDP_OK;
 }
 
-CDP_API void cdp_hub_destroy(cdp_hub *h) {
+CDP__SELDOM CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
     for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
@@ -6324,13 +6364,17 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     cdp__free(h->os, h);
 }
 
-CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
+CDP__COLD cdp_status cdp__world_wrong(const char *call, uint32_t size) {
+    return cdp__fail(CDP_ERR_INVALID, "%s: world_size %u is not in 1 .. 65535; set it to the number of ranks", call, size);
+}
+
+CDP__SELDOM CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
     if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create needs a desc and a place for the result");
     *out = NULL;
-    if (!desc->world_size || desc->world_size > 65536) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create: world_size %u is not in 1 .. 65536", desc->world_size);
+    if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);
@@ -6428,13 +6472,14 @@ CDP__COLD void cdp__mux_tell(cdp__mux *m) {
 CDP__COLD void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__mux *m = g->mux;
+    const bool within = *cdp__inside(); /* a function of another world, which lets this one advance */
     cdp_status answer;
     cdp__pend_unlist(s);
     m->calling = g;
     cdp_lock_release(&m->lock);
     *cdp__inside() = true;
     answer = s->func(s->user, st);
-    *cdp__inside() = false;
+    *cdp__inside() = within;
     cdp_lock_acquire(&m->lock);
     m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
@@ -6622,11 +6667,11 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
 }
 
 /* Drive until operation `seq` of g is done, the group has failed and passed it on, or the deadline. */
-CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+CDP__COLD void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
     cdp__mux *m = g->mux;
     uint64_t spin_until = 0;
     uint32_t spun = 0, looks = 0;
-    bool spinning = !g->desc.no_spin && m->spin_luck >= 0;
+    bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->drives;
     if (m->sleeping) m->transport.wake(m->transport.self); /* the progress thread: it will stand by */
@@ -6873,25 +6918,31 @@ CDP__COLD void cdp__group_dismiss(cdp_group *g) {
     }
 }
 
-CDP_API void cdp_group_destroy(cdp_group *g) {
+/* A function given to cdp_work_then() destroys nothing that works of the group may still use. */
+CDP__COLD bool cdp__destroys_inside(cdp_group *g, const char *call) {
+    if (!*cdp__inside()) return false;
+    (void)call; /* CDP_NO_LOG_STRINGS */
+    cdp__enter(g);
+    cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "%s: a function given to cdp_work_then() must not destroy groups, nor a ddp in a backward pass; nothing was done", call);
+    cdp__leave(g);
+    return true;
+}
+
+CDP__SELDOM CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__mux *m;
     cdp_group *x, *next;
     bool last;
     if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->mux;
-    if (g->backend && !*cdp__inside()) {
+    if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
+    if (g->backend) {
         const cdp_backend b = *g->backend;
         b.destroy(b.self);
         cdp_group_clear_backend(g);
     }
     cdp__enter(g);
-    if (*cdp__inside()) {
-        cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "cdp_group_destroy: a function given to cdp_work_then() must not destroy groups; nothing was done");
-        cdp__leave(g);
-        return;
-    }
     cdp__group_dismiss(g);
-    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER) cdp__drive_until(g, UINT64_MAX, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
+    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER) cdp__drive_until(g, CDP__ALL_WORK, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
     for (x = m->groups; x; x = next) {
         next = x->next;
         if (x->parent != g) continue;
@@ -7008,7 +7059,7 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
+CDP__SELDOM CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;
     cdp_transport t;
     cdp_status st = CDP_OK;
@@ -7018,10 +7069,10 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     d = cdp__group_desc_defaults(desc);
     memset(&t, 0, sizeof t);
     if (desc->transport) t = *desc->transport;
-    if (!desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: world_size is 0; set it to the number of ranks");
+    if (desc->world_size - 1 >= 65535) st = cdp__world_wrong("cdp_group_create", desc->world_size);
     else if (desc->rank >= desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u", desc->rank, desc->world_size);
-    else if (!desc->transport && !desc->hub && desc->world_size > 1)
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: %u ranks need a hub or a transport (or cdp_init_from_env of cdp_tcp.h)", desc->world_size);
+    else if (desc->transport ? !t.send || !t.recv || !t.wait || !t.wake : !desc->hub && desc->world_size > 1)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake (or cdp_init_from_env of cdp_tcp.h)", desc->world_size);
     else if (desc->dump_path && strlen(desc->dump_path) > 1000) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: dump_path has %u bytes; at most 1000 are kept", (unsigned)strlen(desc->dump_path));
     else if (!desc->transport && desc->hub) st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
     else if (!desc->transport) t.send = t.recv = cdp__alone_move, t.wait = cdp__alone_wait, t.wake = t.destroy = cdp__alone_nothing;
@@ -7033,17 +7084,18 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     m->given = *desc;
     if (!desc->lend_bytes && !t.retract) d.lend_bytes = CDP__WINDOW + 1;
     st = cdp__choices_read(m, desc);
+    if (t.destroy == cdp__hub_leave) ((cdp__hub_end *)t.self)->made = st != CDP_ERR_INVALID;
     if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL))) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
     if (st != CDP_OK) {
         cdp__mux_destroy(m);
         return st;
     }
-    if (!m->cond || d.no_thread || d.world_size == 1) return CDP_OK;
-    m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m);
-    if (m->thread) return CDP_OK;
-    cdp_group_destroy(*out);
-    *out = NULL;
-    return cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
+    if (m->cond && !d.no_thread && d.world_size > 1 && !(m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m))) {
+        cdp_group_destroy(*out);
+        *out = NULL;
+        return cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
+    }
+    return CDP_OK;
 }
 
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the ranks, and how many there were. */
@@ -7076,7 +7128,7 @@ CDP__COLD cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uin
     return g;
 }
 
-CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+CDP__SELDOM CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
@@ -7106,7 +7158,7 @@ CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint3
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
 }
 
-CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
+CDP__SELDOM CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st;
@@ -7212,12 +7264,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     m = g->mux;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
-    for (;;) {
-        const bool late = m->os->now_ns(m->os->user) >= until;
-        if (!m->sleeping) cdp__mux_wait(m, &m->lock, late || !cdp__mux_busy(m) ? 0 : cdp__min(until, cdp__mux_deadline(m))); /* also when nothing is in flight: there may be news */
-        cdp__drive_poll(m);
-        if (late || !cdp__mux_busy(m) || g->health == CDP__FAILED) break;
-    }
+    if (!m->sleeping) cdp__mux_wait(m, NULL, 0); /* also when nothing is in flight: there may be news */
+    cdp__drive_until(g, CDP__ALL_WORK, until);
     st = cdp__group_report(g);
     cdp__leave(g);
     return st;
@@ -7375,7 +7423,8 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
     if (!parts_in) rq->in_counts = NULL;
     if (!parts_out) rq->out_counts = NULL;
-    if (k == CDP_COLL_ALLTOALL && !rq->in_counts != !rq->out_counts) return cdp__fail(CDP_ERR_INVALID, "alltoall: give both in_counts and out_counts, or neither");
+    if (k == CDP_COLL_ALLTOALL && (!rq->in_counts != !rq->out_counts || (rq->in_counts && rq->in_counts[g->desc.rank] != rq->out_counts[g->desc.rank])))
+        return cdp__fail(CDP_ERR_INVALID, "alltoall: give both in_counts and out_counts, or neither; this rank's own part is equally long in both");
     if (rq->in_counts) rq->count = rq->in_counts[g->desc.rank];
     if (rq->out_counts) rq->count = rq->out_counts[g->desc.rank];
     return CDP_OK;
@@ -7394,7 +7443,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
     if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
     if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in) || !cdp__mul_fits(out, size, &out))
-        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
+        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
     if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
         return cdp__fail(CDP_ERR_INVALID, "alltoall: it does not work in place; use separate memory for input and result");
     if (out && !rq->out) return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name, (unsigned long long)rq->count);
@@ -7501,7 +7550,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, voi
 /* Work that nobody waits for yet: see that somebody sleeps on its behalf. */
 CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     cdp__mux *m = g->mux;
-    if (!m->thread) return;
+    if (!m->cond) return;
     cdp__enter(g);
     if (cdp__mux_busy(m)) {
         if (m->sleeping) m->transport.wake(m->transport.self); /* whoever it is sleeps on what was known before */
@@ -7536,8 +7585,9 @@ CDP__COLD cdp_status cdp__device_start_all(cdp_group *g, const cdp_request *requ
 CDP_API cdp_status cdp_group_compare(cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, true};
     cdp_work w = {NULL, 0};
-    cdp_status st = CDP_OK;
+    cdp_status st = cdp__alive(g, "cdp_group_compare");
     uint32_t i;
+    if (st == CDP_OK && !requests) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_compare needs requests");
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_request rq = requests[i];
         if (!rq.timeout_ms) rq.timeout_ms = g->desc.timeout_ms;
@@ -7566,6 +7616,7 @@ CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint
     if (st == CDP_OK && devices) return cdp__device_start_all(g, requests, n, devices, out);
     for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__start(g, &requests[i], NULL, NULL, out);
     if (st == CDP_OK) cdp__hand_over(g);
+    else if (i > 1) cdp_group_fail(g); /* out of memory, and a part of it is on its way already */
     return st;
 }
 
@@ -7594,6 +7645,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
+    if (st == CDP_PENDING && w.seq > g->issued && !(w.seq & CDP__PEND_BIT)) st = cdp__fail(CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) st = cdp__work_wait_locked(w, deadline_ns);
     cdp_lock_release(&m->lock);
     return st;
@@ -7938,6 +7990,8 @@ CDP__COLD cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t
     return t;
 }
 
+#define CDP__TAG_BARRIER 0xffffffffu /* of cdp_monitored_barrier() */
+
 /* The caller's mistakes; fills in the defaults. */
 CDP__COLD cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
@@ -7949,8 +8003,9 @@ CDP__COLD cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, co
     if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK)) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer, g->desc.world_size);
     if (t->peer == g->desc.rank) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, t->peer);
     if (t->peer == CDP_ANY_RANK && g->desc.world_size == 1) return cdp__fail(CDP_ERR_INVALID, "%s: there is no other rank in this group", name);
+    if (t->tag == CDP__TAG_BARRIER) return cdp__fail(CDP_ERR_INVALID, "%s: tag %u is taken; take one below it (none means any tag)", name, t->tag);
     if (!size) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)t->dtype);
-    if (!cdp__mul_fits(t->count, size, &bytes)) return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^64 bytes", name, (unsigned long long)t->count, cdp_dtype_name(t->dtype));
+    if (!cdp__mul_fits(t->count, size, &bytes)) return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name, (unsigned long long)t->count, cdp_dtype_name(t->dtype));
     if (bytes && !t->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name, (unsigned long long)t->count);
     if (bytes && (uintptr_t)t->data % size) return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name, cdp_dtype_name(t->dtype));
     return CDP_OK;
@@ -8275,33 +8330,44 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
-#define CDP__TAG_BARRIER 0xffffffffu
-
 CDP__CALLED cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
     cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
+    cdp_status st;
     t.timeout_ms = timeout_ms;
-    return cdp__message(g, t, out);
+    cdp__enter(g);
+    st = cdp__group_report(cdp__group_top(g));
+    if (st == CDP_OK) st = cdp__message_locked(g, &t, NULL, NULL, out);
+    cdp__leave(g);
+    return st;
 }
 
 /* Rank 0, when time is up: break the group with the names of those who are missing. */
-CDP__CALLED cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
+CDP__COLD cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
-    uint32_t p, count = 0, first = 0;
-    for (p = 1; p < g->desc.world_size; ++p) {
-        if (cdp_work_test(works[p]) != CDP_PENDING) continue;
-        if (!count++) first = p;
-        cdp__text_add(&t, "%s%u", count > 1 ? ", " : "", cdp__world_rank(g, p));
-    }
-    if (!count) return CDP_OK;
-    cdp__fail_peer(CDP_ERR_TIMEOUT, cdp__world_rank(g, first), 0, "monitored barrier: %u of %u ranks have not come within %u ms: %s", count, g->desc.world_size, timeout_ms, names);
+    const uint32_t none = UINT32_MAX - 1;
+    uint32_t p, count = 0, first = 0, last = none, run = 0; /* ranks one after the other are named as "3 to 9" */
     cdp__enter(g);
-    cdp__group_break(g, cdp_last_error());
+    for (p = 1; p <= g->desc.world_size; ++p) {
+        const uint32_t rank = p < g->desc.world_size && cdp__work_look(works[p].group, works[p].seq) == CDP_PENDING ? cdp__world_rank(g, p) : none;
+        if (rank != last + 1) {
+            if (run > 1) cdp__text_add(&t, run > 2 ? " to %u" : ", %u", last);
+            if (rank != none) cdp__text_add(&t, count ? ", %u" : "%u", rank);
+            run = 0;
+        }
+        if (rank != none && !count++) first = rank;
+        last = rank;
+        ++run;
+    }
+    if (count) {
+        cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "monitored barrier: %u of %u ranks have not come within %u ms: %s", count, g->desc.world_size, timeout_ms, names);
+        cdp__group_break(g, cdp_last_error());
+    }
     cdp__leave(g);
-    return cdp_group_status(g);
+    return count ? cdp_group_status(g) : CDP_OK;
 }
 
-CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
+CDP__SELDOM CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint32_t n, me, p, longer;
     uint64_t until;
     uint8_t *bytes;
@@ -8558,11 +8624,11 @@ CDP__COLD bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     return true;
 }
 
-CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
+CDP__SELDOM CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
     cdp_record r;
     uint64_t seq;
     uint32_t n = 0, i;
-    if (!g || !out) return 0;
+    if (!out || cdp__alive(g, "cdp_group_records") != CDP_OK) return 0;
     cdp__enter(g);
     for (seq = g->wired; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
     cdp__leave(g);
@@ -8634,7 +8700,8 @@ CDP__COLD cdp_status cdp__dump(const cdp__mux *m, const char *path) {
 
 CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st;
-    if (!g || !path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs a group and the path of a file");
+    if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
+    if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
 #ifdef CDP_NO_STDIO
     st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
 #else
@@ -8681,15 +8748,19 @@ CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
         }
 }
 
-CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
+CDP__COLD void cdp__describe_setting(cdp__text *t, const char *name, uint64_t value, const char *unit, bool set) {
+    cdp__text_add(t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
+}
+
+CDP__SELDOM CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     const cdp_group_desc *d, *given;
     uint32_t p;
-    if (!g || !out || !size) return 0;
+    if (!out || !size || cdp__alive(g, "cdp_describe") != CDP_OK) return 0;
     cdp__enter(g);
     d = &g->desc;
     given = &g->mux->given;
-#define CDP__SAY(name, unit) cdp__text_add(&t, "  %s = %llu%s (%s)\n", #name, (unsigned long long)d->name, unit, given->name ? "set" : "default")
+#define CDP__SAY(name, unit) cdp__describe_setting(&t, #name, d->name, unit, given->name != 0)
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR, CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
     if (g->world) cdp__text_add(&t, ", rank %u of %u in the world", g->mux->rank, g->mux->world_size);
     cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued, (unsigned long long)g->completed);
@@ -8704,6 +8775,8 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(no_thread, "");
     CDP__SAY(reproducible, "");
     CDP__SAY(records, "");
+    CDP__SAY(max_lanes, "");
+    CDP__SAY(max_pending, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
     cdp__describe_choices(g, &t);
@@ -8794,7 +8867,7 @@ typedef struct cdp__bucket {
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
-#define CDP__LANES 8u
+#define CDP__HOOK_LANES 8u
 
 struct cdp_ddp {
     cdp_group *group;
@@ -8817,8 +8890,8 @@ struct cdp_ddp {
     bool equal;                  /* all ranks had data in the last pass that any rank had data in */
     uint32_t root;               /* the highest rank that had data in it */
     cdp_hook hook;               /* stage NULL: none */
-    cdp_group *lanes[CDP__LANES]; /* where stages of a hook run; the first one is `group` */
-    uint32_t at[CDP__LANES + 1];  /* the bucket that comes next to each stage */
+    cdp_group *lanes[CDP__HOOK_LANES]; /* where stages of a hook run; the first one is `group` */
+    uint32_t at[CDP__HOOK_LANES + 1];  /* the bucket that comes next to each stage */
     cdp_work active, used, last; /* tails that travel alone because of a hook; the last thing started */
     cdp_status failed;           /* of ready(); reported again by backward_end */
     cdp_error failed_error;
@@ -8919,13 +8992,13 @@ CDP__COLD cdp_work cdp__ddp_device_work(const cdp_ddp *d) {
 
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
-    if (!d) return;
+    if (!d || (d->in_backward && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))) return;
     if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d); /* who leaves without backward_end */
     (void)!cdp_work_wait(d->last); /* it uses our memory */
     for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
     if (d->device) (void)!cdp__device_wait(cdp__ddp_device_work(d), cdp__deadline(d->os, d->group->desc.timeout_ms));
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
-    for (i = 1; i < CDP__LANES; ++i)
+    for (i = 1; i < CDP__HOOK_LANES; ++i)
         if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     for (i = 0; d->params && i < d->param_count; ++i) {
@@ -8969,7 +9042,7 @@ CDP__COLD cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param
     if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(mine->user.dtype))
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 or bf16", mine->name, i, cdp_dtype_name(p->dtype));
     if (!cdp__mul_fits(p->count, cdp_dtype_size(mine->user.dtype), &bytes))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^64 bytes", mine->name, i);
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
     if (p->count && !p->data) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
     if (p->rows && p->count % p->rows)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not divide", mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
@@ -8996,7 +9069,7 @@ CDP__COLD cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buff
     mine->name = cdp__ddp_name(d, b->name, "buffer", i);
     if (!mine->name) return cdp__fail_nomem("a buffer's name", 32);
     if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more than 2^64 bytes", mine->name, i);
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more than 2^63 bytes", mine->name, i);
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
@@ -10280,7 +10353,7 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     cdp_status st = CDP_OK;
     if (!d) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
     else if (hook && !hook->stage) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
-    else if (hook && hook->operations > CDP__LANES) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations", CDP__LANES);
+    else if (hook && hook->operations > CDP__HOOK_LANES) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations", CDP__HOOK_LANES);
     else if (d->in_backward) st = cdp__fail(CDP_ERR_STATE, "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
     else if (hook && hook->device != (d->device != NULL))
         st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see cdp_nccl_hook_create)", d->device ? "device" : "the processor's");

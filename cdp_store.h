@@ -2621,13 +2621,6 @@ CDP__COLD bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
     return true;
 }
 
-/* Less than there was room for was all there is, unless the end of the stream is known to follow: it would not be told of again. */
-CDP__COLD int64_t cdp__guest_recv(cdp__guest *c, const cdp_iov *iov) {
-    const int64_t r = cdp__io_recv(c->server->loop, &c->io, iov, 1);
-    if (r > 0 && (uint64_t)r < iov->bytes && !(c->io.ready & CDP__IO_END) && !c->io.broken) c->io.ready &= (uint16_t)~CDP_IO_READ;
-    return r;
-}
-
 /* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
    share. Returns as cdp_os.recv. */
 CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
@@ -2638,7 +2631,7 @@ CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
     int64_t r;
     iov.data = s->scratch + old;
     iov.bytes = CDP__SERVER_SCRATCH - old;
-    r = cdp__guest_recv(c, &iov);
+    r = cdp__io_drain(c->server->loop, &c->io, &iov);
     if (r <= 0) return r;
     if (old) memcpy(s->scratch, c->in.data + c->in.at, (size_t)old);
     if (old) cdp__guest_release(c, &c->in);
@@ -2662,7 +2655,7 @@ CDP__COLD int64_t cdp__guest_read_large(cdp__guest *c) {
     }
     iov.data = c->in.data + c->in.used;
     iov.bytes = c->in.room - c->in.used;
-    r = cdp__guest_recv(c, &iov);
+    r = cdp__io_drain(c->server->loop, &c->io, &iov);
     if (r <= 0) return r;
     c->in.used += (uint64_t)r;
     cdp__guest_parse(c);

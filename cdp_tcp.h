@@ -513,31 +513,32 @@ typedef struct cdp__shared {
 
 /* Views of segments that the peer has freed go (all: when it is lost), and those that it has passed come. What it says is its own
    affair: a view is as long as the memory behind the descriptor, and of memory that cannot become shorter. */
-CDP__CALLED void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
-    const uint32_t *segments = s->theirs->segments;
-    int32_t fd;
-    uint32_t i, tries;
+CDP__COLD void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
+    int32_t fd = -1;
+    uint32_t i, number, tries = 0;
+    bool more;
     s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
-    for (i = 0; i < CDP__SEGMENTS; ++i)
-        if (s->views[i].at && (all || __atomic_load_n(&segments[i], __ATOMIC_ACQUIRE) != s->views[i].number)) {
-            os->memory_unmap(os->user, (void *)(uintptr_t)s->views[i].at, s->views[i].bytes);
-            s->views[i].at = NULL;
+    do { /* a place may have a new segment since the last look: its number is looked at once, for the old one and for the new one */
+        more = !all && tries++ < CDP__SEGMENTS && os->pass(os->user, s->pass, &fd, 1, false) >= 0;
+        if (more) ++s->received;
+        for (i = 0; i < CDP__SEGMENTS; ++i) {
+            cdp__view *v = &s->views[i];
+            number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
+            if (v->at && (all || number != v->number)) {
+                os->memory_unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
+                v->at = NULL;
+            }
+            if (!more || v->at || number != s->received) continue;
+            v->at = (const uint8_t *)os->memory_map(os->user, fd, false, &v->bytes);
+            v->number = number;
         }
-    for (tries = 0; !all && tries < CDP__SEGMENTS && os->pass(os->user, s->pass, &fd, 1, false) >= 0; ++tries) {
-        ++s->received;
-        for (i = 0; i < CDP__SEGMENTS && __atomic_load_n(&segments[i], __ATOMIC_ACQUIRE) != s->received; ++i) {}
-        if (i < CDP__SEGMENTS && !s->views[i].at) {
-            s->views[i].at = (const uint8_t *)os->memory_map(os->user, fd, false, &s->views[i].bytes);
-            s->views[i].number = s->received;
-        }
-        os->close(os->user, fd);
-    }
+        if (more) os->close(os->user, fd);
+    } while (more);
 }
 
 /* So many bytes of a segment, or NULL: freed, or not to be had. */
 CDP__CALLED const uint8_t *cdp__shared_view(const cdp_os *os, cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
-    const cdp__view *v = &s->views[i];
-    if (i >= CDP__SEGMENTS) return NULL;
+    const cdp__view *v = &s->views[i %= CDP__SEGMENTS]; /* a place that is none is as good as any other of the peer's */
     if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE)) cdp__shared_tidy(os, s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
@@ -1025,7 +1026,7 @@ CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
         l->rx_at = 0;
         v.data = l->rx + l->rx_used;
         v.bytes = CDP__RX_BYTES - l->rx_used;
-        r = v.bytes ? cdp__io_recv(&l->mesh->loop, &l->io, &v, 1) : 0;
+        r = v.bytes ? cdp__io_drain(&l->mesh->loop, &l->io, &v) : 0;
         if (r > 0 && l->shared) {
             cdp__link_nonsense(l);
             return;
@@ -1892,7 +1893,7 @@ CDP__COLD void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
 CDP__COLD int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
     char call[128];
     *culprit = (int32_t)m->asked_rank;
-    if (!note) return -1;
+    if (!note || (!note->op_seq && !note->round)) return -1; /* it waited for addresses, which all are there: this rank has started */
     if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round)) return note->peer;
     cdp__note_call(note, m->from_seq, call, sizeof call);
     if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from; /* so far on that its note does not tell what it called then */
@@ -2235,6 +2236,7 @@ CDP__COLD cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, c
         cdp__log(&m->desc.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO, m->desc.rank, "%s", cdp_last_error()->text);
         if (cdp_last_error()->peer >= 0) {
             cdp_error where = *cdp_last_error(); /* before the first operation */
+            where.round = !values; /* addresses come first */
             cdp__mesh_blocked(m, &where);
         }
     }

@@ -136,6 +136,13 @@ for h in $HEADERS; do
         END { flush() }' "$h"
 done | rule 'every public function, or its group, has a comment'
 
+{ # what comes after a macro would mean the macro, and what comes before it the constant
+    for h in $HEADERS; do code_of "$h"; done | grep -oE '^# *define +CDP_[A-Z0-9_]+' | sed 's/.* //' | sort -u > "$tally/macros"
+    for h in $HEADERS; do code_of "$h"; done | awk '/(^|typedef )enum / { on = 1 } on { print } /}/ { on = 0 }' | grep -oE '\bCDP_[A-Z0-9_]+' | sort -u > "$tally/constants"
+    [ "$(wc -l < "$tally/constants")" -ge 100 ] || echo "only $(wc -l < "$tally/constants") constants found"
+    comm -12 "$tally/macros" "$tally/constants"
+} | rule 'no macro has the name of a constant'
+
 for h in $HEADERS; do # a definition above its uses keeps the sections in layers
     code_of "$h" | awk -v file="$h" '/^CDP__[A-Z]+ .*\);$/ { print file ":" FNR ": " $0 }'
 done > "$tally/forward"

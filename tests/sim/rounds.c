@@ -1,7 +1,7 @@
 /* The proof of the collective algorithms: all ranks' round functions run side by side, without any I/O.
 
    An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a network to be shown.
-   For every algorithm, every world size 1..64 and some up to 4,096, this checks
+   For every algorithm, every world size 1..64 and some up to 4,096 (257 where all ranks send to all in one round), this checks
      - that all ranks have the same number of rounds, and at most CDP__ROUND_MAX steps in each;
      - that what is sent in a round is received in that round, equally long, at most one message per ordered pair: so no
        buffering is needed at all, and ranks that wait for each other always wait for something that comes;
@@ -1109,7 +1109,8 @@ static void all_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t roots, bo
 static void prove_sizes(uint32_t algo) {
     static const uint32_t large[] = {65, 96, 100, 127, 128, 129, 255, 256, 257, 511, 512, 1000, 1024, 2048, 4096};
     const cdp_coll_kind kind = cdp__algo_at(algo)->kind;
-    const bool fixed = is_fixed(cdp__algo_at(algo)), gather = kind == CDP_COLL_ALLGATHER || has_parts(kind), ring = (fixed || strcmp(cdp__algo_at(algo)->name, "ring") == 0) && !gather;
+    const bool all_pairs = strcmp(cdp__algo_at(algo)->name, "direct") == 0 || strcmp(cdp__algo_at(algo)->name, "at once") == 0; /* n * n messages: for few ranks */
+    const bool fixed = is_fixed(cdp__algo_at(algo)), gather = kind == CDP_COLL_ALLGATHER || has_parts(kind), ring = (fixed || all_pairs || strcmp(cdp__algo_at(algo)->name, "ring") == 0) && !gather;
     const bool in_place = kind != CDP_COLL_GATHER && kind != CDP_COLL_ALLTOALL;
     const bool hosts = on_hosts(cdp__algo_at(algo));
     const uint32_t roots = has_parts(kind) || kind == CDP_COLL_REDUCE || hosts ? 2 : 64;
@@ -1128,7 +1129,7 @@ static void prove_sizes(uint32_t algo) {
     if (hosts && kind == CDP_COLL_REDUCE) one(algo, 6, 65537, 5, true, CDP_REDUCE_AVG, true); /* in a ring */
     for (i = 0; i < sizeof large / sizeof large[0]; ++i) {
         n = large[i];
-        if (fixed && n > 257) break;
+        if ((fixed || all_pairs) && n > (gather ? 129u : 257u)) break;
         if (hosts) {
             if (n <= 1024 || !wants_even(kind)) all_of(algo, n, 3, n > 300 ? 1 : 2, n < 300);
             continue;

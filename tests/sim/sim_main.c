@@ -1223,6 +1223,39 @@ static uint64_t blamable(const run *r, uint32_t node) {
     }
 }
 
+/* Did rank p ever say a word to node i? A probe of a connection says none. */
+static bool has_spoken(const run *r, uint32_t p, uint32_t i) {
+    uint32_t k;
+    for (k = 0; k < r->world->sock_n; ++k) {
+        const sim__sock *s = r->world->socks[k];
+        if (s->node->id == p && s->peer && s->peer->node->id == i && s->out.written) return true;
+    }
+    return false;
+}
+
+/* Node i does not blame the culprit. Could nobody who knew better tell it, and was nobody left, or within reach, to ask? */
+static bool could_not_know(const run *r, uint32_t i) {
+    const sim_fault *f = &r->fault;
+    const cdp_error *e = &r->out[i].error;
+    const outcome *blamed = (uint32_t)e->peer < r->nodes ? &r->out[e->peer] : NULL, *by = (uint32_t)e->origin < r->nodes ? &r->out[e->origin] : NULL;
+    /* The one that is blamed has failed for the culprit, and says so itself. */
+    const bool said = blamed && blamed->ended && blamed->status != CDP_OK && blamed->error.peer >= 0 && (blamable(r, (uint32_t)e->peer) >> (blamed->error.peer & 63) & 1);
+    /* Rank 0 took its leave, and its store with it; those who needed it are gone, too, and were never connected to this one.
+       Nobody is left who knows the order: both are named. */
+    if (r->fault_kind == F_LEAVE && f->a == 0 && strstr(e->text, "rank 0 is gone, too")) return true;
+    /* Rank 0 has come to its end, and its store with it. Who knows the culprit was never connected to this one. */
+    if (said && r->out[0].ended && r->out[0].status == CDP_OK && !has_spoken(r, (uint32_t)e->peer, i)) return true;
+    /* Rank 0 and its store are silent. Who gives up starting says why to those that are connected already, in one send: any
+       kernel takes some hundred bytes for a connection that nothing was sent over before, but tiny buffers do not. */
+    if (said && r->fault_kind == F_STOP && f->a == 0 && r->tiny && !r->joined[e->peer] && strstr(e->text, "closed its connection")) return true;
+    /* Rank 0 and its store come back just before the first deadline, and what others had to say about whom they wait for is
+       still held back (sim__held: up to 200 ms; and then it takes some time to end). Who has left no word there looks like the
+       one that does not wait. */
+    if (r->fault_kind == F_ISOLATE && f->a == 0 && f->for_ns != SIM_FOREVER && e->status == CDP_ERR_TIMEOUT && by && by->ended)
+        return by->ended_ns > f->happened_ns + f->for_ns && by->ended_ns - f->happened_ns - f->for_ns < 300 * SIM_MS;
+    return false;
+}
+
 /* Reads the end of the world; `text` says what is wrong, if anything is. */
 static verdict judge(run *r, bool ok, char *text, size_t size) {
     const bool may_fail = r->fault.happened && r->fault_kind != F_PAUSE;
@@ -1273,9 +1306,7 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
         if (o->error.peer == 0 && strstr(o->error.text, "no store answered")) continue; /* the job was over before it came */
         if (r->fault_kind == F_CONFIG && (o->error.peer == r->fault.b || o->error.origin == r->fault.b || o->error.origin == r->fault.a)) continue; /* the rank it took; or rank 0, says it */
         if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH || r->fault_kind == F_ISOLATE) && o->error.origin == r->fault.a) continue; /* it says so itself */
-        /* Rank 0 took its leave, and its store with it; those who needed it are gone, too, and were never connected to this one.
-           Nobody is left who knows the order: both are named. */
-        if (r->fault_kind == F_LEAVE && r->fault.a == 0 && strstr(o->error.text, "rank 0 is gone, too")) continue;
+        if (could_not_know(r, i)) continue;
         if (r->fault_kind == F_NOMEM && r->fault.a == 0 && o->error.peer >= 0) continue; /* its store may fail somebody else for it */
         snprintf(text, size, "node %u blames rank %d: %s: %s (%s:%u)", i, (int)o->error.peer, cdp_status_name(o->status), o->error.text, o->error.file, o->error.line);
         return V_BLAME;

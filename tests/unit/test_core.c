@@ -195,9 +195,10 @@ TEST(bytes_are_little_endian) {
         cdp__put_u32(got, (uint32_t)v);
         T(cdp__get_u32(got) == (uint32_t)v);
     }
-    T(cdp__mul_fits(UINT64_MAX, 1, &product) && product == UINT64_MAX);
-    T(cdp__mul_fits(1ull << 32, (1ull << 32) - 1, &product));
-    T(!cdp__mul_fits(1ull << 32, 1ull << 32, &product));
+    T(cdp__mul_fits(UINT64_MAX / 2, 1, &product) && product == UINT64_MAX / 2);
+    T(!cdp__mul_fits(UINT64_MAX / 2 + 1, 1, &product));
+    T(cdp__mul_fits(1ull << 32, (1ull << 31) - 1, &product) && product == ((1ull << 31) - 1) << 32);
+    T(!cdp__mul_fits(1ull << 32, 1ull << 31, &product));
     T(!cdp__mul_fits(UINT64_MAX, 2, &product));
     T(cdp__mul_fits(UINT64_MAX, 0, &product) && product == 0);
 }

@@ -242,6 +242,41 @@ TEST(many_groups_are_cheap) {
     T_EQ(0, bytes_now);
 }
 
+static uint32_t open_descriptors(void) {
+    DIR *d = opendir("/proc/self/fd");
+    uint32_t n = 0;
+    while (d && readdir(d)) ++n;
+    if (d) closedir(d);
+    return n;
+}
+
+/* Groups of ranks that are connected make no connections, nor do messages in them. */
+static void shares_links(uint32_t rank, cdp_group *w) {
+    static uint32_t before, after;
+    cdp_group *g[40];
+    float x = 1;
+    OK(cdp_allreduce(w, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    OK(cdp_alltoall(w, (float[3]){1, 2, 3}, (float[3]){0}, 1, CDP_DTYPE_F32)); /* all pairs are connected now */
+    OK(cdp_barrier(w));
+    if (rank == 0) before = open_descriptors();
+    OK(cdp_barrier(w));
+    for (uint32_t i = 0; i < 40; ++i) {
+        const uint32_t ranks[3] = {i % 3, (i + 1) % 3, (i + 2) % 3};
+        if (!OK(cdp_group_new(w, ranks, 3, &g[i]))) return;
+        OK(cdp_allreduce(g[i], NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
+        OK(cdp_sendrecv(g[i], &x, 1, (cdp_rank(g[i]) + 1) % 3, &(float){0}, 1, (cdp_rank(g[i]) + 2) % 3, CDP_DTYPE_F32, i));
+    }
+    OK(cdp_barrier(w));
+    if (rank == 0) {
+        after = open_descriptors();
+        test_check(after == before, __FILE__, __LINE__, "%u descriptors, %u before 40 groups were made", after, before);
+    }
+    OK(cdp_barrier(w));
+    for (uint32_t i = 0; i < 40; ++i) cdp_group_destroy(g[i]);
+}
+
+TEST(groups_make_no_connections) { run(3, 20000, shares_links); }
+
 TEST(mistakes) {
     const cdp_group_desc d = {.world_size = 1};
     const uint32_t none[1] = {1}, twice[2] = {0, 0}, me[1] = {0};
@@ -450,6 +485,7 @@ int main(int argc, char **argv) {
         {"survivors_go_on", survivors_go_on, 60},
         {"leaving_a_group", leaving_a_group, 60},
         {"many_groups_are_cheap", many_groups_are_cheap, 60},
+        {"groups_make_no_connections", groups_make_no_connections, 60},
         {"mistakes", mistakes, 10},
         {"messages_cross", messages_cross, 120},
         {"messages_keep_their_order", messages_keep_their_order, 60},

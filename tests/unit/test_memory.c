@@ -317,6 +317,21 @@ TEST(only_sealed_memory_is_mapped) {
     if (f) fclose(f);
 }
 
+/* A process with longer addresses may pass more than can be seen from here; what is seen of it would be less than its size. */
+TEST(memory_beyond_the_address_space_is_not_mapped) {
+    const int fd = (int)syscall(SYS_memfd_create, "cdp", 3u);
+    uint64_t bytes = 0;
+    void *at;
+    if (fd < 0 || ftruncate(fd, sizeof(off_t) > 4 ? (off_t)((1ull << 32) + 8192) : 8192) != 0 || fcntl(fd, 1033, 7) != 0) {
+        test_skip("no memory of 4 GiB that is not there");
+    } else {
+        at = cdp_os_default()->memory_map(NULL, fd, false, &bytes);
+        T(!at || bytes <= SIZE_MAX);
+        if (at) cdp_os_default()->memory_unmap(NULL, at, bytes);
+    }
+    if (fd >= 0) close(fd);
+}
+
 /* Somebody else knocks where memory is awaited: descriptors of all kinds, or none. */
 static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits) {
     const int32_t fd = cdp_os_default()->pass_open(user, name, waits);
@@ -732,6 +747,43 @@ TEST(a_rank_whose_memory_is_in_view_dies_or_stops) {
     fault(3, SIGSTOP, 1000);
 }
 
+/* A place whose segment is replaced while the peer looks through all of them; and a place that is none. */
+static cdp__side *replaces;
+
+static int32_t pass_and_replace(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    if (!sending && replaces) replaces->segments[5] = 2;
+    return cdp_os_default()->pass(user, fd, fds, n, sending);
+}
+
+TEST(a_segment_takes_the_place_of_another) {
+    cdp_os os = *cdp_os_default();
+    int pair[2], memory[2];
+    uint64_t bytes;
+    cdp__shared *s = cdp__shared_open(&os, os.memory_create(NULL, sizeof(cdp__pair) + 1024), true);
+    if (!T(s != NULL) || !T(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0)) return;
+    s->pass = pair[0];
+    for (uint32_t i = 0; i < 2; ++i) {
+        memory[i] = os.memory_create(NULL, 4096);
+        uint8_t *at = (uint8_t *)os.memory_map(NULL, memory[i], true, &bytes);
+        memset(at, (int)i + 1, 4096);
+        os.memory_unmap(NULL, at, bytes);
+        T(os.pass(NULL, pair[1], &memory[i], 1, true) >= 0);
+        close(memory[i]);
+        os.pass = pass_and_replace;
+        s->theirs->segments[5] = 1; /* as the peer does; the second time it is about to change it */
+        replaces = i ? s->theirs : NULL;
+        const uint8_t *v = cdp__shared_view(&os, s, i ? 6 : 5, 0, i ? 1 : 4096); /* 6: there is none, so it looks for news */
+        T(i ? !v : v && v[4095] == 1);
+    }
+    replaces = NULL;
+    const uint8_t *v = cdp__shared_view(&os, s, 5, 0, 4096);
+    T(v && v[0] == 2);
+    T(!cdp__shared_view(&os, s, 5, 1, 4096) && !cdp__shared_view(&os, s, 5, UINT64_MAX, 4096) && !cdp__shared_view(&os, s, 5, 0, UINT64_MAX));
+    T(!cdp__shared_view(&os, s, UINT32_MAX, 0, 1) && !cdp__shared_view(&os, s, CDP__SEGMENTS, 0, 1));
+    cdp__shared_close(&os, s);
+    close(pair[1]);
+}
+
 /* ---- nonsense ---- */
 
 static uint32_t nonsense;
@@ -807,6 +859,47 @@ TEST(who_sleeps_is_woken) {
     }
 }
 
+/* Nobody has a progress thread. One thread sleeps in a wait of its own when another one starts what does not fit into the ring. */
+static uint64_t start_took_ns;
+
+static void *waits_for_a_word(void *arg) {
+    uint8_t x = 0;
+    T_EQ(CDP_OK, cdp_recv((cdp_group *)arg, &x, 1, CDP_DTYPE_U8, 1, 2));
+    return NULL;
+}
+
+static void start_beside(member *m) {
+    static uint8_t x[2][3000000];
+    cdp_work work;
+    uint8_t y = 0;
+    m->status = cdp_barrier(m->g);
+    if (m->desc.rank == 0) {
+        pthread_t t;
+        uint64_t from;
+        pthread_create(&t, NULL, waits_for_a_word, m->g);
+        test_sleep_ms(50);
+        from = test_now_ns();
+        m->status = cdp_send_async(m->g, x[0], sizeof x[0], CDP_DTYPE_U8, 1, 1, &work);
+        pthread_join(t, NULL);
+        start_took_ns = test_now_ns() - from;
+        m->status = cdp_work_wait(work);
+    } else {
+        test_sleep_ms(100);
+        m->status = cdp_recv(m->g, x[1], sizeof x[1], CDP_DTYPE_U8, 0, 1);
+        if (m->status == CDP_OK) m->status = cdp_send(m->g, &y, 1, CDP_DTYPE_U8, 0, 2);
+    }
+    if (m->status == CDP_OK) m->status = cdp_barrier(m->g);
+}
+
+TEST(who_sleeps_hears_of_a_start) {
+    start_took_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < 5 && start_took_ns > 500000000u; ++i) { /* a machine that stands still for a while looks like it */
+        cdp_tcp_desc like = {.no_thread = true};
+        job(2, &like, NULL, start_beside);
+    }
+    T(start_took_ns <= 500000000u);
+}
+
 /* ---- nothing stays behind ---- */
 
 static uint32_t mappings(void) {
@@ -842,6 +935,7 @@ int main(int argc, char **argv) {
         {"without_memory_it_goes_over_tcp", without_memory_it_goes_over_tcp, 30},
         {"limits_of_the_system_are_no_crash", limits_of_the_system_are_no_crash, 60},
         {"only_sealed_memory_is_mapped", only_sealed_memory_is_mapped, 10},
+        {"memory_beyond_the_address_space_is_not_mapped", memory_beyond_the_address_space_is_not_mapped, 20},
         {"strangers_are_not_taken", strangers_are_not_taken, 20},
         {"large_messages_are_read_where_they_lie", large_messages_are_read_where_they_lie, 60},
         {"ranks_know_who_is_on_one_host", ranks_know_who_is_on_one_host, 20},
@@ -849,6 +943,7 @@ int main(int argc, char **argv) {
         {"what_is_brought_is_read_earlier", what_is_brought_is_read_earlier, 30},
         {"group_memory_is_in_view", group_memory_is_in_view, 60},
         {"small_group_memory_shares_segments", small_group_memory_shares_segments, 20},
+        {"a_segment_takes_the_place_of_another", a_segment_takes_the_place_of_another, 20},
         {"loans_that_nobody_reads_are_sent", loans_that_nobody_reads_are_sent, 30},
         {"a_rank_whose_memory_is_in_view_dies_or_stops", a_rank_whose_memory_is_in_view_dies_or_stops, 120},
         {"a_full_table_of_descriptors_is_waited_for", a_full_table_of_descriptors_is_waited_for, 20},
@@ -856,6 +951,7 @@ int main(int argc, char **argv) {
         {"loans_are_for_one_and_end", loans_are_for_one_and_end, 10},
         {"nonsense_of_a_peer_is_named", nonsense_of_a_peer_is_named, 60},
         {"who_sleeps_is_woken", who_sleeps_is_woken, 30},
+        {"who_sleeps_hears_of_a_start", who_sleeps_hears_of_a_start, 20},
         {"no_mapping_or_descriptor_is_left", no_mapping_or_descriptor_is_left, 60},
     };
     if (!cdp_os_default()->memory_create) {

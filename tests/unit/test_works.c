@@ -1160,6 +1160,84 @@ TEST(a_tag_that_is_not_in_use_is_cheap) {
     T_EQ(0, kept);
 }
 
+/* A small message is put beside the stream, and a large one behind it into the stream, while the receiver is between its look
+   at the one and its look at the other. */
+static int64_t (*hub_recv)(void *self, uint32_t peer, const cdp_iov *v, uint32_t n);
+static cdp_group *sends_meanwhile;
+static uint8_t small_one[100], large_one[20000];
+
+static int64_t recv_a_little_later(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    cdp_group *g = sends_meanwhile;
+    cdp_work w;
+    sends_meanwhile = NULL;
+    if (g) OK(cdp_send_async(g, small_one, sizeof small_one, CDP_DTYPE_U8, 1, 7, &w));
+    if (g) OK(cdp_send_async(g, large_one, sizeof large_one, CDP_DTYPE_U8, 1, 7, &w));
+    return hub_recv(self, peer, v, n);
+}
+
+TEST(a_message_behind_one_beside_the_stream_is_found) {
+    const cdp_hub_desc h = {.world_size = 2};
+    cdp_group_desc d = {.world_size = 2, .no_thread = true, .timeout_ms = 20000};
+    cdp_transport t = {0};
+    cdp_group *g[2];
+    cdp_message m;
+    cdp_work w;
+    static uint8_t got[sizeof large_one];
+    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 1, 2, &t))) return;
+    hub_recv = t.recv;
+    t.recv = recv_a_little_later;
+    d.hub = hub;
+    OK(cdp_group_create(&d, &g[0]));
+    d.hub = NULL;
+    d.rank = 1;
+    d.transport = &t;
+    OK(cdp_group_create(&d, &g[1]));
+    for (uint32_t k = 1; k < 3; ++k) { /* with the first one the ring is made */
+        if (k == 1) OK(cdp_send_async(g[0], small_one, sizeof small_one, CDP_DTYPE_U8, 1, 7, &w));
+        small_one[99] = (uint8_t)k;
+        large_one[sizeof large_one - 1] = (uint8_t)k;
+        OK(cdp_recv_async(g[1], got, sizeof small_one, CDP_DTYPE_U8, 0, 7, &w));
+        sends_meanwhile = k == 1 ? NULL : g[0];
+        for (uint32_t i = 0; i < 100 && cdp_work_test(w) == CDP_PENDING; ++i) OK(cdp_poll(g[1], 0));
+        OK(cdp_work_test(w));
+    }
+    T_EQ(2, got[99]);
+    OK(cdp_probe(g[1], 0, 7, &m));
+    T_EQ(sizeof large_one, m.count);
+    OK(cdp_recv_any_async(g[1], got, sizeof got, CDP_DTYPE_U8, CDP_ANY_RANK, 7, &m, &w));
+    for (uint32_t i = 0; i < 100 && cdp_work_test(w) == CDP_PENDING; ++i) OK(cdp_poll(g[1], 0));
+    OK(cdp_work_test(w));
+    T_EQ(2, got[sizeof got - 1]);
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(hub);
+}
+
+/* A thread polls with a budget while another one sleeps on behalf of all: it sleeps, too, and holds no lock meanwhile. */
+static void polls_and_sleeps(uint32_t rank, cdp_group *w) {
+    uint8_t x = 0;
+    cdp_work work;
+    OK(cdp_barrier(w));
+    if (rank == 0) {
+        struct timespec cpu[2];
+        OK(cdp_recv_async(w, &x, 1, CDP_DTYPE_U8, 1, 1, &work));
+        test_sleep_ms(50); /* the progress thread sleeps by now */
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu[0]);
+        OK(cdp_poll(w, 500000));
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu[1]);
+        T((cpu[1].tv_sec - cpu[0].tv_sec) * 1000 + (cpu[1].tv_nsec - cpu[0].tv_nsec) / 1000000 < 50);
+        come();
+        OK(cdp_poll(w, 10000000)); /* ends with what is in flight */
+        OK(cdp_work_test(work));
+    } else {
+        await(1);
+        OK(cdp_send(w, &x, 1, CDP_DTYPE_U8, 0, 1));
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(who_polls_lets_others_sleep) { run(2, 20000, polls_and_sleeps); }
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
@@ -1188,6 +1266,8 @@ int main(int argc, char **argv) {
         {"a_tag_that_is_not_in_use_is_cheap", a_tag_that_is_not_in_use_is_cheap, 60},
         {"wrong_arguments_cost_nothing", wrong_arguments_cost_nothing, 60},
         {"wrong_works_cost_nothing", wrong_works_cost_nothing, 60},
+        {"a_message_behind_one_beside_the_stream_is_found", a_message_behind_one_beside_the_stream_is_found, 20},
+        {"who_polls_lets_others_sleep", who_polls_lets_others_sleep, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
