@@ -9696,7 +9696,7 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     cdp_status st;
     uint32_t i;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
+    if (d->in_backward && cdp_group_status(d->group) == CDP_OK) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
     st = cdp__ddp_begin(d, d->sync_next);
     (void)cdp__ddp_fail(d, st); /* who goes on all the same hears it again at the end */
     for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) { /* static graph: known from the first pass */
