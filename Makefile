@@ -112,6 +112,9 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 # $(3): seeds of the simulation, $(4): names of programs, $(5): what to put before each.
 suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))')
 
+# One simulated world that once went wrong: name, scenario, fault, seed.
+world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --seeds $(4)..$(4)'
+
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
 # Two suites at a time where there are two cores: many of them mostly wait. The longest begin first.
@@ -123,8 +126,8 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
 	    'compile|600|bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
 	    'sources|60|bash tests/check_sources.sh' \
-	    $(if $(SIM),'sim_left_early|60|$(BUILD)/test/sim --scenario job --faults kill --seeds 2431..2431' 'sim_corrected_blame|60|$(BUILD)/test/sim --scenario job --faults stop --seeds 1164..1164' 'sim_number_of_a_call|60|$(BUILD)/test/sim --scenario hub --faults mismatch --seeds 1874..1874' 'sim_end_of_a_chain|60|$(BUILD)/test/sim --scenario job --faults isolate --seeds 1728..1728') \
-	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
+	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728)) \
+    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
 	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \

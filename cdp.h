@@ -728,16 +728,17 @@ typedef struct cdp_record {
 } cdp_record;
 
 /* The group's last operations, oldest first, those that are still queued included: at most `max` of the newest. Returns how
-   many. Any thread, any time, also after a failure. */
+   many; 0 for no group or one that is gone, see cdp_last_error(). Any thread, any time, also after a failure. */
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max);
 
 /* Write all that this rank knows as JSON: its groups, their failures, the last operations of each and whom they wait for.
    examples/who_is_stuck.c reads the files of all ranks and says who keeps whom waiting. Any thread, any time.
-   Errors: IO (the file), NOMEM, UNSUPPORTED (CDP_NO_STDIO). */
+   Errors: IO (the file), NOMEM, INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (CDP_NO_STDIO). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to each rank, as text for a
-   reader. Returns the length, which is below `size`: what does not fit is cut (4 KB and 100 bytes per rank are enough). Any thread. */
+   reader. Returns the length, which is below `size`: what does not fit is cut (4 KB and 100 bytes per rank are enough); 0 for
+   no group or one that is gone, see cdp_last_error(). Any thread. */
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 
 /* Let communication advance, for programs without a progress thread: returns after at most about `budget_us`
@@ -944,7 +945,7 @@ typedef struct cdp_backend {
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(cdp_group *group, const cdp_backend *backend);
 CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: none */
 /* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH names both), and name who does not
-   call by the deadline; nothing else is sent. `wait`: until they have. Errors: the group's failure. */
+   call by the deadline; nothing else is sent. `wait`: until they have. Errors: INVALID (no group, no requests), STATE (destroyed), the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
 /* For backends: notice that rank `peer` has died although nothing over the links waits for it, when work of the backend is still not
    done half a second later. Takes one place of max_pending. Errors: INVALID, NOMEM, STATE. */

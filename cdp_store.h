@@ -3324,12 +3324,11 @@ CDP__COLD int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
     int64_t r;
     iov.data = dst;
     iov.bytes = bytes;
-    r = cdp__io_recv(c->loop, &c->io, &iov, 1);
+    r = cdp__io_drain(c->loop, &c->io, &iov);
     if (r < 0 || (r == 0 && c->io.broken)) {
         cdp__client_gone(c, r);
         return -1;
     }
-    if ((uint64_t)r < bytes) c->io.ready &= (uint16_t)~CDP_IO_READ; /* that was all; poll will tell of more */
     return r;
 }
 
@@ -3658,7 +3657,7 @@ CDP__COLD void cdp__client_greeting(cdp__client *c) {
         cdp_iov iov;
         iov.data = c->in + c->in_used;
         iov.bytes = sizeof c->in - c->in_used;
-        r = cdp__io_recv(c->loop, &c->io, &iov, 1);
+        r = cdp__io_drain(c->loop, &c->io, &iov);
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!c->old) cdp__put_u32(nonce, c->way.nonce);

@@ -1,7 +1,7 @@
 /* The proof of the collective algorithms: all ranks' round functions run side by side, without any I/O.
 
    An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a network to be shown.
-   For every algorithm, every world size 1..64 and some up to 4,096 (257 where all ranks send to all in one round), this checks
+   For every algorithm, every world size 1..64 and some up to 4,096 (257 where all ranks send to all in one round, 129 of those with parts), this checks
      - that all ranks have the same number of rounds, and at most CDP__ROUND_MAX steps in each;
      - that what is sent in a round is received in that round, equally long, at most one message per ordered pair: so no
        buffering is needed at all, and ranks that wait for each other always wait for something that comes;

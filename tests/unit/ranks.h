@@ -3,7 +3,7 @@
 #ifndef RANKS_INCLUDED
 #define RANKS_INCLUDED
 
-#include "test.h"
+#include "said.h"
 
 #define RANKS_MAX 16u
 

@@ -303,12 +303,6 @@ static void rank_brings_number_of_ranks(cdp_group *g, void *arg) {
 
 TEST(all_models_differ) { run_ranks(4, NULL, 0, rank_brings_number_of_ranks, NULL); }
 
-#define REFUSED(want_status, words, expr)                \
-    do {                                                 \
-        T_EQ(want_status, expr);                         \
-        T_TEXT(words, cdp_last_error()->text);           \
-    } while (0)
-
 static cdp_group *alone(const cdp_os *os) {
     cdp_group_desc d;
     cdp_group *g;

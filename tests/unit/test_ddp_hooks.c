@@ -4,12 +4,6 @@
 #include "cdp.h"
 #include "ranks.h"
 
-#define REFUSED(want_status, words, expr)                \
-    do {                                                 \
-        T_EQ(want_status, expr);                         \
-        T_TEXT(words, cdp_last_error()->text);           \
-    } while (0)
-
 enum { N = 4, ROWS = 6, WIDTH = 20, COUNT = ROWS * WIDTH };
 
 /* N parameters of 6 x 20 values, one bucket each unless told otherwise. */

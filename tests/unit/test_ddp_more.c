@@ -5,12 +5,6 @@
 #include "ranks.h"
 #include <float.h>
 
-#define REFUSED(want_status, words, expr)                \
-    do {                                                 \
-        T_EQ(want_status, expr);                         \
-        T_TEXT(words, cdp_last_error()->text);           \
-    } while (0)
-
 enum { N = 4, COUNT = 48 };
 
 /* N parameters of 6 x 8 values, one bucket each, unless told otherwise. */

@@ -148,13 +148,6 @@ TEST(defaults_are_filled_in) {
 
 /* ---- the caller's mistakes ---- */
 
-#define REFUSED(want_status, words, expr)                     \
-    do {                                                 \
-        T_EQ(want_status, expr);                         \
-        T_TEXT(words, cdp_last_error()->text);           \
-        T_EQ(want_status, cdp_last_error()->status);     \
-    } while (0)
-
 TEST(mistakes_in_creation) {
     cdp_group_desc d;
     cdp_hub_desc h;

@@ -7,16 +7,6 @@
 
 #include <math.h>
 
-#define REFUSED(want_status, words, expr)                \
-    do {                                                 \
-        T_EQ(want_status, expr);                         \
-        T_TEXT(words, cdp_last_error()->text);           \
-        T_EQ(want_status, cdp_last_error()->status);     \
-    } while (0)
-
-static bool must_be_ok(cdp_status st, int line) { return test_check(st == CDP_OK, __FILE__, line, "%s: %s", cdp_status_name(st), cdp_last_error()->text); }
-#define OK(call) must_be_ok((call), __LINE__)
-
 static const cdp_group_desc polled = {.no_thread = true, .timeout_ms = 20000, .logger = {.level = CDP_LOG_SILENT}};
 
 /* Both works are done, or have failed: the worse answer. */
@@ -166,7 +156,7 @@ TEST(transports_without_functions) {
     }
 }
 
-/* A place in a hub is for one group, once; a group that could not be made leaves it as it was. */
+/* A place in a hub is for one group, once; a call that was INVALID leaves it as it was. */
 TEST(a_rank_of_a_hub_is_taken_once) {
     const cdp_choice wrong = {.kind = CDP_COLL_ALLREDUCE, .algorithm = "guessing"};
     const cdp_hub_desc h = {.world_size = 2};

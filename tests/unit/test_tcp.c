@@ -180,12 +180,6 @@ TEST(others_hear_of_chosen_interfaces_alone) {
     T_EQ(0, cdp__mesh_own_addrs(&m, own));
 }
 
-#define REFUSED(words, expr)                           \
-    do {                                               \
-        T_EQ(CDP_ERR_INVALID, expr);                   \
-        T_TEXT(words, cdp_last_error()->text);         \
-    } while (0)
-
 TEST(environment_is_read) {
     cdp_tcp_desc d;
     cdp_group *g;
@@ -219,13 +213,13 @@ TEST(environment_is_read) {
     T(d.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
     d.logger.level = CDP_LOG_DEFAULT;
     setenv("CDP_LOG_LEVEL", "loud", 1);
-    REFUSED("CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent", cdp_tcp_desc_from_env(&d));
     d.logger.level = CDP_LOG_SILENT;
     setenv("CDP_CONNECTIONS", "17", 1);
     d.connections = 2;
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     d.connections = 0;
-    REFUSED("CDP_CONNECTIONS is '17'; it must be a whole number from 1 to 16", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "CDP_CONNECTIONS is '17'; it must be a whole number from 1 to 16", cdp_tcp_desc_from_env(&d));
     setenv("CDP_CONNECTIONS", "3", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T_EQ(3, d.connections);
@@ -245,27 +239,27 @@ TEST(environment_mistakes_name_the_variable) {
     cdp_tcp_desc d;
     cdp_group *g;
     memset(&d, 0, sizeof d);
-    REFUSED("needs a desc", cdp_tcp_desc_from_env(NULL));
+    REFUSED(CDP_ERR_INVALID, "needs a desc", cdp_tcp_desc_from_env(NULL));
     environment("0", NULL, "127.0.0.1", "29500");
-    REFUSED("WORLD_SIZE is not set", cdp_tcp_desc_from_env(&d));
-    REFUSED("cdprun", cdp_init_from_env(NULL, &g));
+    REFUSED(CDP_ERR_INVALID, "WORLD_SIZE is not set", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "cdprun", cdp_init_from_env(NULL, &g));
     environment(NULL, "2", "127.0.0.1", "29500");
-    REFUSED("RANK is not set", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "RANK is not set", cdp_tcp_desc_from_env(&d));
     environment("2", "2", "127.0.0.1", "29500");
-    REFUSED("RANK is 2 but WORLD_SIZE is 2; ranks are 0 to 1", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "RANK is 2 but WORLD_SIZE is 2; ranks are 0 to 1", cdp_tcp_desc_from_env(&d));
     environment("0", "2", "127.0.0.1", NULL);
-    REFUSED("MASTER_PORT is not set", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT is not set", cdp_tcp_desc_from_env(&d));
     static const char *const bad[] = {"", " 1", "1 ", "-1", "+1", "1x", "0x10", "1.5", "99999999999999999999", "18446744073709551617"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         environment("0", bad[i], NULL, "29500");
-        REFUSED("WORLD_SIZE", cdp_tcp_desc_from_env(&d));
+        REFUSED(CDP_ERR_INVALID, "WORLD_SIZE", cdp_tcp_desc_from_env(&d));
         environment("0", "2", NULL, bad[i]);
-        REFUSED("MASTER_PORT", cdp_tcp_desc_from_env(&d));
+        REFUSED(CDP_ERR_INVALID, "MASTER_PORT", cdp_tcp_desc_from_env(&d));
     }
     environment("0", "0", NULL, "29500");
-    REFUSED("from 1 to 65535", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "from 1 to 65535", cdp_tcp_desc_from_env(&d));
     environment("0", "2", NULL, "65536");
-    REFUSED("MASTER_PORT is '65536'", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT is '65536'", cdp_tcp_desc_from_env(&d));
 }
 
 /* ---- launchers ---- */
@@ -328,7 +322,7 @@ TEST(launchers_are_understood) {
     T(a.master_port == b.master_port && a.master_port >= 10000 && a.master_port < 30000);
     T_EQ(CDP_OK, launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4712 SLURM_STEP_NODELIST=n[1-2]", &b));
     T(a.master_port != b.master_port);
-    REFUSED("place for the result", cdp_launch_read(NULL, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_launch_read(NULL, NULL, NULL));
     T_TEXT("OMPI_COMM_WORLD_SIZE is not set", launch_text("OMPI_COMM_WORLD_RANK=0"));
     T_TEXT("PMI_RANK is 2 but PMI_SIZE is 2", launch_text("PMI_RANK=2 PMI_SIZE=2"));
     T_TEXT("SLURM_STEP_NODELIST is 'n[1-2'", launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2"));
@@ -381,8 +375,8 @@ TEST(urls_are_read) {
     cdp_group *g;
     T_EQ(CDP_OK, cdp_init_url("tcp://127.0.0.1:1?rank=0&world_size=1", NULL, &g));
     cdp_group_destroy(g);
-    REFUSED("begins neither", cdp_init_url("udp://a:1", NULL, &g));
-    REFUSED("needs a text", cdp_tcp_desc_from_url(NULL, &d));
+    REFUSED(CDP_ERR_INVALID, "begins neither", cdp_init_url("udp://a:1", NULL, &g));
+    REFUSED(CDP_ERR_INVALID, "needs a text", cdp_tcp_desc_from_url(NULL, &d));
 }
 
 TEST(init_mistakes) {
@@ -390,19 +384,19 @@ TEST(init_mistakes) {
     cdp_tcp_desc d;
     cdp_group *g = (cdp_group *)&d;
     memset(&d, 0, sizeof d);
-    REFUSED("desc", cdp_init(NULL, &g));
-    REFUSED("place for the result", cdp_init(&d, NULL));
-    REFUSED("world_size 0", cdp_init(&d, &g));
+    REFUSED(CDP_ERR_INVALID, "desc", cdp_init(NULL, &g));
+    REFUSED(CDP_ERR_INVALID, "place for the result", cdp_init(&d, NULL));
+    REFUSED(CDP_ERR_INVALID, "world_size 0", cdp_init(&d, &g));
     T(g == NULL);
     d.world_size = 65536;
-    REFUSED("world_size 65536", cdp_init(&d, &g));
+    REFUSED(CDP_ERR_INVALID, "world_size 65536", cdp_init(&d, &g));
     d.world_size = 2;
     d.rank = 2;
-    REFUSED("rank 2 is not below world_size 2", cdp_init(&d, &g));
+    REFUSED(CDP_ERR_INVALID, "rank 2 is not below world_size 2", cdp_init(&d, &g));
     d.rank = 0;
-    REFUSED("master_port is 0", cdp_init(&d, &g));
+    REFUSED(CDP_ERR_INVALID, "master_port is 0", cdp_init(&d, &g));
     d.connections = 17;
-    REFUSED("connections 17 is not in 1 .. 16", cdp_init(&d, &g));
+    REFUSED(CDP_ERR_INVALID, "connections 17 is not in 1 .. 16", cdp_init(&d, &g));
     d.connections = 0;
     os.addresses = NULL;
     d.os = &os;
@@ -412,7 +406,7 @@ TEST(init_mistakes) {
     d.interfaces = NULL;
     d.os = NULL;
     d.job = "a name of a job that is longer than anybody would give to one";
-    REFUSED("job name", cdp_init(&d, &g));
+    REFUSED(CDP_ERR_INVALID, "job name", cdp_init(&d, &g));
 }
 
 /* ---- ranks as threads, over sockets ---- */
@@ -672,7 +666,7 @@ TEST(other_machines_need_a_key) {
         m.desc.trust_network = i == 1;
         T_EQ(CDP_OK, cdp__mesh_admissible(&m, 0, &own, 1, &own, 1));
         if (i) T_EQ(CDP_OK, cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
-        else REFUSED("CDP_JOB_KEY", cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
+        else REFUSED(CDP_ERR_INVALID, "CDP_JOB_KEY", cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
     }
 }
 

@@ -3,7 +3,7 @@
 #ifndef WORLDS_INCLUDED
 #define WORLDS_INCLUDED
 
-#include "test.h"
+#include "said.h"
 
 #include <pthread.h>
 
@@ -23,9 +23,6 @@ TEST_API void come(void) { __atomic_add_fetch(&met, 1, __ATOMIC_SEQ_CST); }
 TEST_API void await(uint32_t ranks) {
     for (uint32_t i = 0; i < 10000 && __atomic_load_n(&met, __ATOMIC_SEQ_CST) < ranks; ++i) test_sleep_ms(1);
 }
-
-static bool must_be_ok(cdp_status st, int line) { return test_check(st == CDP_OK, __FILE__, line, "%s: %s", cdp_status_name(st), cdp_last_error()->text); }
-#define OK(call) must_be_ok((call), __LINE__)
 
 static void *rank_main(void *arg) {
     const uint32_t rank = (uint32_t)(uintptr_t)arg;
