@@ -4438,7 +4438,7 @@ typedef struct cdp__mux {
     bool sleeping;     /* somebody is in transport.wait */
     bool stop;         /* the progress thread is to end */
     uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
-    uint64_t drives;   /* counts waits, so that the thread sees that callers are active */
+    uint64_t drives, ended; /* count waits, and operations, of which many need none: so the thread sees that callers are active */
     uint64_t yield_again; /* in which drive letting others run is tried again */
     bool brief;        /* the look at the groups that is under way is one of several: deadlines are looked at in the last */
     int32_t spin_luck; /* whether looking before sleeping has paid off lately */
@@ -5799,6 +5799,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
     cdp__exec_count(g);
+    ++g->mux->ended;
     if (op.got) op.got->count = op.rq.count;
     if (op.done) op.done(op.user, op.start_ns, now);
     if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
@@ -6707,8 +6708,8 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives)) { /* stand by */
-            seen = m->drives;
+        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives + m->ended)) { /* stand by */
+            seen = m->drives + m->ended;
             os->cond_wait(os->user, m->park, m->lock.mutex, os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__mux_poll(m) == CDP__MOVED) {
             cdp__drive_breathe(m);
@@ -7522,6 +7523,10 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
     g->mux->brief = true; /* no deadline has passed yet */
     for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {}
     g->mux->brief = false;
+    if (!g->queue_used && g->health == CDP__HEALTHY && g->mux->active == g) { /* ended at once: there is nothing for a thread to do */
+        g->mux->active = g->next_active;
+        g->active = false;
+    }
     return CDP_OK;
 }
 

@@ -656,6 +656,57 @@ TEST(a_lost_connection_is_named) {
     pthread_barrier_destroy(&cut.all);
 }
 
+/* Threads that are nobody's callers, in the system's poll. */
+static uint64_t watches;
+static _Thread_local bool is_caller;
+
+static int32_t counting_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+    if (!is_caller) __atomic_add_fetch(&watches, 1, __ATOMIC_RELAXED);
+    return cdp_os_default()->poll(user, fds, n, deadline_ns);
+}
+
+static void *busy_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    int count = 0;
+    cdp_group *g = NULL;
+    is_caller = true;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    const uint64_t since = test_now_ns(), before = __atomic_load_n(&watches, __ATOMIC_RELAXED);
+    while (count++ < 20000) {
+        const bool good = OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
+        cdp__enter(g);
+        const bool busy = cdp__mux_busy(g->mux);
+        cdp__leave(g);
+        if (!good || !T(!busy)) break; /* what has ended is nothing to watch */
+    }
+    const uint64_t ms = (test_now_ns() - since) / CDP__MS, polls = __atomic_load_n(&watches, __ATOMIC_RELAXED) - before;
+    test_check(polls <= ms / CDP__STAND_BY_MS + 20, __FILE__, __LINE__, "threads that had nothing to do looked %llu times in %llu ms", (unsigned long long)polls, (unsigned long long)ms);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+/* Operations that end before anybody has to wait keep the progress thread standing by, too: woken by what arrives, it would want the
+   lock and the core just then. It looks every CDP__STAND_BY_MS whether callers still come. */
+TEST(callers_are_left_alone) {
+    const uint16_t port = free_port();
+    cdp_os os = *cdp_os_default();
+    keyed k[2];
+    memset(k, 0, sizeof k);
+    os.poll = counting_poll;
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.rank = r;
+        k[r].desc.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.timeout_ms = k[r].desc.init_timeout_ms = 60000;
+        k[r].desc.no_shared_memory = true;
+        k[r].desc.os = &os;
+        k[r].desc.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, busy_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+}
+
 TEST(other_machines_need_a_key) {
     cdp__mesh m;
     cdp_addr own, far;
@@ -824,6 +875,7 @@ int main(int argc, char **argv) {
         {"connections_must_be_as_many_everywhere", connections_must_be_as_many_everywhere, 60},
         {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
+        {"callers_are_left_alone", callers_are_left_alone, 120},
         {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
         {"ranks_meet_over_a_function", ranks_meet_over_a_function, 60},
