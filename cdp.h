@@ -2772,14 +2772,13 @@ CDP__UNHURRIED_END
 
 /* ---- >>bytes (pure): fixed layouts, little-endian on every machine -------------------------------------------------- */
 
-CDP__CALLED void cdp__put_u32(uint8_t *p, uint32_t v) {
-    uint32_t i;
-    for (i = 0; i < 4; ++i) p[i] = (uint8_t)(v >> (8 * i));
+CDP__CALLED void cdp__put_u32(uint8_t *p, uint32_t v) { /* without a loop: compilers make one store of it */
+    p[0] = (uint8_t)v, p[1] = (uint8_t)(v >> 8), p[2] = (uint8_t)(v >> 16), p[3] = (uint8_t)(v >> 24);
 }
 
 CDP__CALLED void cdp__put_u64(uint8_t *p, uint64_t v) {
-    uint32_t i;
-    for (i = 0; i < 8; ++i) p[i] = (uint8_t)(v >> (8 * i));
+    p[0] = (uint8_t)v, p[1] = (uint8_t)(v >> 8), p[2] = (uint8_t)(v >> 16), p[3] = (uint8_t)(v >> 24);
+    p[4] = (uint8_t)(v >> 32), p[5] = (uint8_t)(v >> 40), p[6] = (uint8_t)(v >> 48), p[7] = (uint8_t)(v >> 56);
 }
 
 CDP__CALLED uint32_t cdp__get_u32(const uint8_t *p) {
