@@ -49,7 +49,7 @@ case ,$libs, in *,gloo*) made "$build/peer_gloo" tests/bench/peers/gloo.cc || g+
 
 tmp=$(mktemp -d) || exit 1
 pids=()
-finish() { for p in "${pids[@]}"; do kill "$p" 2> /dev/null; done; wait; rm -rf "$tmp"; [ -z "${meet:-}" ] || rm -f "$meet"; }
+finish() { for p in "${pids[@]}" ${watcher:-}; do kill "$p" 2> /dev/null; done; wait; rm -rf "$tmp"; [ -z "${meet:-}" ] || rm -f "$meet"; }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
@@ -69,6 +69,23 @@ start() { # LIB I/N OPTIONS...: one world in the background
     esac
 }
 
+# A world that hangs keeps all others waiting for their turn: seen with a peer. Says which it is, and ends all.
+watch() { # RANKS PROCESS...
+    local n=$1 was=-1 now same=0
+    shift
+    while sleep 5; do
+        now=$(cat "$tmp/$n".* | wc -c)
+        if [ "$now" = $was ]; then same=$((same + 5)); else same=0; fi
+        was=$now
+        [ $same -lt 180 ] || break
+    done
+    echo "bench-peers: nothing was measured for 3 minutes; the worlds with $n ranks are ended. Lines of each so far:" >&2
+    wc -l "$tmp/$n".*[!r] >&2
+    kill "$@" 2> /dev/null
+    kill -CONT "$@" 2> /dev/null
+}
+
+rc=0
 echo "# $(uname -srm), $(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg 2> /dev/null); tcp_congestion_control $(cat /proc/sys/net/ipv4/tcp_congestion_control 2> /dev/null || echo '?')"
 read -r -a cpu0 < /proc/stat
 for n in ${ranks//,/ }; do
@@ -85,21 +102,26 @@ for n in ${ranks//,/ }; do
         pids+=($!) names+=("$lib")
         i=$((i + 1))
     done
+    watch "$n" "${pids[@]}" &
+    watcher=$!
     bad=''
     for k in "${!pids[@]}"; do
         wait -n -p which "${pids[@]}"
         status=$?
         for j in "${!pids[@]}"; do [ "${pids[$j]}" = "$which" ] && lib=${names[$j]} && unset "pids[$j]"; done
         cat "$tmp/$n.$lib.err" >&2
-        if [ $status -ne 0 ] && [ "$lib" != gloo ] && [ -z "$bad" ]; then
+        if [ $status -ne 0 ] && [ "$lib" != gloo ]; then
             bad=$lib
             echo "bench-peers: $lib with $n ranks ended with status $status" >&2
-            for p in "${pids[@]}"; do kill "$p" 2> /dev/null; done
+            kill "${pids[@]}" 2> /dev/null
+            wait "${pids[@]}" 2> /dev/null
+            break
         fi
     done
+    kill $watcher 2> /dev/null
     rm -f "$meet"
-    cat "$tmp/$n".* | grep -P '^[a-z]+\t' >> "$tmp/lines"
-    [ -z "$bad" ] || exit 1
+    cat "$tmp/$n".* | grep -P '^[a-z]+\t' >> "$tmp/lines" # also when some are missing: what was measured is shown
+    [ -z "$bad" ] || rc=1
 done
 read -r -a cpu1 < /proc/stat
 [ -z "$keep" ] || cp "$tmp/lines" "$keep"
@@ -107,3 +129,4 @@ total=0 steal=$((cpu1[8] - cpu0[8]))
 for k in 1 2 3 4 5 6 7 8; do total=$((total + cpu1[k] - cpu0[k])); done
 echo "# the hypervisor took $((100 * steal / (total ? total : 1))) % of the processor time meanwhile"
 sort -t $'\t' -k4,4n -k3,3 -k5,5n -k1,2 "$tmp/lines" | awk -F '\t' -f tests/bench/peers/report.awk
+exit $rc
