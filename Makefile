@@ -127,7 +127,7 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
 	    'sources|60|bash tests/check_sources.sh' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728)) \
-    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
+	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
 	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
 	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \

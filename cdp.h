@@ -1105,6 +1105,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
    got a gradient in a pass under no_sync since the last synchronized one counts as used.
    With static_graph the first synchronized pass records how often ready(i) is called for each i, and sends at its end;
    later ones are held to that, and send a parameter at its last ready(i).
+   begin: STATE (the pass before has not ended), or the group's failure, whatever else is the case.
    ready, unused: INVALID (no such parameter), STATE (twice, or outside begin/end, or not as recorded). end: STATE, naming
    each parameter that was never ready; the group then is broken on all ranks, since the others wait for it. Or the
    group's failure. */

@@ -1,5 +1,6 @@
 /* Memory that ranks of one machine share: rings between two processes, how links come to use them, and what happens when that is
    not possible or a peer writes nonsense. */
+#define _FILE_OFFSET_BITS 64 /* on 32-bit machines: files longer than memory */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "test.h"
@@ -322,8 +323,8 @@ TEST(memory_beyond_the_address_space_is_not_mapped) {
     const int fd = (int)syscall(SYS_memfd_create, "cdp", 3u);
     uint64_t bytes = 0;
     void *at;
-    if (fd < 0 || ftruncate(fd, sizeof(off_t) > 4 ? (off_t)((1ull << 32) + 8192) : 8192) != 0 || fcntl(fd, 1033, 7) != 0) {
-        test_skip("no memory of 4 GiB that is not there");
+    if (sizeof(void *) > 4 || fd < 0 || ftruncate(fd, (off_t)((1ull << 32) + 8192)) != 0 || fcntl(fd, 1033, 7) != 0) {
+        test_skip("only where addresses are shorter than lengths of files");
     } else {
         at = cdp_os_default()->memory_map(NULL, fd, false, &bytes);
         T(!at || bytes <= SIZE_MAX);

@@ -69,7 +69,7 @@ start() { # LIB I/N OPTIONS...: one world in the background
     esac
 }
 
-# A world that hangs keeps all others waiting for their turn: seen with a peer. Says which it is, and ends all.
+# A world that hangs keeps all others waiting for their turn: seen with a peer. Says how far each has come, and ends all.
 watch() { # RANKS PROCESS...
     local n=$1 was=-1 now same=0
     shift
