@@ -141,7 +141,6 @@ TEST_API void on_cards(uint32_t n, void (*func)(card *c), void *arg) {
     cards_run(&all);
 }
 
-#define OK(call) test_check((call) == CDP_OK, __FILE__, __LINE__, "%s: %s", #call, cdp_last_error()->text)
 #define FAILS(status, part, call)                                                                                                       \
     do {                                                                                                                                \
         const cdp_status st_ = (call);                                                                                                  \
