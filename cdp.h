@@ -390,7 +390,7 @@ typedef struct cdp_os {
     cdp_status (*random)(void *user, void *dst, uint64_t bytes);   /* unpredictable bytes */
 
     /* Names to addresses; called only for what is no literal address. May block, until deadline_ns (then -ETIMEDOUT).
-       Returns how many, or -errno. */
+       Returns how many, or -errno: -ENOENT when there is no such name, -EAGAIN when nobody could be asked. */
     int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns);
     int32_t (*listen)(void *user, const cdp_addr *at, cdp_addr *bound); /* port 0: any; `bound` gets the real one */
     int32_t (*accept)(void *user, int32_t fd, cdp_addr *from);          /* -EAGAIN when nobody is there */
@@ -1744,10 +1744,12 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
 CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
+    int rc;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = strchr(host, ':') ? AI_NUMERICHOST : 0;
-    if (getaddrinfo(host, NULL, &hints, &list) != 0) return -ENOENT;
+    rc = getaddrinfo(host, NULL, &hints, &list);
+    if (rc != 0) return rc == EAI_AGAIN ? -EAGAIN : -ENOENT; /* that nobody answers does not say that there is no such name */
     for (it = list; it && n < max; it = it->ai_next) {
         cdp__sockaddr s;
         if ((it->ai_family != AF_INET && it->ai_family != AF_INET6) || it->ai_addrlen > sizeof s) continue;

@@ -2992,7 +2992,7 @@ CDP__COLD uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_add
     else if (strcmp(d->host, "*") == 0) n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
     else if (!cdp__addr_parse(d->host, &out[0])) n = d->os->resolve(d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
     if (n <= 0) {
-        cdp__fail_peer(CDP_ERR_IO, -1, -n, "cannot listen: the name \"%s\" has no address", d->host);
+        cdp__fail_peer(CDP_ERR_IO, -1, -n, "cannot listen: no address of the name \"%s\" was found", d->host);
         return 0;
     }
     for (i = 0; i < (uint32_t)n; ++i)
@@ -3743,7 +3743,7 @@ CDP__COLD cdp_status cdp__client_unreachable(cdp__client *c) {
         hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
-        hint = w->sys_errno == ETIMEDOUT ? "the name was not resolved in that time: use an address instead" : "the name has no address";
+        hint = w->sys_errno == ENOENT ? "the name has no address" : "the name was not resolved in that time: use an address instead";
     }
     return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err, "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
                           (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);

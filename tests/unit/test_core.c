@@ -834,7 +834,23 @@ TEST(os_resolves_localhost) {
     const int32_t n = cdp_os_default()->resolve(NULL, "localhost", 1234, a, 4, CDP__NEVER);
     T(n >= 1);
     for (int32_t i = 0; i < n && i < 4; ++i) T(a[i].port == 1234 && (a[i].family == 4 || a[i].family == 6));
-    T_EQ(-ENOENT, cdp_os_default()->resolve(NULL, "no such name.invalid", 1, a, 4, CDP__NEVER));
+    T_EQ(-ENOENT, cdp_os_default()->resolve(NULL, "no-such-name..invalid", 1, a, 4, CDP__NEVER));
+}
+
+static void without_a_network_main(void *arg) {
+    struct addrinfo *list;
+    cdp_addr a[4];
+    *(bool *)arg = syscall(SYS_unshare, 0x40000000 /* CLONE_NEWNET */) == 0; /* of this thread alone, and of those that it begins */
+    if (!*(bool *)arg) return;
+    const int rc = getaddrinfo("name.invalid", NULL, NULL, &list);
+    T_EQ(rc == EAI_AGAIN ? -EAGAIN : -ENOENT, cdp_os_default()->resolve(NULL, "name.invalid", 1, a, 4, CDP__NEVER));
+}
+
+/* A name server that cannot be reached does not say that there is no such name. */
+TEST(os_resolver_that_nobody_answers) {
+    bool done = false;
+    cdp_os_default()->thread_join(NULL, cdp_os_default()->thread_start(NULL, without_a_network_main, &done));
+    if (!done) test_skip("network namespaces need root");
 }
 
 TEST(os_ipv6_addresses_survive) {
@@ -916,6 +932,7 @@ int main(int argc, char **argv) {
         {"os_connect_refused_is_an_errno", os_connect_refused_is_an_errno, 10},
         {"os_bad_descriptors", os_bad_descriptors, 10},
         {"os_resolves_localhost", os_resolves_localhost, 20},
+        {"os_resolver_that_nobody_answers", os_resolver_that_nobody_answers, 60},
         {"os_ipv6_addresses_survive", os_ipv6_addresses_survive, 10},
         {"os_memory_and_random", os_memory_and_random, 10},
         {"os_condition_waits_to_its_deadline", os_condition_waits_to_its_deadline, 10},
