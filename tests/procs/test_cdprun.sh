@@ -420,7 +420,7 @@ gone grandchildren-gone $ID.tr
 "$C" -n 4 ./no-such-program > out 2> err
 check not-found-code "$?" 127
 check not-found-once "$(cat err)" "cdprun: cannot run './no-such-program': No such file or directory"
-"$C" -n 4 no-such-program-anywhere 2> err; check not-found-in-path "$? $(wc -l < err)" "127 1"
+PATH=/usr/bin:/bin "$C" -n 4 no-such-program-anywhere 2> err; check not-found-in-path "$? $(wc -l < err)" "127 1"
 "$C" -n 4 ./helper.c 2> err
 check not-executable "$? $(cat err)" "126 cdprun: cannot run './helper.c': Permission denied"
 printf '#!/no/such/interpreter\n' > script; chmod +x script
