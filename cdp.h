@@ -3118,13 +3118,17 @@ CDP__CALLED cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     return p;
 }
 
-/* What rank i brings or gets where each rank has a part of its own. */
-CDP__CALLED cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
+/* Where each rank has a part of its own: where that of rank i begins, what ranks from .. to - 1 bring or get, and what rank i does. */
+CDP__CALLED uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) { return offs ? offs[i] : i * s->count; }
+
+CDP__CALLED cdp__span cdp__blocks(const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
-    p.off = offs ? offs[i] : i * s->count;
-    p.len = offs ? offs[i + 1] - offs[i] : s->count;
+    p.off = cdp__edge(s, offs, from);
+    p.len = cdp__edge(s, offs, to) - p.off;
     return p;
 }
+
+CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) { return cdp__blocks(s, offs, i, i + 1); }
 
 CDP__CALLED cdp__span cdp__first(uint64_t len) {
     cdp__span p;
@@ -3518,8 +3522,15 @@ CDP__COLD uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step o
     return 1;
 }
 
+/* To whom, or from whom, `far` ranks on or back. With 2, 4, 8, ... ranks both are the same one, so that two ranks wait for each
+   other alone: where they share a core, that takes a fifth less time than rings of them do. */
+CDP__CALLED uint32_t cdp__partner(const cdp__shape *s, uint32_t far, bool back) {
+    const uint32_t n = s->size;
+    return n & (n - 1) ? (s->rank + (back ? n - far : far)) % n : s->rank ^ far;
+}
+
 CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, to = (s->rank + k) % n, from = (s->rank + n - k) % n;
+    const uint32_t to = cdp__partner(s, k, false), from = cdp__partner(s, k, true);
     const cdp__span there = cdp__block_of(s, s->in_offs, to), here = cdp__block_of(s, s->out_offs, from);
     if (k == 0) {
         out[0] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
@@ -3541,9 +3552,7 @@ CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__st
     return m;
 }
 
-/* Where part i begins, and how many elements `parts` parts from that of rank `first` on have, round the end. */
-CDP__CALLED uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) { return offs ? offs[i] : i * s->count; }
-
+/* How many elements `parts` parts from that of rank `first` on have, round the end. */
 CDP__CALLED uint64_t cdp__run_len(const cdp__shape *s, const uint64_t *offs, uint32_t first, uint32_t parts) {
     const uint32_t n = s->size, to = first + parts;
     return to <= n ? cdp__edge(s, offs, to) - cdp__edge(s, offs, first) : cdp__edge(s, offs, n) - cdp__edge(s, offs, first) + cdp__edge(s, offs, to - n);
@@ -3558,16 +3567,25 @@ CDP__CALLED uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, u
 }
 
 /* Allgather in log2 n rounds (Bruck and others 1997): each rank has the parts up to its own, 1, 2, 4, ... of them, and gets as
-   many from the rank that stands just before them. In TMP they lie from the end backwards. */
+   many from the rank that stands just before them. In TMP they lie from the end backwards. With 2, 4, 8, ... ranks each has
+   those of an aligned group of 1, 2, 4, ..., in their places, and its partner in the group beside it has the next. */
 CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) { return 1 + cdp__log2_up(s->size); }
-CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) { return cdp__edge(s, s->out_offs, s->size); }
+CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) { return s->size & (s->size - 1) ? cdp__edge(s, s->out_offs, s->size) : 0; }
+
+CDP__COLD uint32_t cdp__paired_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t far = k ? 1u << (k - 1) : 0, first = s->rank & ~(far - 1), next = first ^ far;
+    if (k == 0) return cdp__gather_round(s, 0, out);
+    out[0] = cdp__step_send(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, first, first + far));
+    out[1] = cdp__step_recv(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, next, next + far));
+    return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
+}
 
 CDP__COLD uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, far = k ? 1u << (k - 1) : 0, parts = (uint32_t)cdp__min(far, n - far), first = (r + 1) % n;
     const uint64_t *offs = s->out_offs;
     const cdp__span own = cdp__block_of(s, offs, r);
     const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts), to = cdp__run_len(s, offs, first, n - far - parts);
-    if (n == 1) return cdp__gather_round(s, 0, out);
+    if (!(n & (n - 1))) return cdp__paired_gather_round(s, k, out);
     if (k == 0) {
         out[0] = cdp__step_make(CDP__COPY, -1, s->in_place ? CDP__OUT : CDP__IN, CDP__TMP, s->in_place ? own.off : 0, all - own.len, own.len);
         return 1;
@@ -3617,11 +3635,7 @@ CDP__COLD uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step
 CDP__PRIVATE uint64_t cdp__halving_tmp(const cdp__shape *s) { return s->in_place || s->size == 1 ? 0 : cdp__edge(s, s->in_offs, s->size); }
 
 CDP__CALLED cdp__span cdp__halving_range(const cdp__shape *s, const cdp__fold *f, uint32_t id, uint32_t ids) { /* the parts of those */
-    const uint32_t from = id < f->extra ? 2 * id : id + f->extra, to = id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra;
-    cdp__span p;
-    p.off = cdp__edge(s, s->in_offs, from);
-    p.len = cdp__edge(s, s->in_offs, to) - p.off;
-    return p;
+    return cdp__blocks(s, s->in_offs, id < f->extra ? 2 * id : id + f->extra, id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra);
 }
 
 /* Ranks beyond the power of two: the even ones hand over all that they have, and get their part back. */
@@ -3746,11 +3760,11 @@ CDP__COLD uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step 
 
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, far = 1u << k;
+    const uint32_t far = 1u << k;
     cdp__span none;
     none.off = none.len = 0;
-    out[0] = cdp__step_send((s->rank + far) % n, CDP__OUT, none);
-    out[1] = cdp__step_recv((s->rank + n - far) % n, CDP__OUT, none);
+    out[0] = cdp__step_send(cdp__partner(s, far, false), CDP__OUT, none);
+    out[1] = cdp__step_recv(cdp__partner(s, far, true), CDP__OUT, none);
     return 2;
 }
 
@@ -4084,12 +4098,12 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
         {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
         {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS}, {0, 0, CDP__TREE, 0}, {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS}, {0, 0, CDP__DISSEMINATION, 0}, {0, 0, CDP__DIRECT, 0},
         {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN}, {0, 16, CDP__HOSTS_GATHER, CDP__EVEN}, {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN}, {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
-        {0, 2, CDP__GATHER, 0}, {CDP__SMALL, 16, CDP__BRUCK, 0}, {0, 0, CDP__DIRECT_GATHER, CDP__SHARED}, {0, 16, CDP__GATHER, 0}, {4u << 20, 0, CDP__BRUCK, 0}, {0, 0, CDP__GATHER, 0},
+        {0, 2, CDP__GATHER, 0}, {CDP__SMALL, 16, CDP__BRUCK, 0}, {0, 0, CDP__DIRECT_GATHER, CDP__SHARED}, {8u << 20, 16, CDP__BRUCK, CDP__POWERS}, {0, 16, CDP__GATHER, 0}, {4u << 20, 0, CDP__BRUCK, 0}, {0, 0, CDP__GATHER, 0},
         {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS}, {CDP__SMALL, 0, CDP__REDUCE_TREE, 0}, {0, 16, CDP__REDUCE_RING, 0}, {1u << 20, 0, CDP__REDUCE_TREE, 0}, {0, 0, CDP__REDUCE_RING, 0}, {0, 0, CDP__FIXED_REDUCE, 0},
         {0, 8, CDP__LINEAR_GATHER, 0}, {4u << 20, 0, CDP__TREE_GATHER, 0}, {0, 0, CDP__LINEAR_GATHER, 0},
         {0, 8, CDP__LINEAR_SCATTER, 0}, {CDP__SMALL, 0, CDP__TREE_SCATTER, 0}, {0, 0, CDP__LINEAR_SCATTER, 0},
         {CDP__TINY, 0, CDP__HALVING, CDP__EVEN}, {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN}, {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN}, {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
-        {0, 2, CDP__PAIRWISE_REDUCE, 0}, {CDP__SMALL, 16, CDP__HALVING, 0}, {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED}, {0, 16, CDP__PAIRWISE_REDUCE, 0}, {4u << 20, 0, CDP__HALVING, CDP__POWERS},
+        {0, 2, CDP__PAIRWISE_REDUCE, 0}, {CDP__SMALL, 16, CDP__HALVING, 0}, {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED}, {1u << 20, 16, CDP__HALVING, CDP__POWERS}, {0, 16, CDP__PAIRWISE_REDUCE, 0}, {4u << 20, 0, CDP__HALVING, CDP__POWERS},
         {1u << 18, 0, CDP__HALVING, 0}, {0, 0, CDP__PAIRWISE_REDUCE, 0}, {0, 0, CDP__FIXED_SCATTER, 0},
         {CDP__SMALL, 0, CDP__SPREAD, 0}, {0, 0, CDP__PAIRWISE, 0},
     };
