@@ -378,10 +378,12 @@ static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, 
         if (c->kind == CDP_COLL_REDUCE_SCATTER) s.len = offset(c, n);
         sum_halves(&s, 0, two, n - two, out);
     } else if (c->kind == CDP_COLL_REDUCE_SCATTER) {
+        const uint64_t all = offset(c, n) * bytes;
+        const bool small = all <= small_bytes && d != DIRECT && (d == NOT_DIRECT || n > 4 || all > small_bytes / 16), paired = n == two && d == NOT_DIRECT && all <= 1 << 20;
         for (uint32_t p = 0; p < n; ++p) {
             s.off = offset(c, p);
             s.len = part(c, p);
-            if (n > 2 && offset(c, n) * bytes <= small_bytes && d != DIRECT && (d == NOT_DIRECT || n > 4 || offset(c, n) * bytes > small_bytes / 16)) sum_strides(&s, 0, 1, two, out + s.off * bytes);
+            if (n > 2 && (small || paired)) sum_strides(&s, 0, 1, two, out + s.off * bytes);
             else sum_chain(&s, p, false, out + s.off * bytes);
         }
     } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && d == NOT_DIRECT && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
