@@ -3705,9 +3705,10 @@ CDP__COLD bool cdp__client_resolve(cdp__client *c) {
     if (w->fixed) return true;
     if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
     else w->at[0].port = c->port;
-    w->count = n > 0 ? (uint32_t)n : 0;
-    if (!w->count) cdp__client_again(c, n < 0 ? -n : ENOENT);
-    return w->count != 0;
+    if (n == -ETIMEDOUT && w->sys_errno) n = -w->sys_errno; /* too late to ask again: what was found before stands */
+    else w->count = n > 0 ? (uint32_t)n : 0;
+    if (n <= 0) cdp__client_again(c, n < 0 ? -n : ENOENT);
+    return n > 0;
 }
 
 /* Try the address that is next. */

@@ -2125,6 +2125,28 @@ static int32_t nobody_answers(void *user, const char *host, uint16_t port, cdp_a
     return -EAGAIN;
 }
 
+static int32_t no_such_name_then_nothing(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    static uint32_t calls;
+    (void)user, (void)host, (void)port, (void)out, (void)max;
+    if (calls++ == 0) return -ENOENT;
+    while (cdp_os_default()->now_ns(NULL) < deadline_ns) test_sleep_ms(1);
+    return -ETIMEDOUT;
+}
+
+/* A name is asked for again at every attempt, the last time perhaps just before the end. */
+TEST(the_last_question_for_a_name_hides_no_answer) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_store_desc d = client_desc(1234);
+    cdp_store *c;
+    os.resolve = no_such_name_then_nothing;
+    d.host = "store.example";
+    d.os = &os;
+    d.connect_timeout_ms = 300;
+    ST(cdp_tcp_store_create(&d, &c), CDP_ERR_TIMEOUT);
+    TEXT("the name has no address");
+    TEXT("(errno 2)");
+}
+
 TEST(a_resolver_without_an_answer) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_store_desc d = client_desc(1234);
@@ -2442,7 +2464,8 @@ int main(int argc, char **argv) {
         CASE(will, 20), CASE(will_of_a_killed_process, 10), CASE(destroy_sees_off_what_was_sent, 20), CASE(destroy_is_bounded, 20), CASE(orderly_shutdown, 10), CASE(server_killed, 10),
         CASE(threads_on_a_hash_store, 30), CASE(threads_on_tcp_clients, 60), CASE(threads_keep_their_deadlines, 10),
         CASE(connects_to_a_late_server, 10), CASE(cannot_connect_says_why, 30), CASE(cannot_listen_says_why, 10), CASE(a_leaving_server_hides_no_key, 20), CASE(addresses, 20), CASE(inherited_listener, 20),
-        CASE(accept_runs_out_of_descriptors, 10), CASE(a_resolver_without_an_answer, 20), CASE(all_addresses_of_a_name, 20),
+        CASE(accept_runs_out_of_descriptors, 10), CASE(a_resolver_without_an_answer, 20), CASE(the_last_question_for_a_name_hides_no_answer, 20),
+        CASE(all_addresses_of_a_name, 20),
         CASE(client_bytes, 10), CASE(client_bad_answers, 20),
         CASE(one_allocation_fails, 120), CASE(all_allocations_fail, 120), CASE(allocations_fail_with_threads, 60),
     };
