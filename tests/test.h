@@ -110,7 +110,6 @@ TEST_API void test_sleep_ms(uint32_t ms) {
     while (nanosleep(&t, &t) != 0) {}
 }
 
-/* Something took at most `ms`: held to it strictly on a quiet machine, with some room where others want the processors. */
 /* Processor time of this thread: what others do to the machine does not count. */
 TEST_API uint64_t test_cpu_ns(void) {
     struct timespec t;
@@ -118,6 +117,7 @@ TEST_API uint64_t test_cpu_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Something took at most `ms`: held to it strictly on a quiet machine, with some room where others want the processors. */
 #define T_WITHIN(ms, took_ns) test__within((uint64_t)(ms), (took_ns), __FILE__, __LINE__)
 TEST_API bool test__within(uint64_t ms, uint64_t took_ns, const char *file, int line) {
     double load = 0;

@@ -843,6 +843,7 @@ static void without_a_network_main(void *arg) {
     *(bool *)arg = syscall(SYS_unshare, 0x40000000 /* CLONE_NEWNET */) == 0; /* of this thread alone, and of those that it begins */
     if (!*(bool *)arg) return;
     const int rc = getaddrinfo("name.invalid", NULL, NULL, &list);
+    if (!T(rc != 0)) freeaddrinfo(list);
     T_EQ(rc == EAI_AGAIN ? -EAGAIN : -ENOENT, cdp_os_default()->resolve(NULL, "name.invalid", 1, a, 4, CDP__NEVER));
 }
 
