@@ -3702,7 +3702,7 @@ CDP__COLD void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
 CDP__COLD bool cdp__client_resolve(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t n = 1;
-    if (w->fixed) return true;
+    if (w->fixed || c->again) return true; /* a connection to where it was connected: the time to ask may be over */
     if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
     else w->at[0].port = c->port;
     if (n == -ETIMEDOUT && w->sys_errno) n = -w->sys_errno; /* too late to ask again: what was found before stands */

@@ -2147,6 +2147,35 @@ TEST(the_last_question_for_a_name_hides_no_answer) {
     TEXT("(errno 2)");
 }
 
+static int32_t one_address_in_time(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    (void)user, (void)host, (void)max;
+    if (cdp_os_default()->now_ns(NULL) >= deadline_ns) return -ETIMEDOUT;
+    cdp__addr_parse("127.0.0.1", out);
+    out->port = port;
+    return 1;
+}
+
+/* What a wait does that timed out at a server of the old dialect, long after the time to connect was over. */
+TEST(a_new_connection_asks_for_no_name) {
+    cdp_os os = *cdp_os_default();
+    cdp_store_server *s = server_open();
+    cdp_tcp_store_desc d = client_desc(cdp_store_server_port(s));
+    cdp_store *c;
+    os.resolve = one_address_in_time;
+    d.host = "store.example";
+    d.os = &os;
+    d.connect_timeout_ms = 1000;
+    OK(cdp_tcp_store_create(&d, &c));
+    cdp__client *client = (cdp__client *)c->self;
+    test_sleep_ms(1100);
+    cdp_lock_acquire(&client->lock);
+    cdp__client_reconnect(client);
+    cdp_lock_release(&client->lock);
+    OK(cdp_store_set(c, "k", "v", 1));
+    cdp_store_destroy(c);
+    cdp_store_server_destroy(s);
+}
+
 TEST(a_resolver_without_an_answer) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_store_desc d = client_desc(1234);
@@ -2464,7 +2493,7 @@ int main(int argc, char **argv) {
         CASE(will, 20), CASE(will_of_a_killed_process, 10), CASE(destroy_sees_off_what_was_sent, 20), CASE(destroy_is_bounded, 20), CASE(orderly_shutdown, 10), CASE(server_killed, 10),
         CASE(threads_on_a_hash_store, 30), CASE(threads_on_tcp_clients, 60), CASE(threads_keep_their_deadlines, 10),
         CASE(connects_to_a_late_server, 10), CASE(cannot_connect_says_why, 30), CASE(cannot_listen_says_why, 10), CASE(a_leaving_server_hides_no_key, 20), CASE(addresses, 20), CASE(inherited_listener, 20),
-        CASE(accept_runs_out_of_descriptors, 10), CASE(a_resolver_without_an_answer, 20), CASE(the_last_question_for_a_name_hides_no_answer, 20),
+        CASE(accept_runs_out_of_descriptors, 10), CASE(a_resolver_without_an_answer, 20), CASE(the_last_question_for_a_name_hides_no_answer, 20), CASE(a_new_connection_asks_for_no_name, 20),
         CASE(all_addresses_of_a_name, 20),
         CASE(client_bytes, 10), CASE(client_bad_answers, 20),
         CASE(one_allocation_fails, 120), CASE(all_allocations_fail, 120), CASE(allocations_fail_with_threads, 60),
