@@ -157,8 +157,10 @@
         groups and tags that others use before this rank asks for them: 256 at once; one more is an error on both sides
 
     License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) && !defined(_DEFAULT_SOURCE)
-#define _DEFAULT_SOURCE 1 /* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
+    && !defined(_DEFAULT_SOURCE)
+/* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
+#define _DEFAULT_SOURCE 1
 #endif
 #ifndef CDP_INCLUDED
 #define CDP_INCLUDED
@@ -173,7 +175,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- >>config ------------------------------------------------------------------------------------------------ */
+/* ---- >>config -------------------------------------------------------------------------------- */
 
 #ifndef CDP_API
 #ifdef CDP_STATIC
@@ -198,29 +200,42 @@ extern "C" {
 /* A desc's timeout_ms: 0 means the default, this means never. */
 #define CDP_NO_TIMEOUT 0xffffffffu
 
-/* ---- >>status ------------------------------------------------------------------------------------------------ */
+/* ---- >>status -------------------------------------------------------------------------------- */
 
-/* What every fallible function returns. Zero is success, errors are negative; the details are in cdp_last_error(). */
+/* What every fallible function returns. Zero is success, errors are negative; the details are in
+   cdp_last_error(). */
 typedef enum cdp_status {
     CDP_OK = 0,
-    CDP_PENDING = 1,          /* only from functions that say so: not finished yet, ask again                           */
-    CDP_ERR_INVALID = -1,     /* an argument is wrong; nothing was done; the text says what to change                   */
-    CDP_ERR_NOMEM = -2,       /* the allocator returned nothing                                                         */
-    CDP_ERR_TIMEOUT = -3,     /* the deadline passed; the text names who was waited for                                 */
-    CDP_ERR_PEER_LOST = -4,   /* a peer's connection ended or could not be made; `peer` names it                        */
-    CDP_ERR_ABORTED = -5,     /* somebody called cdp_group_abort(); the text carries the reason                         */
-    CDP_ERR_MISMATCH = -6,    /* ranks called different things, or brought different models, versions or settings       */
-    CDP_ERR_UNSUPPORTED = -7, /* a combination that does not exist (say, a reduction of a dtype that has none)          */
-    CDP_ERR_IO = -8,          /* the operating system refused; sys_errno says why                                       */
-    CDP_ERR_STORE = -9,       /* the key-value store failed or went away                                                */
-    CDP_ERR_STATE = -10,      /* the call came at the wrong time (twice, never, after destroy)                          */
-    CDP_ERR_INTERNAL = -11    /* a mistake in this library; please report it                                            */
+    /* only from functions that say so: not finished yet, ask again */
+    CDP_PENDING = 1,
+    /* an argument is wrong; nothing was done; the text says what to change */
+    CDP_ERR_INVALID = -1,
+    /* the allocator returned nothing */
+    CDP_ERR_NOMEM = -2,
+    /* the deadline passed; the text names who was waited for */
+    CDP_ERR_TIMEOUT = -3,
+    /* a peer's connection ended or could not be made; `peer` names it */
+    CDP_ERR_PEER_LOST = -4,
+    /* somebody called cdp_group_abort(); the text carries the reason */
+    CDP_ERR_ABORTED = -5,
+    /* ranks called different things, or brought different models, versions or settings */
+    CDP_ERR_MISMATCH = -6,
+    /* a combination that does not exist (say, a reduction of a dtype that has none) */
+    CDP_ERR_UNSUPPORTED = -7,
+    /* the operating system refused; sys_errno says why */
+    CDP_ERR_IO = -8,
+    /* the key-value store failed or went away */
+    CDP_ERR_STORE = -9,
+    /* the call came at the wrong time (twice, never, after destroy) */
+    CDP_ERR_STATE = -10,
+    /* a mistake in this library; please report it */
+    CDP_ERR_INTERNAL = -11
 } cdp_status;
 
 /* The usual short name of a status, for example "TIMEOUT". Never NULL. Any thread. */
 CDP_API const char *cdp_status_name(cdp_status status);
 
-/* ---- >>types ------------------------------------------------------------------------------------------------- */
+/* ---- >>types --------------------------------------------------------------------------------- */
 
 typedef enum cdp_dtype {
     CDP_DTYPE_DEFAULT = 0, /* means f32 */
@@ -237,18 +252,22 @@ typedef enum cdp_dtype {
     CDP_DTYPE_U32,
     CDP_DTYPE_U64,
     CDP_DTYPE_BOOL, /* one byte, 0 or 1 */
-    CDP_DTYPE_F8E4M3, /* one byte: 4 and 3, or 5 and 2 exponent and fraction bits. They can be copied; */
-    CDP_DTYPE_F8E5M2, /* only a GPU reduces them, see cdp_nccl.h                                       */
+    /* one byte: 4 and 3, or 5 and 2 exponent and fraction bits. They can be copied; */
+    CDP_DTYPE_F8E4M3,
+    /* only a GPU reduces them, see cdp_nccl.h */
+    CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
 } cdp_dtype;
 
-/* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C division, towards zero).
-   Integer sums and products wrap around modulo 2^bits. Floats: a NaN among the operands makes every result NaN, MIN and MAX
-   included, and always the same one; MIN and MAX take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are
-   combined, scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR: integers and
-   BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its cdp_request.factor first. BOOL: SUM and MAX are "or",
-   PRODUCT and MIN are "and"; it has no AVG. What does not exist is CDP_ERR_UNSUPPORTED at the call.
-   Which operand is left, and in what order the ranks are combined, depends on the operation, the number of ranks and the
+/* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
+   division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN
+   among the operands makes every result NaN, MIN and MAX included, and always the same one; MIN
+   and MAX take 0 and -0 for equal and keep the left one of equals. F16 and BF16 are combined,
+   scaled and divided as f32, and rounded to nearest even after every such step. BAND, BOR, BXOR:
+   integers and BOOL. PREMUL_SUM: floats; every rank's input is multiplied by its
+   cdp_request.factor first. BOOL: SUM and MAX are "or", PRODUCT and MIN are "and"; it has no
+   AVG. What does not exist is CDP_ERR_UNSUPPORTED at the call. Which operand is left, and in
+   what order the ranks are combined, depends on the operation, the number of ranks and the
    length alone: every rank gets the same bits, and so does every run. */
 typedef enum cdp_reduce {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
@@ -285,7 +304,8 @@ CDP_API const char *cdp_dtype_name(cdp_dtype dtype);
 CDP_API const char *cdp_reduce_name(cdp_reduce op);
 CDP_API const char *cdp_coll_name(cdp_coll_kind kind);
 
-/* A piece of memory, for scatter and gather. The functions that take one never write through `data` when sending. */
+/* A piece of memory, for scatter and gather. The functions that take one never write through
+   `data` when sending. */
 typedef struct cdp_iov {
     void *data;
     uint64_t bytes;
@@ -297,43 +317,55 @@ typedef struct cdp_bytes {
     uint64_t bytes;
 } cdp_bytes;
 
-/* ---- >>error ------------------------------------------------------------------------------------------------- */
+/* ---- >>error --------------------------------------------------------------------------------- */
 
-/* Everything known about a failure. `text` is one complete sentence that already contains the other fields. Ranks are those
-   in the world, also where a group of some of them failed. */
+/* Everything known about a failure. `text` is one complete sentence that already contains the
+   other fields. Ranks are those in the world, also where a group of some of them failed. */
 typedef struct cdp_error {
     cdp_status status;
-    int32_t rank;       /* who reports it, -1 outside a group                                        */
-    int32_t peer;       /* whom it blames (the rank that died, is late, differs), -1 when nobody     */
-    int32_t origin;     /* the rank that saw the cause first; equals `rank` when it was seen here    */
-    cdp_coll_kind kind; /* the operation that was running, NONE outside one                          */
-    uint32_t round;     /* round of that operation                                                   */
-    uint64_t op_seq;    /* sequence number of that operation in its group, from 1; 0 outside one     */
-    int32_t sys_errno;  /* errno, 0 when the operating system had no part in it                      */
-    const char *file;   /* the place in the library where it was noticed: static memory, never NULL  */
-    uint32_t line;      /* (0: not in the library)                                                   */
+    /* who reports it, -1 outside a group */
+    int32_t rank;
+    /* whom it blames (the rank that died, is late, differs), -1 when nobody */
+    int32_t peer;
+    /* the rank that saw the cause first; equals `rank` when it was seen here */
+    int32_t origin;
+    /* the operation that was running, NONE outside one */
+    cdp_coll_kind kind;
+    /* round of that operation */
+    uint32_t round;
+    /* sequence number of that operation in its group, from 1; 0 outside one */
+    uint64_t op_seq;
+    /* errno, 0 when the operating system had no part in it */
+    int32_t sys_errno;
+    /* the place in the library where it was noticed: static memory, never NULL */
+    const char *file;
+    /* (0: not in the library) */
+    uint32_t line;
     char text[512];
 } cdp_error;
 
-/* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one. A success does not
-   clear it. Valid until the thread's next failing call. A failure that a progress thread saw arrives here when this
-   thread waits for the operation or uses the group. */
+/* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one.
+   A success does not clear it. Valid until the thread's next failing call. A failure that a
+   progress thread saw arrives here when this thread waits for the operation or uses the group. */
 CDP_API const cdp_error *cdp_last_error(void);
 
-/* Print cdp_last_error() as one line ("cdp: ...") to a `FILE *` (usually stderr) and return 1, so that main() can end
-   with `return cdp_print_error(stderr);`. Does nothing but return 1 under CDP_NO_STDIO. */
+/* Print cdp_last_error() as one line ("cdp: ...") to a `FILE *` (usually stderr) and return 1,
+   so that main() can end with `return cdp_print_error(stderr);`. Does nothing but return 1 under
+   CDP_NO_STDIO. */
 CDP_API int cdp_print_error(void *file);
 
-/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the form that torchrun and cdprun
-   read, {"message": {"message": ..., "extraInfo": {"py_callstack": ..., "timestamp": "seconds since 1970"}}}, replacing what
-   is there. `message` (NULL: cdp_last_error()) is UTF-8 text for people. ..._from_env: to the file that the variable
-   TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out, beside cdp_print_error():
-   cdp_last_error() stays as it is even when this fails. Any thread. Errors: INVALID (no path); IO (the file cannot be
-   written, errno says why); UNSUPPORTED under CDP_NO_STDIO. */
+/* Leave the reason of this rank's failure to the launcher: write it to the file `path` in the
+   form that torchrun and cdprun read, {"message": {"message": ..., "extraInfo": {"py_callstack":
+   ..., "timestamp": "seconds since 1970"}}}, replacing what is there. `message` (NULL:
+   cdp_last_error()) is UTF-8 text for people. ..._from_env: to the file that the variable
+   TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out,
+   beside cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread.
+   Errors: INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
+   CDP_NO_STDIO. */
 CDP_API cdp_status cdp_error_record(const char *path, const char *message);
 CDP_API cdp_status cdp_error_record_from_env(const char *message);
 
-/* ---- >>log --------------------------------------------------------------------------------------------------- */
+/* ---- >>log ----------------------------------------------------------------------------------- */
 
 typedef enum cdp_log_level {
     CDP_LOG_DEFAULT = 0, /* means WARN */
@@ -344,15 +376,16 @@ typedef enum cdp_log_level {
     CDP_LOG_SILENT
 } cdp_log_level;
 
-/* Where messages go. `func` may be called from any thread of the library, one call at a time per group; it must not
-   call back into the library. `rank` is -1 before a rank is known. Default: lines on stderr (nowhere under CDP_NO_STDIO). */
+/* Where messages go. `func` may be called from any thread of the library, one call at a time per
+   group; it must not call back into the library. `rank` is -1 before a rank is known. Default:
+   lines on stderr (nowhere under CDP_NO_STDIO). */
 typedef struct cdp_logger {
     void (*func)(cdp_log_level level, const char *text, int32_t rank, void *user);
     void *user;
     cdp_log_level level; /* (default: WARN) messages less urgent than this are not made */
 } cdp_logger;
 
-/* ---- >>os ---------------------------------------------------------------------------------------------------- */
+/* ---- >>os ------------------------------------------------------------------------------------ */
 
 /* A network address: IPv4 or IPv6, port in host order. */
 typedef struct cdp_addr {
@@ -364,8 +397,8 @@ typedef struct cdp_addr {
 
 #define CDP_IO_READ 1u
 #define CDP_IO_WRITE 2u
-#define CDP_IO_ERROR 4u          /* only reported, never asked for                */
-#define CDP_IO_EOF (-1000000)    /* recv: the other side ended the stream orderly */
+#define CDP_IO_ERROR 4u       /* only reported, never asked for                */
+#define CDP_IO_EOF (-1000000) /* recv: the other side ended the stream orderly */
 
 typedef struct cdp_pollfd {
     int32_t fd;
@@ -373,45 +406,60 @@ typedef struct cdp_pollfd {
     uint16_t got;  /* filled by poll, may also hold CDP_IO_ERROR */
 } cdp_pollfd;
 
-/* Everything that the library asks of the machine, replaceable as a whole: copy *cdp_os_default(), change what you
-   must, and pass it in a desc (it must outlive what was made with it). A deterministic simulation replaces clock,
-   random and sockets; a firmware replaces the sockets; an engine replaces alloc and free.
+/* Everything that the library asks of the machine, replaceable as a whole: copy
+   *cdp_os_default(), change what you must, and pass it in a desc (it must outlive what was made
+   with it). A deterministic simulation replaces clock, random and sockets; a firmware replaces
+   the sockets; an engine replaces alloc and free.
 
-   Sockets never block: send and recv return the bytes moved (> 0), 0 for "later", or a negative errno; recv returns
-   CDP_IO_EOF at the end of the stream. Functions that return a descriptor return it (>= 0) or a negative errno.
-   Threads are optional: when thread_start is NULL the library runs in the caller's thread alone. */
+   Sockets never block: send and recv return the bytes moved (> 0), 0 for "later", or a negative
+   errno; recv returns CDP_IO_EOF at the end of the stream. Functions that return a descriptor
+   return it (>= 0) or a negative errno. Threads are optional: when thread_start is NULL the
+   library runs in the caller's thread alone. */
 typedef struct cdp_os {
     void *user; /* first argument of every function below */
 
     void *(*alloc)(void *user, uint64_t bytes); /* aligned to 64 bytes, or NULL */
     void (*free)(void *user, void *ptr);        /* NULL is allowed */
 
-    uint64_t (*now_ns)(void *user);                                /* monotonic */
-    cdp_status (*random)(void *user, void *dst, uint64_t bytes);   /* unpredictable bytes */
+    uint64_t (*now_ns)(void *user);                              /* monotonic */
+    cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
 
-    /* Names to addresses; called only for what is no literal address. May block, until deadline_ns (then -ETIMEDOUT).
-       Returns how many, or -errno: -ENOENT when there is no such name, -EAGAIN when nobody could be asked. */
-    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns);
-    int32_t (*listen)(void *user, const cdp_addr *at, cdp_addr *bound); /* port 0: any; `bound` gets the real one */
-    int32_t (*accept)(void *user, int32_t fd, cdp_addr *from);          /* -EAGAIN when nobody is there */
-    int32_t (*connect)(void *user, const cdp_addr *to);                 /* begins; done when it polls writable */
-    int32_t (*connect_result)(void *user, int32_t fd);                  /* then: 0, or why not as -errno */
+    /* Names to addresses; called only for what is no literal address. May block, until
+      deadline_ns (then -ETIMEDOUT). Returns how many, or -errno: -ENOENT when there is no such
+      name, -EAGAIN when nobody could be asked. */
+
+    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max,
+        uint64_t deadline_ns);
+    /* port 0: any; `bound` gets the real one */
+    int32_t (*listen)(void *user, const cdp_addr *at, cdp_addr *bound);
+    /* -EAGAIN when nobody is there */
+    int32_t (*accept)(void *user, int32_t fd, cdp_addr *from);
+    /* begins; done when it polls writable */
+    int32_t (*connect)(void *user, const cdp_addr *to);
+    /* then: 0, or why not as -errno */
+    int32_t (*connect_result)(void *user, int32_t fd);
     int64_t (*send)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
     int64_t (*recv)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
     void (*close)(void *user, int32_t fd);
-    int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);       /* this end of a connection */
+    /* this end of a connection */
+    int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);
 
-    /* Sleep until a descriptor has what it wants, or now_ns() >= deadline_ns (0: just look, UINT64_MAX: no limit).
-       Returns the number of descriptors with `got` != 0, or a negative errno. */
+    /* Sleep until a descriptor has what it wants, or now_ns() >= deadline_ns (0: just look,
+      UINT64_MAX: no limit). Returns the number of descriptors with `got` != 0, or a negative
+      errno. */
+
     int32_t (*poll)(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns);
 
-    /* Two descriptors (may be the same one): fd[0] polls readable from wake_set(fd[1]) until wake_clear(fd[0]); this is
-       how another thread ends a poll(). Closed with close(). Returns 0 or a negative errno. */
+    /* Two descriptors (may be the same one): fd[0] polls readable from wake_set(fd[1]) until
+      wake_clear(fd[0]); this is how another thread ends a poll(). Closed with close(). Returns 0
+      or a negative errno. */
+
     int32_t (*wake_open)(void *user, int32_t fd[2]);
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
 
-    /* Threads: all of these, or none. thread_start, mutex_create and cond_create return NULL when out of memory. */
+    /* Threads: all of these, or none. thread_start, mutex_create and cond_create return NULL
+       when out of memory. */
     void *(*thread_start)(void *user, void (*func)(void *arg), void *arg);
     void (*thread_join)(void *user, void *thread);
     void *(*mutex_create)(void *user);
@@ -420,55 +468,78 @@ typedef struct cdp_os {
     void (*mutex_unlock)(void *user, void *mutex);
     void *(*cond_create)(void *user);
     void (*cond_destroy)(void *user, void *cond);
-    void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns); /* may wake early */
+    /* may wake early */
+    void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns);
     void (*cond_broadcast)(void *user, void *cond);
     void (*thread_yield)(void *user);
 
-    /* Optional. The addresses that this machine has on interfaces whose names begin as `interfaces` says ("eth0,ib", or
-       "^docker,veth" for all but those; NULL: on all); returns how many, at most max. */
+    /* Optional. The addresses that this machine has on interfaces whose names begin as
+      `interfaces` says ("eth0,ib", or "^docker,veth" for all but those; NULL: on all); returns
+      how many, at most max. */
+
     uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max);
-    /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false when that is not known. */
+    /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false
+       when that is not known. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
 
-    /* Optional, all of these or none: memory that processes of one machine share. Who replaces accept, close or the wake-ups
-       replaces these, too, or sets memory_create to NULL: they make descriptors.
-       memory_create: a descriptor of so much memory, which is there from then on (-ENOMEM where it is not, and never a signal
-       later) and cannot be made smaller. memory_map: where it is seen from here, and its size; NULL when it cannot be seen, or
-       could be made smaller. pass_open: a socket that waits under this name for others of this machine, or one that is
-       connected to who does; accept() and close() as above. pass: n descriptors to (`sending`) or from whoever is connected
-       there, a process of the same user: its number (0: not known), or -errno (-EMFILE: no room here for descriptors, which wait). */
+    /* Optional, all of these or none: memory that processes of one machine share. Who replaces
+      accept, close or the wake-ups replaces these, too, or sets memory_create to NULL: they make
+      descriptors. memory_create: a descriptor of so much memory, which is there from then on
+      (-ENOMEM where it is not, and never a signal later) and cannot be made smaller. memory_map:
+      where it is seen from here, and its size; NULL when it cannot be seen, or could be made
+      smaller. pass_open: a socket that waits under this name for others of this machine, or one
+      that is connected to who does; accept() and close() as above. pass: n descriptors to
+      (`sending`) or from whoever is connected there, a process of the same user: its number (0:
+      not known), or -errno (-EMFILE: no room here for descriptors, which wait). */
+
     int32_t (*memory_create)(void *user, uint64_t bytes);
     void *(*memory_map)(void *user, int32_t fd, bool writable, uint64_t *bytes);
     void (*memory_unmap)(void *user, void *at, uint64_t bytes);
     int32_t (*pass_open)(void *user, const uint8_t name[12], bool waits);
     int32_t (*pass)(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending);
-    /* Optional. Copy n pieces of the memory of process `pid`, from these addresses: 0, or -errno. */
-    int32_t (*memory_read)(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n);
-    /* With them: equal where processes can reach each other by these, and nowhere else. 0: not known. */
+    /* Optional. Copy n pieces of the memory of process `pid`, from these addresses: 0, or
+       -errno. */
+    int32_t (*memory_read)(
+        void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n);
+    /* With them: equal where processes can reach each other by these, and nowhere else. 0: not
+       known. */
     uint64_t (*memory_host)(void *user);
 } cdp_os;
 
-/* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory. Any thread. */
+/* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory.
+   Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
-/* ---- >>store interface ---------------------------------------------------------------------------------------- */
+/* ---- >>store interface ----------------------------------------------------------------------- */
 
-/* A key-value store that all ranks reach: how they find each other before they have connections. cdp_store.h has the
-   ready-made ones and the functions that a program calls; this is what somebody who brings another store implements. */
+/* A key-value store that all ranks reach: how they find each other before they have connections.
+   cdp_store.h has the ready-made ones and the functions that a program calls; this is what
+   somebody who brings another store implements. */
 typedef enum cdp_store_op {
     CDP_STORE_NONE = 0,
-    CDP_STORE_SET,         /* keys[0] := values[0]                                                                  */
-    CDP_STORE_GET,         /* waits for keys[0]; result: its value                                                  */
-    CDP_STORE_ADD,         /* keys[0] as a decimal number (absent: 0) += delta; `number`: the sum                   */
-    CDP_STORE_COMPARE_SET, /* keys[0]: values[0] expected, values[1] desired; result: what is there afterwards
-                              (an absent key matches an empty expectation; else the expectation is answered)        */
-    CDP_STORE_WAIT,        /* until every key is there                                                              */
-    CDP_STORE_CHECK,       /* `number`: 1 when every key is there, else 0                                           */
-    CDP_STORE_DELETE,      /* `number`: 1 when keys[0] was there                                                    */
-    CDP_STORE_NUM_KEYS,    /* `number`                                                                              */
-    CDP_STORE_APPEND,      /* keys[0] += values[0]                                                                  */
-    CDP_STORE_MULTI_GET,   /* waits for all keys; results: key_count values                                         */
-    CDP_STORE_MULTI_SET,   /* keys[i] := values[i]                                                                  */
+    /* keys[0] := values[0] */
+    CDP_STORE_SET,
+    /* waits for keys[0]; result: its value */
+    CDP_STORE_GET,
+    /* keys[0] as a decimal number (absent: 0) += delta; `number`: the sum */
+    CDP_STORE_ADD,
+    /* keys[0]: values[0] expected, values[1] desired; result: what is there afterwards (an
+       absent key matches an empty expectation; else the expectation is answered) */
+    CDP_STORE_COMPARE_SET,
+    /* until every key is there */
+    CDP_STORE_WAIT,
+    /* `number`: 1 when every key is there, else 0 */
+    CDP_STORE_CHECK,
+    /* `number`: 1 when keys[0] was there */
+    CDP_STORE_DELETE,
+    /* `number` */
+    CDP_STORE_NUM_KEYS,
+    /* keys[0] += values[0] */
+    CDP_STORE_APPEND,
+    /* waits for all keys; results: key_count values */
+    CDP_STORE_MULTI_GET,
+    /* keys[i] := values[i] */
+    CDP_STORE_MULTI_SET,
     CDP_STORE_OP_COUNT
 } cdp_store_op;
 
@@ -479,101 +550,130 @@ typedef struct cdp_store_request {
     const cdp_bytes *values; /* likewise */
     int64_t delta;
     /* results, written by the store */
-    cdp_status status;   /* CDP_PENDING until done */
+    cdp_status status; /* CDP_PENDING until done */
     int64_t number;
-    cdp_bytes *results;  /* GET, COMPARE_SET: 1; MULTI_GET: key_count; freed by cdp_store_request_free() */
+    /* GET, COMPARE_SET: 1; MULTI_GET: key_count; freed by cdp_store_request_free() */
+    cdp_bytes *results;
     /* the store's own */
     void *priv;
     struct cdp_store_request *next;
 } cdp_store_request;
 
-/* A custom store is this struct filled in (with less work, two functions do: cdp_custom_store_create() of cdp_store.h).
-   Calls for one store come from one thread at a time. `deadline_ns` is a reading of os->now_ns. Errors: return the status
-   and fill cdp_last_error() with cdp_error_set(). */
+/* A custom store is this struct filled in (with less work, two functions do:
+   cdp_custom_store_create() of cdp_store.h). Calls for one store come from one thread at a time.
+   `deadline_ns` is a reading of os->now_ns. Errors: return the status and fill cdp_last_error()
+   with cdp_error_set(). */
 typedef struct cdp_store {
     void *self;
     const cdp_os *os;
     uint32_t timeout_ms; /* default of the calls that take 0 */
-    cdp_status (*start)(void *self, cdp_store_request *rq);                       /* rq->status is CDP_PENDING; may finish at
-                                                                                     once; never blocks; < 0: not taken */
-    cdp_status (*wait)(void *self, cdp_store_request *rq, uint64_t deadline_ns);  /* until done (returns its status) or
-                                                                                     deadline (CDP_PENDING) */
-    void (*cancel)(void *self, cdp_store_request *rq);                            /* afterwards rq is never touched */
+    cdp_status (*start)(
+        /* rq->status is CDP_PENDING; may finish at once; never blocks; < 0: not taken */
+        void *self, cdp_store_request *rq);
+    cdp_status (*wait)(void *self, cdp_store_request *rq,
+        /* until done (returns its status) or deadline (CDP_PENDING) */
+        uint64_t deadline_ns);
+    /* afterwards rq is never touched */
+    void (*cancel)(void *self, cdp_store_request *rq);
     void (*destroy)(void *self);
 } cdp_store;
 
-/* ---- >>transport interface -------------------------------------------------------------------------------------- */
+/* ---- >>transport interface ------------------------------------------------------------------- */
 
 typedef struct cdp_lock cdp_lock; /* the lock that guards a group; see cdp_transport.wait */
 
-/* Ordered, reliable bytes per peer and direction; it knows nothing of messages or collectives. Bring your own: fill in
-   this struct and hand it to cdp_group_create(). All functions are called with the group's lock held, one at a time.
-   A link is made on first use; until it stands, send and recv return 0. */
+/* Ordered, reliable bytes per peer and direction; it knows nothing of messages or collectives.
+   Bring your own: fill in this struct and hand it to cdp_group_create(). All functions are
+   called with the group's lock held, one at a time. A link is made on first use; until it
+   stands, send and recv return 0. */
 typedef struct cdp_transport {
     void *self;
-    /* Bytes taken (may be fewer than offered), 0 = later, < 0 = cdp_status, explained with cdp_error_set(). */
+    /* Bytes taken (may be fewer than offered), 0 = later, < 0 = cdp_status, explained with
+       cdp_error_set(). */
     int64_t (*send)(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n);
     /* Bytes delivered, 0 = later, < 0 = cdp_status. */
     int64_t (*recv)(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n);
-    /* Sleep until something may have changed, wake() was called, or the deadline (0: only look). Release the lock
-       around the sleep: cdp_lock_release(lock), sleep, cdp_lock_acquire(lock); `lock` may be NULL. An error means
-       that the whole group is broken (say, a rank died that this one has no link to). */
+    /* Sleep until something may have changed, wake() was called, or the deadline (0: only look).
+      Release the lock around the sleep: cdp_lock_release(lock), sleep, cdp_lock_acquire(lock);
+      `lock` may be NULL. An error means that the whole group is broken (say, a rank died that
+      this one has no link to). */
+
     cdp_status (*wait)(void *self, cdp_lock *lock, uint64_t deadline_ns);
     void (*wake)(void *self); /* from any thread, without the lock: make wait() return soon */
-    /* Optional. The group is broken for `error`: tell whoever has no link to us (a store, a radio); must not block. */
+    /* Optional. The group is broken for `error`: tell whoever has no link to us (a store, a
+       radio); must not block. */
     void (*failed)(void *self, const cdp_error *error);
-    /* Optional, asked repeatedly before this rank reports `error`: is an earlier or deeper cause known (the peer may have
-       left, or be late, because of somebody else)? 1: yes, *error was replaced by it; 0: not known yet (asked again, unless
-       this is the `last` time); -1: no, but *error may say more than before. Must not block. */
+    /* Optional, asked repeatedly before this rank reports `error`: is an earlier or deeper cause
+      known (the peer may have left, or be late, because of somebody else)? 1: yes, *error was
+      replaced by it; 0: not known yet (asked again, unless this is the `last` time); -1: no, but
+      *error may say more than before. Must not block. */
+
     int (*first_cause)(void *self, cdp_error *error, bool last);
-    /* Optional. Does a connection to `peer` stand? Such peers are told of a failure even if nothing was exchanged yet. */
+    /* Optional. Does a connection to `peer` stand? Such peers are told of a failure even if
+       nothing was exchanged yet. */
     bool (*linked)(void *self, uint32_t peer);
-    /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round `where->round`; `where->text`
-       describes the call and, after "; ", those before it. peer -1: not any more. What others need to find out who keeps
-       whom waiting. Must not block. */
+    /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round
+      `where->round`; `where->text` describes the call and, after "; ", those before it. peer -1:
+      not any more. What others need to find out who keeps whom waiting. Must not block. */
+
     void (*blocked)(void *self, const cdp_error *where);
-    /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses, whether it stands. */
+    /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses,
+       whether it stands. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
     void (*destroy)(void *self);
 
-    /* Optional: lend and recall, with view and unview, or pull, or both. A rank lends what it is to send, and sends but a
-       token: `peer` reads the bytes where they lie, says so, and the loan ends. What is no use to a transport stays NULL.
+    /* Optional: lend and recall, with view and unview, or pull, or both. A rank lends what it is
+      to send, and sends but a token: `peer` reads the bytes where they lie, says so, and the
+      loan ends. What is no use to a transport stays NULL. lend: can `peer` read these bytes of
+      ours? Then true, and a token, not used before, by which it finds them. There may be any
+      number of loans at once; false (no room for one more, or not worth it): they are copied
+      instead. fresh: this operation has just written them here; read from another processor's
+      cache they come at half the speed. recall: the loan ends, read or not; called once for
+      each, before the bytes are reported free to change or to be freed. When it returns the peer
+      reads them no more, or (it sits in another process) learns from unview() or pull() that
+      what it read is void. view: where the peer's bytes can be read here, all `bytes` of them,
+      until unview(); never held for longer than it takes to read some 100 KB. NULL: nowhere, or
+      the loan has been recalled. unview: false: it was recalled meanwhile. pull: copy `bytes`
+      from `offset` on. Returns `bytes`; 0: the loan has been recalled; < 0: cdp_status:
+      PEER_LOST, explained, or it cannot be read at all: then the peer hears that, and sends it.
+      Token and bytes come from a peer: view and pull answer NULL and 0 to what was never lent to
+      this rank in that length. retract (optional): as recall, unless the peer has begun to read:
+      then false, and the loan stays. Loans of up to 4 MiB that nobody begins to read for some
+      milliseconds are retracted, and sent: so nobody waits for a reader that waits for somebody
+      else. Without it, so little is lent only where lend_bytes of the group says so. */
 
-       lend: can `peer` read these bytes of ours? Then true, and a token, not used before, by which it finds them. There may be
-       any number of loans at once; false (no room for one more, or not worth it): they are copied instead. fresh: this operation has
-       just written them here; read from another processor's cache they come at half the speed.
-       recall: the loan ends, read or not; called once for each, before the bytes are reported free to change or to be freed. When
-       it returns the peer reads them no more, or (it sits in another process) learns from unview() or pull() that what it read is void.
-       view: where the peer's bytes can be read here, all `bytes` of them, until unview(); never held for longer than it takes to read
-       some 100 KB. NULL: nowhere, or the loan has been recalled. unview: false: it was recalled meanwhile.
-       pull: copy `bytes` from `offset` on. Returns `bytes`; 0: the loan has been recalled; < 0: cdp_status: PEER_LOST, explained, or
-       it cannot be read at all: then the peer hears that, and sends it.
-       Token and bytes come from a peer: view and pull answer NULL and 0 to what was never lent to this rank in that length.
-       retract (optional): as recall, unless the peer has begun to read: then false, and the loan stays. Loans of up to 4 MiB that nobody
-       begins to read for some milliseconds are retracted, and sent: so nobody waits for a reader that waits for somebody else. Without
-       it, so little is lent only where lend_bytes of the group says so. */
-    bool (*lend)(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token);
+    bool (*lend)(
+        void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token);
     void (*recall)(void *self, uint32_t peer, uint64_t token);
     bool (*retract)(void *self, uint32_t peer, uint64_t token);
     const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
     bool (*unview)(void *self, uint32_t peer, uint64_t token);
-    int64_t (*pull)(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
-    /* On which host is `peer`? Ranks of one host can lend to each other, and algorithms are chosen that suit it: with view(), those
-       that read memory where it lies. Known at creation and the same on every rank (where it is not, the first operation says that
-       ranks call different things); hosts are numbered in the order in which they first appear among ranks 0, 1, ... NULL: not known. */
+    int64_t (*pull)(
+        void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
+    /* On which host is `peer`? Ranks of one host can lend to each other, and algorithms are
+      chosen that suit it: with view(), those that read memory where it lies. Known at creation
+      and the same on every rank (where it is not, the first operation says that ranks call
+      different things); hosts are numbered in the order in which they first appear among ranks
+      0, 1, ... NULL: not known. */
+
     uint32_t (*host)(void *self, uint32_t peer);
-    /* Optional, both or neither. mail: memory that only `peer` and this rank share, zero at first, of sizeof(cdp_mailbox) bytes: what
-       goes to it, or (!out) comes from it. Small messages are put there, beside the ordered bytes. NULL: not now. mailed: something
-       was put into it: end the wait of `peer`, should it be in one; and what is put before a wait begins must end that, too. */
+    /* Optional, both or neither. mail: memory that only `peer` and this rank share, zero at
+      first, of sizeof(cdp_mailbox) bytes: what goes to it, or (!out) comes from it. Small
+      messages are put there, beside the ordered bytes. NULL: not now. mailed: something was put
+      into it: end the wait of `peer`, should it be in one; and what is put before a wait begins
+      must end that, too. */
+
     void *(*mail)(void *self, uint32_t peer, bool out);
     void (*mailed)(void *self, uint32_t peer);
-    /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view; valid also after destroy(). NULL: there is
-       none, take other. */
+    /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view; valid also
+      after destroy(). NULL: there is none, take other. */
+
     void *(*alloc)(void *self, uint64_t bytes);
     bool (*free)(void *self, void *ptr); /* false: it did not come from alloc */
 } cdp_transport;
 
-/* How cdp_transport.mail is used: places for frames, and a word for each in which the reader says what it has taken. */
+/* How cdp_transport.mail is used: places for frames, and a word for each in which the reader
+   says what it has taken. */
 #define CDP_MAIL_PLACES 8u
 #define CDP_MAIL_BYTES 4096u
 typedef struct cdp_mail {
@@ -595,283 +695,378 @@ typedef struct cdp_mailbox {
 CDP_API void cdp_lock_release(cdp_lock *lock);
 CDP_API void cdp_lock_acquire(cdp_lock *lock);
 
-/* For implementers of the interfaces above: set this thread's last error and return `status`. `format` knows %s %d %u
-   %x %c %% with l, ll and z. Any thread. */
-CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...);
+/* For implementers of the interfaces above: set this thread's last error and return `status`.
+   `format` knows %s %d %u %x %c %% with l, ll and z. Any thread. */
+CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(
+    cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...);
 
-/* ---- >>hub: ranks in one process -------------------------------------------------------------------------------- */
+/* ---- >>hub: ranks in one process ------------------------------------------------------------- */
 
-/* Connects ranks that are threads of one program, or that one thread polls in turn. From lend_bytes of the group on, a rank
-   reads what it is sent where the sender has it: nothing is copied but to where it is to be. */
+/* Connects ranks that are threads of one program, or that one thread polls in turn. From
+   lend_bytes of the group on, a rank reads what it is sent where the sender has it: nothing is
+   copied but to where it is to be. */
 typedef struct cdp_hub cdp_hub;
 
 typedef struct cdp_hub_desc {
-    uint32_t world_size;  /* required, > 0 */
-    uint64_t ring_bytes;  /* memory of one direction of one pair, made on first use (default: 256 KiB) */
-    const cdp_os *os;     /* (default: cdp_os_default()) */
+    uint32_t world_size; /* required, > 0 */
+    /* memory of one direction of one pair, made on first use (default: 256 KiB) */
+    uint64_t ring_bytes;
+    const cdp_os *os; /* (default: cdp_os_default()) */
 } cdp_hub_desc;
 
-/* Errors: INVALID (world size), NOMEM. The hub must outlive its groups. Each rank makes one group in it, once; groups of some
-   ranks are made of that one. For another world, also after a failure (but INVALID: call again), make another hub. */
+/* Errors: INVALID (world size), NOMEM. The hub must outlive its groups. Each rank makes one
+   group in it, once; groups of some ranks are made of that one. For another world, also after a
+   failure (but INVALID: call again), make another hub. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out);
 CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
 
-/* ---- >>group ---------------------------------------------------------------------------------------------------- */
+/* ---- >>group --------------------------------------------------------------------------------- */
 
-/* Which algorithm runs: the first row that fits an operation, the caller's rows before the built-in ones, which
-   cdp_describe() lists. Rows must be the same on all ranks; where they are not, the first operation that differs says so. */
+/* Which algorithm runs: the first row that fits an operation, the caller's rows before the
+   built-in ones, which cdp_describe() lists. Rows must be the same on all ranks; where they are
+   not, the first operation that differs says so. */
 typedef struct cdp_choice {
     cdp_coll_kind kind;
-    const char *algorithm;     /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce): only
-                                  where a group spans several hosts of which one has several ranks */
-    uint64_t max_bytes;        /* of the vector, or of the parts of all ranks together (default: any) */
-    uint32_t max_ranks;        /* (default: any) */
+    const char *
+        /* required, as cdp_describe() spells it; "hierarchical" and "leaders" (of an allreduce):
+           only where a group spans several hosts of which one has several ranks */
+        algorithm;
+    /* of the vector, or of the parts of all ranks together (default: any) */
+    uint64_t max_bytes;
+    uint32_t max_ranks; /* (default: any) */
 } cdp_choice;
 
-/* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one group run in the order in
-   which they are called, which must be the same on every rank; the first message of each carries what was called, so
-   ranks that differ all get an error. */
+/* A set of ranks that communicate. Ranks are numbered 0 to world_size - 1. Operations of one
+   group run in the order in which they are called, which must be the same on every rank; the
+   first message of each carries what was called, so ranks that differ all get an error. */
 typedef struct cdp_group cdp_group;
 
 typedef struct cdp_group_desc {
-    uint32_t rank;             /* this rank, < world_size                                                        */
-    uint32_t world_size;       /* required, > 0                                                                  */
-    cdp_hub *hub;              /* ranks in one process: the hub that connects them                               */
-    cdp_transport *transport;  /* or any transport; copied; destroyed with the group, also when creation fails   */
-                               /* (neither: world_size must be 1)                                                */
-    uint32_t timeout_ms;       /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT)  */
-    uint64_t small_bytes;      /* up to this size, algorithms of few rounds are taken (default: 64 KiB)         */
-    uint64_t piece_bytes;      /* largest frame payload, and so the delay of an abort (default: 1 MiB)           */
-    uint64_t lend_bytes;       /* what has at least this size is read where it lies by ranks that share memory;
-                                  UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
-                                  for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what is
-                                  longer waits for its reader                                                            */
-    uint32_t spin_us;          /* how long a waiting caller looks before it sleeps (default: 20)                 */
-    bool no_spin;              /* never: always sleep                                                            */
-    bool no_thread;            /* no progress thread: operations advance in cdp_poll() and in waits              */
-    bool reproducible;         /* reductions whose bits depend on each rank's numbers alone: neither on counts,  */
-                               /* small_bytes, piece_bytes and buckets, nor on the transport                     */
-    const cdp_choice *choices; /* rows before the built-in table of algorithms; read at creation                 */
+    /* this rank, < world_size */
+    uint32_t rank;
+    /* required, > 0 */
+    uint32_t world_size;
+    /* ranks in one process: the hub that connects them */
+    cdp_hub *hub;
+    /* or any transport; copied; destroyed with the group, also when creation fails */
+    cdp_transport *transport;
+    /* (neither: world_size must be 1)                                                */
+    /* per operation, end to end, from the call on (default: 600000; CDP_NO_TIMEOUT) */
+    uint32_t timeout_ms;
+    /* up to this size, algorithms of few rounds are taken (default: 64 KiB) */
+    uint64_t small_bytes;
+    /* largest frame payload, and so the delay of an abort (default: 1 MiB) */
+    uint64_t piece_bytes;
+    uint64_t
+        /* what has at least this size is read where it lies by ranks that share memory;
+           UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
+           for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what
+           is longer waits for its reader */
+        lend_bytes;
+    /* how long a waiting caller looks before it sleeps (default: 20) */
+    uint32_t spin_us;
+    /* never: always sleep */
+    bool no_spin;
+    /* no progress thread: operations advance in cdp_poll() and in waits */
+    bool no_thread;
+    /* reductions whose bits depend on each rank's numbers alone: neither on counts, */
+    bool reproducible;
+    /* small_bytes, piece_bytes and buckets, nor on the transport                     */
+    /* rows before the built-in table of algorithms; read at creation */
+    const cdp_choice *choices;
     uint32_t choice_count;
-    uint32_t records;          /* operations that each group remembers, see cdp_group_records() (default: 32)    */
-    const char *dump_path;     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump()    */
-                               /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
-    uint32_t max_lanes;        /* what is kept ready for messages: one for each peer, tag and direction; of those that
-                                  are not in use beyond so many, only some 150 bytes are kept (default: 64)      */
-    uint32_t max_pending;      /* works that are not operations, such as those of cdp_work_then(), at once, at most
-                                  65535 (default: 64)                                                            */
-    const cdp_os *os;          /* (default: cdp_os_default())                                                    */
-    cdp_logger logger;         /* (default: warnings and errors to stderr)                                       */
+    /* operations that each group remembers, see cdp_group_records() (default: 32) */
+    uint32_t records;
+    /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump() */
+    const char *dump_path;
+    /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
+    uint32_t
+        /* what is kept ready for messages: one for each peer, tag and direction; of those that
+           are not in use beyond so many, only some 150 bytes are kept (default: 64) */
+        max_lanes;
+    uint32_t
+        /* works that are not operations, such as those of cdp_work_then(), at once, at most
+           65535 (default: 64) */
+        max_pending;
+    /* (default: cdp_os_default()) */
+    const cdp_os *os;
+    /* (default: warnings and errors to stderr) */
+    cdp_logger logger;
 } cdp_group_desc;
 
 /* Make this rank's end of a group. Local: talks to nobody yet (links are made on first use).
-   Errors: INVALID (rank, world size, no way to reach the others, a rank of the hub that is taken, a row of `choices`), NOMEM, IO
-   (no thread). */
+   Errors: INVALID (rank, world size, no way to reach the others, a rank of the hub that is
+   taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
-/* A group of some of the ranks of another one, over the same links. Only those ranks call it, all with the same list:
-   ranks[i] of `parent` becomes rank i. Local, like creation: nobody is talked to. It inherits the settings of its parent and
-   outlives it if need be. Groups, also of the same ranks, do not disturb each other: their operations may be called in
-   different orders on different ranks. When several are made of the same ranks, the first one here is the first one there.
-   It fails alone, and after its parent has failed another one can be made of the ranks that are left.
-   Errors: INVALID (no ranks, one of them twice or not in the parent, this rank not among them), NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out);
+/* A group of some of the ranks of another one, over the same links. Only those ranks call it,
+   all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
+   talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
+   the same ranks, do not disturb each other: their operations may be called in different orders
+   on different ranks. When several are made of the same ranks, the first one here is the first
+   one there. It fails alone, and after its parent has failed another one can be made of the
+   ranks that are left. Errors: INVALID (no ranks, one of them twice or not in the parent, this
+   rank not among them), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
+    cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out);
 
 #define CDP_NO_COLOR 0xffffffffu
 
-/* Collective over the parent: ranks of the same colour form a group, in the order of their keys (equal keys: of their ranks).
-   With CDP_NO_COLOR this rank gets none: *out is NULL. Errors: those of an allgather and of cdp_group_new(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out);
+/* Collective over the parent: ranks of the same colour form a group, in the order of their keys
+   (equal keys: of their ranks). With CDP_NO_COLOR this rank gets none: *out is NULL. Errors:
+   those of an allgather and of cdp_group_new(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
+    cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out);
 
-/* Ranks of a group and of the world it was made from. UINT32_MAX: there is no such rank. Any thread. */
+/* Ranks of a group and of the world it was made from. UINT32_MAX: there is no such rank. Any
+   thread. */
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank. Operations in flight end
-   with CDP_ERR_STATE for threads that wait for them. NULL is allowed. Not while another thread uses the group. */
+/* Leave: local, at once, never an error for the others unless they still wait for this rank.
+   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
+   Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 CDP_API uint32_t cdp_rank(const cdp_group *group);
 CDP_API uint32_t cdp_size(const cdp_group *group);
-CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group); /* with the defaults filled in */
+/* with the defaults filled in */
+CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group);
 
-/* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any thread. A group that
-   failed stays failed: destroy it and make another. */
+/* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any
+   thread. A group that failed stays failed: destroy it and make another. */
 CDP_API cdp_status cdp_group_status(cdp_group *group);
 
-/* Memory that other ranks of this host can read where it lies, if the transport has such (cdp_tcp.h has, between processes); else
-   what the group's os allocates. Operations work with any memory; large ones are faster with this, as input and as output.
-   Aligned to 64 bytes, not cleared. Free it with a group of the same world while one is left; what is not freed then stays
-   valid, and is lost. It may be shared memory: what a child of fork() writes there its parent reads. NULL: out of memory, see
-   cdp_last_error(). Any thread. */
+/* Memory that other ranks of this host can read where it lies, if the transport has such
+   (cdp_tcp.h has, between processes); else what the group's os allocates. Operations work with
+   any memory; large ones are faster with this, as input and as output. Aligned to 64 bytes, not
+   cleared. Free it with a group of the same world while one is left; what is not freed then
+   stays valid, and is lost. It may be shared memory: what a child of fork() writes there its
+   parent reads. NULL: out of memory, see cdp_last_error(). Any thread. */
 CDP_API void *cdp_group_alloc(cdp_group *group, uint64_t bytes);
 CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
 
-/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any thread, any time, any
-   number of times; the first reason wins. Does not wait for anybody. */
+/* Break the group on every rank: waits return CDP_ERR_ABORTED with `reason` everywhere. Any
+   thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
-/* What the group remembers of an operation: always on, in memory of a fixed size. Times are of os->now_ns. */
-typedef enum cdp_record_state { CDP_RECORD_QUEUED, CDP_RECORD_RUNNING, CDP_RECORD_DONE, CDP_RECORD_FAILED } cdp_record_state;
+/* What the group remembers of an operation: always on, in memory of a fixed size. Times are of
+   os->now_ns. */
+typedef enum cdp_record_state {
+    CDP_RECORD_QUEUED,
+    CDP_RECORD_RUNNING,
+    CDP_RECORD_DONE,
+    CDP_RECORD_FAILED
+} cdp_record_state;
 typedef struct cdp_record {
-    uint64_t seq;              /* its number in the group, from 1 */
+    uint64_t seq; /* its number in the group, from 1 */
     cdp_record_state state;
     cdp_coll_kind kind;
     cdp_dtype dtype;
     cdp_reduce op;
-    uint32_t root;             /* for a message: its tag */
-    uint64_t count;            /* elements as the operation counts them; 0: uneven parts */
-    const char *algorithm;     /* NULL while QUEUED */
-    uint32_t round, rounds;    /* where it is, or ended */
-    int32_t waits_for;         /* RUNNING and FAILED: the rank in the world that it needs something from, else -1 */
+    uint32_t root;          /* for a message: its tag */
+    uint64_t count;         /* elements as the operation counts them; 0: uneven parts */
+    const char *algorithm;  /* NULL while QUEUED */
+    uint32_t round, rounds; /* where it is, or ended */
+    /* RUNNING and FAILED: the rank in the world that it needs something from, else -1 */
+    int32_t waits_for;
     uint64_t start_ns, end_ns; /* 0: not yet */
 } cdp_record;
 
-/* The group's last operations, oldest first, those that are still queued included: at most `max` of the newest. Returns how
-   many; 0 for no group or one that is gone, see cdp_last_error(). Any thread, any time, also after a failure. */
+/* The group's last operations, oldest first, those that are still queued included: at most `max`
+   of the newest. Returns how many; 0 for no group or one that is gone, see cdp_last_error(). Any
+   thread, any time, also after a failure. */
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max);
 
-/* Write all that this rank knows as JSON: its groups, their failures, the last operations of each and whom they wait for.
-   examples/who_is_stuck.c reads the files of all ranks and says who keeps whom waiting. Any thread, any time.
-   Errors: IO (the file), NOMEM, INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (CDP_NO_STDIO). */
+/* Write all that this rank knows as JSON: its groups, their failures, the last operations of
+   each and whom they wait for. examples/who_is_stuck.c reads the files of all ranks and says who
+   keeps whom waiting. Any thread, any time. Errors: IO (the file), NOMEM, INVALID (no group, no
+   path), STATE (destroyed), UNSUPPORTED (CDP_NO_STDIO). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
-/* Every setting with its value and where it came from, the table of algorithms, and the link to each rank, as text for a
-   reader. Returns the length, which is below `size`: what does not fit is cut (4 KB and 100 bytes per rank are enough); 0 for
-   no group or one that is gone, see cdp_last_error(). Any thread. */
+/* Every setting with its value and where it came from, the table of algorithms, and the link to
+   each rank, as text for a reader. Returns the length, which is below `size`: what does not fit
+   is cut (4 KB and 100 bytes per rank are enough); 0 for no group or one that is gone, see
+   cdp_last_error(). Any thread. */
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 
-/* Let communication advance, for programs without a progress thread: returns after at most about `budget_us`
-   microseconds (0: one look), or as soon as nothing is in flight. Any thread. Returns cdp_group_status(). */
+/* Let communication advance, for programs without a progress thread: returns after at most about
+   `budget_us` microseconds (0: one look), or as soon as nothing is in flight. Any thread.
+   Returns cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
-/* ---- >>collectives ---------------------------------------------------------------------------------------------- */
+/* ---- >>collectives --------------------------------------------------------------------------- */
 
-/* One collective operation as data: what cdp_start() takes, and what the functions below are short for.
+/* One collective operation as data: what cdp_start() takes, and what the functions below are
+   short for.
 
-   Uneven parts: where `out` (ALLGATHER, GATHER), `in` (SCATTER, REDUCE_SCATTER) or both (ALLTOALL) have one part per rank,
-   out_counts and in_counts say how many elements each part has; parts lie one after the other. They are read during the
-   call, and `count` is ignored. Both are the same on all ranks, but those of ALLTOALL: what rank i sends to j (its
+   Uneven parts: where `out` (ALLGATHER, GATHER), `in` (SCATTER, REDUCE_SCATTER) or both
+   (ALLTOALL) have one part per rank, out_counts and in_counts say how many elements each part
+   has; parts lie one after the other. They are read during the call, and `count` is ignored.
+   Both are the same on all ranks, but those of ALLTOALL: what rank i sends to j (its
    in_counts[j]) is what j receives from i (its out_counts[i]), also where j is i. */
 typedef struct cdp_request {
     cdp_coll_kind kind;
-    const void *in;      /* NULL or equal to `out`: in place */
+    const void *in; /* NULL or equal to `out`: in place */
     void *out;
     uint64_t count;      /* elements: see each function */
     cdp_dtype dtype;     /* (default: f32) */
     cdp_reduce op;       /* (default: SUM) */
     uint32_t root;       /* BROADCAST, REDUCE, GATHER, SCATTER */
     uint32_t timeout_ms; /* (default: the group's) */
-    const uint64_t *in_counts, *out_counts; /* world_size numbers, NULL: all parts have `count` elements */
-    double factor;       /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
+    /* world_size numbers, NULL: all parts have `count` elements */
+    const uint64_t *in_counts, *out_counts;
+    double factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
 } cdp_request;
 
-/* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its group is destroyed. */
+/* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its
+   group is destroyed. */
 typedef struct cdp_work {
     cdp_group *group;
     uint64_t seq; /* the operation's number in its group, from 1; 0: none, which counts as done */
 } cdp_work;
 
-/* Start an operation and return. The memory of `in` and `out` belongs to the library until the work is done. Several
-   may be in flight; they run in the order of the calls. Any thread, but all ranks must see one order.
-   Errors (at the call, nothing started): INVALID, UNSUPPORTED, NOMEM; or the group's first failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_start(cdp_group *group, const cdp_request *request, cdp_work *out);
+/* Start an operation and return. The memory of `in` and `out` belongs to the library until the
+   work is done. Several may be in flight; they run in the order of the calls. Any thread, but
+   all ranks must see one order. Errors (at the call, nothing started): INVALID, UNSUPPORTED,
+   NOMEM; or the group's first failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start(
+    cdp_group *group, const cdp_request *request, cdp_work *out);
 
-/* Start `n` operations in their order as one call: all, or none when one of them is wrong. *out is done when all are. NOMEM breaks
-   the group where some had been started. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(cdp_group *group, const cdp_request *requests, uint32_t n, cdp_work *out);
+/* Start `n` operations in their order as one call: all, or none when one of them is wrong. *out
+   is done when all are. NOMEM breaks the group where some had been started. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start_all(
+    cdp_group *group, const cdp_request *requests, uint32_t n, cdp_work *out);
 
-/* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's first failure: TIMEOUT,
-   PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any thread; the answer stays the same. INVALID: there is no such work. */
+/* Wait until it is done; the wait itself drives communication. Returns CDP_OK, or the group's
+   first failure: TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO. May be called again, from any
+   thread; the answer stays the same. INVALID: there is no such work. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 
 /* The same, but no longer than `timeout_ms`: then CDP_PENDING, and the operation goes on. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t timeout_ms);
 
-/* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress thread it also lets
-   communication advance. */
+/* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress
+   thread it also lets communication advance. */
 CDP_API cdp_status cdp_work_test(cdp_work work);
 
 /* Every rank gets the reduction of all ranks' `count` elements, the same bits everywhere. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
-CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
 /* `count` elements of `data` on rank `root` are copied to every rank's `data`. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root);
-CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count. In place (`in` NULL):
-   the own part already lies there. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
-CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
-/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else needs. In place (`in` NULL):
-   `out` is the input on every rank, and only root's is changed. Large ones need scratch of that size on the other ranks. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root);
-CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root, cdp_work *work);
-/* Every rank brings `count` elements; root's `out` has world_size * count, rank r's part at r * count. In place: root's
-   own part already lies there, and the others' input is `out`. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_gather(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
-CDP_MUST_CHECK CDP_API cdp_status cdp_gather_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* Root's `in` has world_size * count elements, of which rank r gets `count` from r * count on. In place: root's `out` has
-   all parts, and its own stays where it is. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
-CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
-/* `in` has world_size * count elements; rank r gets the reduction of everybody's part r. In place: `out` has all parts; the
-   result replaces the own one, the others may hold anything afterwards. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
-CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
-/* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it. Not in place. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
-CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast(
+    cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_async(
+    cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
+/* Every rank brings `count` elements; `out` has world_size * count, rank r's part at r * count.
+   In place (`in` NULL): the own part already lies there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
+/* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else
+   needs. In place (`in` NULL): `out` is the input on every rank, and only root's is changed.
+   Large ones need scratch of that size on the other ranks. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root, cdp_work *work);
+/* Every rank brings `count` elements; root's `out` has world_size * count, rank r's part at r *
+   count. In place: root's own part already lies there, and the others' input is `out`. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
+/* Root's `in` has world_size * count elements, of which rank r gets `count` from r * count on.
+   In place: root's `out` has all parts, and its own stays where it is. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work);
+/* `in` has world_size * count elements; rank r gets the reduction of everybody's part r. In
+   place: `out` has all parts; the result replaces the own one, the others may hold anything
+   afterwards. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, const void *in,
+    void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
+/* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it.
+   Not in place. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype);
+CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work);
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
-/* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has not come after `timeout_ms`
-   (0: the group's) is named, all of them, by the TIMEOUT that then breaks the group. Slower than cdp_barrier(): for tests. */
+/* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has
+   not come after `timeout_ms` (0: the group's) is named, all of them, by the TIMEOUT that then
+   breaks the group. Slower than cdp_barrier(): for tests. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 
-/* ---- >>works ---------------------------------------------------------------------------------------------------- */
+/* ---- >>works --------------------------------------------------------------------------------- */
 
-/* How it stands, as cdp_work_test() says it, and why, without letting anything advance and without changing cdp_last_error().
-   *out has status OK or PENDING, or the failure. INVALID: `out` is NULL. Any thread. */
+/* How it stands, as cdp_work_test() says it, and why, without letting anything advance and
+   without changing cdp_last_error(). *out has status OK or PENDING, or the failure. INVALID:
+   `out` is NULL. Any thread. */
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
-/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure, which is also the thread's last
-   error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is being destroyed. *next (NULL is allowed) is a work that is done
-   when `func` has returned; it fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
-   `func` is called by whoever lets communication advance: the progress thread, or a thread inside cdp_poll(), cdp_work_test() or
-   any wait or blocking operation, of any group of the same world; never inside this call. One function at a time, those of one
-   work in the order of the calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups, nor a ddp in
-   a backward pass (nothing happens).
-   What it starts takes its place in the order of operations only then; see cdp_start_after() for a place that is certain.
-   Errors: INVALID, NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
+/* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure,
+   which is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is
+   being destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it
+   fails as `work` does, or when `func` returns an error, which breaks the group on all ranks.
+   `func` is called by whoever lets communication advance: the progress thread, or a thread
+   inside cdp_poll(), cdp_work_test() or any wait or blocking operation, of any group of the same
+   world; never inside this call. One function at a time, those of one work in the order of the
+   calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
+   nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
+   operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
+   NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
+    cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 
-/* cdp_start(), but the operation does not begin before `after` is done: an operation of any group of the same world, or what
-   cdp_work_then() gave. It has its place in the group's order from this call on, as all ranks see it, and those behind it wait.
-   The deadline counts from this call. Where `after` fails or is cancelled, the group of this operation breaks for that cause. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
+/* cdp_start(), but the operation does not begin before `after` is done: an operation of any
+   group of the same world, or what cdp_work_then() gave. It has its place in the group's order
+   from this call on, as all ranks see it, and those behind it wait. The deadline counts from
+   this call. Where `after` fails or is cancelled, the group of this operation breaks for that
+   cause. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
+    cdp_group *group, const cdp_request *request, cdp_work after, cdp_work *out);
 
-/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns this rank alone ends quietly: a
-   function that was not called yet (it never is), a message of which nothing has been sent or received (the other side's meets
-   the next one; it is not lost). Any other operation is one that other ranks take part in: cancelling it breaks the group on
-   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done, failing, or a message on its way; or
-   it is a batch. */
+/* End a work that nobody needs any more; waits for it then return CDP_ERR_ABORTED. What concerns
+   this rank alone ends quietly: a function that was not called yet (it never is), a message of
+   which nothing has been sent or received (the other side's meets the next one; it is not lost).
+   Any other operation is one that other ranks take part in: cancelling it breaks the group on
+   all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
+   failing, or a message on its way; or it is a batch. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
 
-/* ---- >>messages ------------------------------------------------------------------------------------------------- */
+/* ---- >>messages ------------------------------------------------------------------------------ */
 
 #define CDP_ANY_RANK 0xffffffffu
 
-/* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from this rank with that tag;
-   tags (any but 0xffffffff) are independent of each other and of collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of
-   the receiver) or have been read where they lie, a receive when they are there. count and dtype must be the same on both sides (MISMATCH). A failure
-   breaks the group. From and to oneself: INVALID. Errors otherwise as for collectives. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_send(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
-CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
-CDP_MUST_CHECK CDP_API cdp_status cdp_recv(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag);
-CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
+/* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from
+   this rank with that tag; tags (any but 0xffffffff) are independent of each other and of
+   collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of the
+   receiver) or have been read where they lie, a receive when they are there. count and dtype
+   must be the same on both sides (MISMATCH). A failure breaks the group. From and to oneself:
+   INVALID. Errors otherwise as for collectives. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_send(
+    cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag);
+CDP_MUST_CHECK CDP_API cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count,
+    cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv(
+    cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count,
+    cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
 
-/* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what comes from rank `from` goes to `in`. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out, uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag);
+/* Both at once, so that two ranks may call it with each other: `out` goes to rank `to`, what
+   comes from rank `from` goes to `in`. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out,
+    uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype,
+    uint32_t tag);
 
 /* What is known of a message. */
 typedef struct cdp_message {
@@ -880,19 +1075,25 @@ typedef struct cdp_message {
     cdp_dtype dtype;
 } cdp_message;
 
-/* A message of a length that only its sender knows: up to `room` elements (a longer one is a MISMATCH, which breaks the group).
-   From rank `from`, where it is one more receive in the order of those from that rank with this tag. Or from CDP_ANY_RANK: then
-   it takes the next message with this tag that arrives from any rank and that no receive from that very rank waits for; where
-   several are there, ranks come in turn, starting after the one that was last. Messages from one rank keep their order. A rank
-   that has left, or died, is not waited for; when no other rank is left that could send: PEER_LOST, which breaks the group.
-   *got is written when it is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of the
-   desc receives from any rank are waiting already. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got);
-CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work);
+/* A message of a length that only its sender knows: up to `room` elements (a longer one is a
+   MISMATCH, which breaks the group). From rank `from`, where it is one more receive in the order
+   of those from that rank with this tag. Or from CDP_ANY_RANK: then it takes the next message
+   with this tag that arrives from any rank and that no receive from that very rank waits for;
+   where several are there, ranks come in turn, starting after the one that was last. Messages
+   from one rank keep their order. A rank that has left, or died, is not waited for; when no
+   other rank is left that could send: PEER_LOST, which breaks the group. *got is written when it
+   is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
+   the desc receives from any rank are waiting already. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
+    cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got);
+CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room,
+    cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work);
 
-/* Is there a message from `from` (or CDP_ANY_RANK) with this tag that no receive waits for? CDP_OK: *got says which, and a
-   receive from that rank gets it; CDP_PENDING: none has come yet. Never blocks. Errors: INVALID, or the group's failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_probe(cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
+/* Is there a message from `from` (or CDP_ANY_RANK) with this tag that no receive waits for?
+   CDP_OK: *got says which, and a receive from that rank gets it; CDP_PENDING: none has come yet.
+   Never blocks. Errors: INVALID, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
+    cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
 
 /* One message of a batch. */
 typedef struct cdp_transfer {
@@ -902,111 +1103,159 @@ typedef struct cdp_transfer {
     cdp_dtype dtype;     /* (default: f32) */
     uint32_t peer, tag;  /* the other rank */
     uint32_t timeout_ms; /* (default: the group's) */
-    cdp_message *got;    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
+    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
+    cdp_message *got;
 } cdp_transfer;
 
-/* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is done when all are. No rank waits
-   for another because of the order inside a batch. Errors: as for cdp_send(); STATE: max_pending of the desc. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_batch(cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
+/* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
+   done when all are. No rank waits for another because of the order inside a batch. Errors: as
+   for cdp_send(); STATE: max_pending of the desc. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
+    cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
-/* ---- >>backend interface: memory that the processor does not reach -------------------------------------------------- */
+/* ---- >>backend interface: memory that the processor does not reach --------------------------- */
 
-/* Runs whole requests on memory of its own, such as that of a GPU, in queues of its own. With one, the calls above look where
-   their pointers point to: what the backend owns goes to it, the rest over the links as before. cdp_nccl.h is one. For its works
-   cdp_work_wait() orders what the caller does next on the device and returns; cdp_work_wait_for() and cdp_work_test() look
-   whether they are done; cdp_work_then(), cdp_start_after(), cdp_work_cancel() and receives from any rank are UNSUPPORTED.
-   Functions are called without the group's lock, but `failed`. A status < 0 from start, transfer or wait that leaves or found
-   something on its way breaks the group on all ranks. */
+/* Runs whole requests on memory of its own, such as that of a GPU, in queues of its own. With
+   one, the calls above look where their pointers point to: what the backend owns goes to it, the
+   rest over the links as before. cdp_nccl.h is one. For its works cdp_work_wait() orders what
+   the caller does next on the device and returns; cdp_work_wait_for() and cdp_work_test() look
+   whether they are done; cdp_work_then(), cdp_start_after(), cdp_work_cancel() and receives from
+   any rank are UNSUPPORTED. Functions are called without the group's lock, but `failed`. A
+   status < 0 from start, transfer or wait that leaves or found something on its way breaks the
+   group on all ranks. */
 typedef struct cdp_backend {
     void *self;
     const char *name; /* for cdp_describe() */
-    int (*owns)(void *self, const void *data); /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
-    /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it started, from 1, below 2^62, and
-       0 when it failed before anything was started. */
+    /* 1; 0: the processor's; < 0: a status, explained: nobody can use it */
+    int (*owns)(void *self, const void *data);
+    /* Start `n` requests, checked and with defaults, as one. *number is its own count of what it
+      started, from 1, below 2^62, and 0 when it failed before anything was started. */
+
     cdp_status (*start)(void *self, const cdp_request *requests, uint32_t n, uint64_t *number);
-    cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number); /* messages, as one */
-    /* Until os->now_ns >= deadline_ns (0: just look): OK, PENDING or why not. UINT64_MAX: only order what the caller does next
-       after it. INVALID and STATE are the caller's mistakes. `number` 0: everything so far. Of look only: the lock may be held. */
+    /* messages, as one */
+    cdp_status (*transfer)(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number);
+    /* Until os->now_ns >= deadline_ns (0: just look): OK, PENDING or why not. UINT64_MAX: only
+      order what the caller does next after it. INVALID and STATE are the caller's mistakes.
+      `number` 0: everything so far. Of look only: the lock may be held. */
+
     cdp_status (*wait)(void *self, uint64_t number, uint64_t deadline_ns);
-    void (*failed)(void *self, const cdp_error *error); /* the group broke: stop what runs. Lock held, must not block */
-    cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part); /* optional: give `part` (NULL: none for this rank) one */
+    /* the group broke: stop what runs. Lock held, must not block */
+    void (*failed)(void *self, const cdp_error *error);
+    /* optional: give `part` (NULL: none for this rank) one */
+    cdp_status (*split)(void *self, uint32_t color, uint32_t key, cdp_group *part);
     void (*destroy)(void *self);
-    /* Memory for gradients, in the order of what the caller does; with the processor's memory on one side: copied on return. */
+    /* Memory for gradients, in the order of what the caller does; with the processor's memory on
+       one side: copied on return. */
     void *(*alloc)(void *self, uint64_t bytes); /* NULL: explained */
     void (*free)(void *self, void *data);
     cdp_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes);
     cdp_status (*zero)(void *self, void *dst, uint64_t bytes);
     cdp_status (*scale)(void *self, cdp_dtype dtype, void *data, uint64_t count, double factor);
-    cdp_status (*sum_squares)(void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum); /* waits for the result */
+    /* waits for the result */
+    cdp_status (*sum_squares)(
+        void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum);
 } cdp_backend;
 
-/* Give the group a backend; it is copied, and destroyed with the group. Groups made of this one have none, but those of
-   cdp_group_split(). Errors: INVALID; STATE (it has one). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(cdp_group *group, const cdp_backend *backend);
+/* Give the group a backend; it is copied, and destroyed with the group. Groups made of this one
+   have none, but those of cdp_group_split(). Errors: INVALID; STATE (it has one). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(
+    cdp_group *group, const cdp_backend *backend);
 CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: none */
-/* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH names both), and name who does not
-   call by the deadline; nothing else is sent. `wait`: until they have. Errors: INVALID (no group, no requests), STATE (destroyed), the group's failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
-/* For backends: notice that rank `peer` has died although nothing over the links waits for it, when work of the backend is still not
-   done half a second later. Takes one place of max_pending. Errors: INVALID, NOMEM, STATE. */
+/* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH
+   names both), and name who does not call by the deadline; nothing else is sent. `wait`: until
+   they have. Errors: INVALID (no group, no requests), STATE (destroyed), the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(
+    cdp_group *group, const cdp_request *requests, uint32_t n, bool wait);
+/* For backends: notice that rank `peer` has died although nothing over the links waits for it,
+   when work of the backend is still not done half a second later. Takes one place of
+   max_pending. Errors: INVALID, NOMEM, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_watch(cdp_group *group, uint32_t peer);
-/* For backends: break the group on all ranks for this thread's last error, unless it is broken. Any thread, not in `failed`. */
+/* For backends: break the group on all ranks for this thread's last error, unless it is broken.
+   Any thread, not in `failed`. */
 CDP_API void cdp_group_fail(cdp_group *group);
-/* For backends, in their destroy: from now on no thread calls one of their functions. NULL is allowed. */
+/* For backends, in their destroy: from now on no thread calls one of their functions. NULL is
+   allowed. */
 CDP_API void cdp_group_clear_backend(cdp_group *group);
 
-/* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------- */
+/* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
 
-/* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates: when something does not fit
-   anywhere, all ranks get the same error, and the group goes on. All zero is fine: memory comes from the group's os, at most
-   1 GiB, and goes back with cdp_blob_free(). */
+/* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates:
+   when something does not fit anywhere, all ranks get the same error, and the group goes on. All
+   zero is fine: memory comes from the group's os, at most 1 GiB, and goes back with
+   cdp_blob_free(). */
 typedef struct cdp_blob {
-    void *data;         /* the caller's memory, or NULL: it is allocated when something came (then: set)  */
-    uint64_t room;      /* bytes at `data`                                                                 */
-    uint64_t max_bytes; /* never take more than that (default: 1 GiB)                                      */
-    void *(*alloc)(void *user, uint64_t bytes); /* both or neither (default: those of the group's os)      */
+    /* the caller's memory, or NULL: it is allocated when something came (then: set) */
+    void *data;
+    /* bytes at `data` */
+    uint64_t room;
+    /* never take more than that (default: 1 GiB) */
+    uint64_t max_bytes;
+    /* both or neither (default: those of the group's os) */
+    void *(*alloc)(void *user, uint64_t bytes);
     void (*free)(void *user, void *ptr);
     void *user;
-    uint64_t *lengths;  /* NULL, or room for world_size numbers: how many bytes are of each rank           */
-    uint64_t bytes;     /* set: how many came                                                              */
-    bool allocated;     /* set: `data` is to go back with cdp_blob_free()                                  */
+    /* NULL, or room for world_size numbers: how many bytes are of each rank */
+    uint64_t *lengths;
+    /* set: how many came */
+    uint64_t bytes;
+    /* set: `data` is to go back with cdp_blob_free() */
+    bool allocated;
 } cdp_blob;
 
-/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective; they wait, and allocate what they need for
-   the lengths. Errors: INVALID (of the call; or, on all ranks, that some rank's room or max_bytes is too small: the text says
-   whose and how much it needs), NOMEM (on all ranks: some rank could not allocate), MISMATCH (ranks called different functions of these
-   or named different roots; the group goes on), or the group's failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
+/* Every rank's `bytes` bytes, one after the other, go to every rank. Collective; they wait, and
+   allocate what they need for the lengths. Errors: INVALID (of the call; or, on all ranks, that
+   some rank's room or max_bytes is too small: the text says whose and how much it needs), NOMEM
+   (on all ranks: some rank could not allocate), MISMATCH (ranks called different functions of
+   these or named different roots; the group goes on), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_bytes(
+    cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
 /* The same to rank `root` alone; `all` may be NULL elsewhere. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_gather_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all);
-/* Root's bytes go to all others; `got` may be NULL on root, where it is left alone, and `data` and `bytes` count on root alone. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got);
-/* Rank r gets the next lengths[r] bytes of root's `data`, root too; `data` and `lengths` count on root alone. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
+CDP_MUST_CHECK CDP_API cdp_status cdp_gather_bytes(
+    cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all);
+/* Root's bytes go to all others; `got` may be NULL on root, where it is left alone, and `data`
+   and `bytes` count on root alone. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(
+    cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got);
+/* Rank r gets the next lengths[r] bytes of root's `data`, root too; `data` and `lengths` count
+   on root alone. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
+    cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
 /* Give back what was allocated; what was the caller's stays. NULL is allowed. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 
-/* ---- >>ddp ------------------------------------------------------------------------------------------------------ */
+/* ---- >>ddp ----------------------------------------------------------------------------------- */
 
-/* Distributed data parallel training: every rank holds the whole model and computes gradients on its own part of the
-   batch; this averages them while the backward pass is still running. The idea, bucket sizes and launch order are those
-   of PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, arXiv 2006.15704); there is no
-   autograd here, so the caller says when a gradient is complete. A group may have any number of these. */
+/* Distributed data parallel training: every rank holds the whole model and computes gradients on
+   its own part of the batch; this averages them while the backward pass is still running. The
+   idea, bucket sizes and launch order are those of PyTorch's DistributedDataParallel (Li et al.,
+   "PyTorch Distributed", VLDB 2020, arXiv 2006.15704); there is no autograd here, so the caller
+   says when a gradient is complete. A group may have any number of these. */
 typedef struct cdp_ddp cdp_ddp;
 
 typedef struct cdp_param {
-    const char *name;  /* for messages; copied; must be equal on all ranks (default: "param<i>") */
-    void *data;        /* `count` values; rank 0's are copied to every rank at creation; the caller's memory */
-    void *grad;        /* NULL: the gradient lives in the bucket, see cdp_ddp_grad(). Else the caller's own array of
-                          `count` values: copied to the bucket at cdp_ddp_ready() and back at cdp_ddp_backward_end() */
-    uint64_t count;    /* elements; 0 is allowed */
-    cdp_dtype dtype;   /* f32 (default), f64, f16 or bf16; may differ between parameters */
-    uint64_t rows;     /* for hooks that see matrices, and for `sparse`: the first dimension, which divides count (default: a vector) */
-    bool sparse;       /* an embedding: gradients come as few rows of it, see cdp_ddp_ready_rows(); needs rows, no grad */
-    uint32_t device;   /* 0: where data and grad are is seen from the pointers; device memory needs cdp_nccl_attach() */
+    const char *name; /* for messages; copied; must be equal on all ranks (default: "param<i>") */
+    /* `count` values; rank 0's are copied to every rank at creation; the caller's memory */
+    void *data;
+    void *
+        /* NULL: the gradient lives in the bucket, see cdp_ddp_grad(). Else the caller's own
+           array of `count` values: copied to the bucket at cdp_ddp_ready() and back at
+           cdp_ddp_backward_end() */
+        grad;
+    uint64_t count;  /* elements; 0 is allowed */
+    cdp_dtype dtype; /* f32 (default), f64, f16 or bf16; may differ between parameters */
+    /* for hooks that see matrices, and for `sparse`: the first dimension, which divides count
+       (default: a vector) */
+    uint64_t rows;
+    /* an embedding: gradients come as few rows of it, see cdp_ddp_ready_rows(); needs rows, no
+       grad */
+    bool sparse;
+    /* 0: where data and grad are is seen from the pointers; device memory needs
+       cdp_nccl_attach() */
+    uint32_t device;
 } cdp_param;
 
-/* State that is no parameter, such as running means: rank 0's is copied to every rank before each synchronized step. */
+/* State that is no parameter, such as running means: rank 0's is copied to every rank before
+   each synchronized step. */
 typedef struct cdp_buffer {
     const char *name; /* as in cdp_param (default: "buffer<i>") */
     void *data;
@@ -1014,243 +1263,312 @@ typedef struct cdp_buffer {
     cdp_dtype dtype; /* any (default: f32) */
 } cdp_buffer;
 
-/* While a rank that is out of data stands in for itself (cdp_ddp_join), operations that the caller's own code would
-   have started have to be started, too; the caller does it here. */
+/* While a rank that is out of data stands in for itself (cdp_ddp_join), operations that the
+   caller's own code would have started have to be started, too; the caller does it here. */
 typedef enum cdp_join_when {
     CDP_JOIN_FORWARD, /* what others do between cdp_ddp_forward_begin and cdp_ddp_backward_begin */
     CDP_JOIN_STEP,    /* what others do after cdp_ddp_backward_end                               */
     CDP_JOIN_LAST     /* once, when every rank is out of data and all parameters are equal again */
 } cdp_join_when;
 
-/* All fields but params[i].data, .grad and the pointers must be equal on all ranks; that is checked. */
+/* All fields but params[i].data, .grad and the pointers must be equal on all ranks; that is
+   checked. */
 typedef struct cdp_ddp_desc {
-    cdp_group *group;             /* required; must outlive this */
-    const cdp_param *params;      /* in the order of the forward pass; copied */
+    cdp_group *group;        /* required; must outlive this */
+    const cdp_param *params; /* in the order of the forward pass; copied */
     uint32_t param_count;
-    uint64_t first_bucket_bytes;  /* the bucket that is full first (default: 1 MiB) */
-    uint64_t bucket_bytes;        /* the others (default: 25 MiB) */
-    bool no_broadcast;            /* do not copy rank 0's parameters and buffers at creation: they are known to be equal */
+    uint64_t first_bucket_bytes; /* the bucket that is full first (default: 1 MiB) */
+    uint64_t bucket_bytes;       /* the others (default: 25 MiB) */
+    /* do not copy rank 0's parameters and buffers at creation: they are known to be equal */
+    bool no_broadcast;
     const cdp_buffer *buffers;
     uint32_t buffer_count;
-    bool no_buffer_broadcast;     /* buffers are each rank's own after creation */
-    cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user); /* called where buffers would be copied, in place of that */
-    void *user;                   /* for buffer_hook and join_hook */
-    double divisor;               /* what the sum over ranks is divided by (default: number of ranks; 1: keep the sum) */
-    double predivide;             /* of it, this much before summing, as a multiplication by 1/predivide: against overflow;
-                                     PyTorch divides by the number of ranks here (default: 1) */
-    bool find_unused;             /* parameters may be left out of a backward pass, different ones on different ranks */
-    bool static_graph;            /* the same parameters get gradients, equally often, in every synchronized pass */
-    bool rebuild;                 /* after the first synchronized pass, order gradients as they became ready on rank 0;
-                                     pointers from cdp_ddp_grad() change with the next call of cdp_ddp_forward_begin or
-                                     cdp_ddp_backward_begin, this one time */
-    bool join;                    /* ranks may run out of data at different times: cdp_ddp_join() */
-    bool join_throw;              /* then do not stand in for them: every rank gets an error at that step */
-    bool join_effective;          /* then divide by the number of ranks that had data, not by `divisor` */
+    bool no_buffer_broadcast; /* buffers are each rank's own after creation */
+    /* called where buffers would be copied, in place of that */
+    cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user);
+    void *user; /* for buffer_hook and join_hook */
+    /* what the sum over ranks is divided by (default: number of ranks; 1: keep the sum) */
+    double divisor;
+    double
+        /* of it, this much before summing, as a multiplication by 1/predivide: against overflow;
+           PyTorch divides by the number of ranks here (default: 1) */
+        predivide;
+    /* parameters may be left out of a backward pass, different ones on different ranks */
+    bool find_unused;
+    /* the same parameters get gradients, equally often, in every synchronized pass */
+    bool static_graph;
+    bool
+        /* after the first synchronized pass, order gradients as they became ready on rank 0;
+           pointers from cdp_ddp_grad() change with the next call of cdp_ddp_forward_begin or
+           cdp_ddp_backward_begin, this one time */
+        rebuild;
+    bool join; /* ranks may run out of data at different times: cdp_ddp_join() */
+    /* then do not stand in for them: every rank gets an error at that step */
+    bool join_throw;
+    /* then divide by the number of ranks that had data, not by `divisor` */
+    bool join_effective;
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
 } cdp_ddp_desc;
 
 typedef struct cdp_ddp_stats {
-    uint64_t steps;          /* synchronized backward passes so far                                              */
+    /* synchronized backward passes so far */
+    uint64_t steps;
     uint32_t bucket_count;
-    uint64_t bytes_per_step; /* gradient bytes in one step                                                       */
-    uint64_t sent_bytes;     /* last step: bytes handed to collective operations; fewer where a hook compresses  */
-    uint64_t backward_ns;    /* last step: from backward_begin to the call of backward_end                       */
-    uint64_t comm_ns;        /* last step: time during which a bucket's allreduce was running or waiting for peers */
-    uint64_t exposed_ns;     /* last step: the part of it that backward_end had to wait                          */
-    double hidden;           /* last step: 1 - exposed / comm, in 0 .. 1                                         */
+    /* gradient bytes in one step */
+    uint64_t bytes_per_step;
+    /* last step: bytes handed to collective operations; fewer where a hook compresses */
+    uint64_t sent_bytes;
+    /* last step: from backward_begin to the call of backward_end */
+    uint64_t backward_ns;
+    /* last step: time during which a bucket's allreduce was running or waiting for peers */
+    uint64_t comm_ns;
+    /* last step: the part of it that backward_end had to wait */
+    uint64_t exposed_ns;
+    /* last step: 1 - exposed / comm, in 0 .. 1 */
+    double hidden;
     uint64_t total_backward_ns, total_comm_ns, total_exposed_ns; /* over all steps */
-    uint32_t active_ranks;   /* last step: ranks that had data                                                   */
-    uint32_t unused;         /* last step: parameters that no rank used                                          */
-    bool rebuilt;            /* the order observed in the first step is in effect                                */
-    bool can_set_static_graph; /* in every step so far this rank had gradients for the same parameters           */
-    uint64_t unused_bytes;   /* last step: of the gradients of those that no rank used                           */
-    uint64_t forward_ns;     /* last step: from the last forward_begin to backward_begin; 0 when it is not called */
-    uint64_t overlap_ns;     /* last step: from the start of the first bucket to the call of backward_end        */
+    /* last step: ranks that had data */
+    uint32_t active_ranks;
+    /* last step: parameters that no rank used */
+    uint32_t unused;
+    /* the order observed in the first step is in effect */
+    bool rebuilt;
+    /* in every step so far this rank had gradients for the same parameters */
+    bool can_set_static_graph;
+    /* last step: of the gradients of those that no rank used */
+    uint64_t unused_bytes;
+    /* last step: from the last forward_begin to backward_begin; 0 when it is not called */
+    uint64_t forward_ns;
+    /* last step: from the start of the first bucket to the call of backward_end */
+    uint64_t overlap_ns;
     uint64_t total_forward_ns, total_overlap_ns; /* over all steps */
-    uint64_t avg_forward_ns, avg_backward_ns, avg_comm_ns, avg_overlap_ns; /* the totals by steps of this rank   */
+    /* the totals by steps of this rank */
+    uint64_t avg_forward_ns, avg_backward_ns, avg_comm_ns, avg_overlap_ns;
 } cdp_ddp_stats;
 
-/* One bucket: what is in it, and when it was what in the last synchronized step, from backward_begin on. */
+/* One bucket: what is in it, and when it was what in the last synchronized step, from
+   backward_begin on. */
 typedef struct cdp_bucket_stats {
     uint64_t bytes;
     cdp_dtype dtype;
     uint32_t param_count;
-    const uint32_t *params;               /* their indices, in the order in which they lie in it; until the next step */
-    uint64_t ready_ns, start_ns, end_ns;  /* its last parameter was ready; its first bytes left; its result was there */
+    /* their indices, in the order in which they lie in it; until the next step */
+    const uint32_t *params;
+    /* its last parameter was ready; its first bytes left; its result was there */
+    uint64_t ready_ns, start_ns, end_ns;
 } cdp_bucket_stats;
 
-/* Collective: every rank calls it with the same parameters. Compares them across ranks (names, dtypes, counts, order,
-   settings), then copies rank 0's values to all. Errors: INVALID, NOMEM, MISMATCH (names the first parameter, buffer or
-   setting that differs, what it is here and there, on every rank), or the group's failure. */
+/* Collective: every rank calls it with the same parameters. Compares them across ranks (names,
+   dtypes, counts, order, settings), then copies rank 0's values to all. Errors: INVALID, NOMEM,
+   MISMATCH (names the first parameter, buffer or setting that differs, what it is here and
+   there, on every rank), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out);
-CDP_API void cdp_ddp_destroy(cdp_ddp *ddp); /* local; waits for what is in flight, at most its deadline; NULL allowed */
+/* local; waits for what is in flight, at most its deadline; NULL allowed */
+CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
-/* Where the gradient of parameter i lives: `count` values to be written or added to before cdp_ddp_ready(), and to be
-   read after cdp_ddp_backward_end(). Zero at first; afterwards it holds the last mean until the caller overwrites or
-   zeroes it. Valid until destroy (but see .rebuild). NULL for an index that does not exist. */
+/* Where the gradient of parameter i lives: `count` values to be written or added to before
+   cdp_ddp_ready(), and to be read after cdp_ddp_backward_end(). Zero at first; afterwards it
+   holds the last mean until the caller overwrites or zeroes it. Valid until destroy (but see
+   .rebuild). NULL for an index that does not exist. */
 CDP_API void *cdp_ddp_grad(cdp_ddp *ddp, uint32_t index);
-CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp); /* all gradients := 0; not between backward_begin and backward_end */
+/* all gradients := 0; not between backward_begin and backward_end */
+CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp);
 
-/* Before a forward pass whose backward pass will be synchronized: rank 0's buffers are copied to all (with join, those of
-   the highest rank that had data in the step before), once per synchronized pass however often this is called, and not
-   while no_sync is on. Without buffers it need not be called; where it was not, backward_begin does it. */
+/* Before a forward pass whose backward pass will be synchronized: rank 0's buffers are copied to
+   all (with join, those of the highest rank that had data in the step before), once per
+   synchronized pass however often this is called, and not while no_sync is on. Without buffers
+   it need not be called; where it was not, backward_begin does it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
 
-/* One backward pass: begin, then ready(i) once for each parameter as soon as its gradient is complete (usually last
-   layer first), then end. A bucket whose parameters are all ready starts on its way at once, buckets always in the same
-   order. After end, gradients hold the mean over all ranks. One thread at a time.
-   unused(i), in place of ready(i) and only with find_unused or static_graph: there is no gradient in this pass; buckets
-   need not wait for it. What was not marked at all by the end counts as unused, too. The rank contributes what the
-   gradient held: zeros where zero_grad was called. A parameter that no rank used keeps its gradient as it was; one that
-   got a gradient in a pass under no_sync since the last synchronized one counts as used.
-   With static_graph the first synchronized pass records how often ready(i) is called for each i, and sends at its end;
-   later ones are held to that, and send a parameter at its last ready(i).
-   begin: STATE (the pass before has not ended), or the group's failure, whatever else is the case.
-   ready, unused: INVALID (no such parameter), STATE (twice, or outside begin/end, or not as recorded). end: STATE, naming
-   each parameter that was never ready; the group then is broken on all ranks, since the others wait for it. Or the
-   group's failure. */
+/* One backward pass: begin, then ready(i) once for each parameter as soon as its gradient is
+   complete (usually last layer first), then end. A bucket whose parameters are all ready starts
+   on its way at once, buckets always in the same order. After end, gradients hold the mean over
+   all ranks. One thread at a time. unused(i), in place of ready(i) and only with find_unused or
+   static_graph: there is no gradient in this pass; buckets need not wait for it. What was not
+   marked at all by the end counts as unused, too. The rank contributes what the gradient held:
+   zeros where zero_grad was called. A parameter that no rank used keeps its gradient as it was;
+   one that got a gradient in a pass under no_sync since the last synchronized one counts as
+   used. With static_graph the first synchronized pass records how often ready(i) is called for
+   each i, and sends at its end; later ones are held to that, and send a parameter at its last
+   ready(i). begin: STATE (the pass before has not ended), or the group's failure, whatever else
+   is the case. ready, unused: INVALID (no such parameter), STATE (twice, or outside begin/end,
+   or not as recorded). end: STATE, naming each parameter that was never ready; the group then is
+   broken on all ranks, since the others wait for it. Or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
-CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index); /* a failure is reported again by backward_end */
+/* a failure is reported again by backward_end */
+CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index); /* likewise */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
 /* Some rows of a matrix. */
 typedef struct cdp_rows {
-    uint64_t count, width;  /* how many rows, numbers of each */
+    uint64_t count, width; /* how many rows, numbers of each */
     const uint32_t *rows;
-    void *values;           /* count * width numbers of the parameter's dtype */
+    void *values; /* count * width numbers of the parameter's dtype */
 } cdp_rows;
 
-/* In place of ready(i) where the parameter is `sparse`: its gradient is `n` rows of the matrix, `values` holding n times
-   count / rows numbers; rows may come twice and are added up then. Both are copied. Without rows (n = 0) it is used all
-   the same; passes under no_sync add to what the next synchronized one sends. At backward_end everybody gets everybody's
-   rows, after the buckets, not through hooks: first how many, then indices, then values, so that the cost is that of the
-   rows of all ranks; where these are more than the rows of the matrix, a dense gradient is cheaper.
-   cdp_ddp_rows: the mean that came out: the rows that any rank had, each once, those of rank 0 first; the same on all
-   ranks until the next backward_end. Errors: INVALID (not sparse, no such row), NOMEM, and as ready(). */
-CDP_API cdp_status cdp_ddp_ready_rows(cdp_ddp *ddp, uint32_t index, const uint32_t *rows, uint32_t n, const void *values);
+/* In place of ready(i) where the parameter is `sparse`: its gradient is `n` rows of the matrix,
+   `values` holding n times count / rows numbers; rows may come twice and are added up then. Both
+   are copied. Without rows (n = 0) it is used all the same; passes under no_sync add to what the
+   next synchronized one sends. At backward_end everybody gets everybody's rows, after the
+   buckets, not through hooks: first how many, then indices, then values, so that the cost is
+   that of the rows of all ranks; where these are more than the rows of the matrix, a dense
+   gradient is cheaper. cdp_ddp_rows: the mean that came out: the rows that any rank had, each
+   once, those of rank 0 first; the same on all ranks until the next backward_end. Errors:
+   INVALID (not sparse, no such row), NOMEM, and as ready(). */
+CDP_API cdp_status cdp_ddp_ready_rows(
+    cdp_ddp *ddp, uint32_t index, const uint32_t *rows, uint32_t n, const void *values);
 CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
 
-/* Gradient accumulation: while on, backward passes stay local: nothing is sent, and gradients are what this rank put
-   there (add to them). The first backward pass begun after it was switched off sends the accumulated gradients. Takes
-   effect at the next backward_begin; STATE inside a backward pass. To nest: remember what is_no_sync says, restore it. */
+/* Gradient accumulation: while on, backward passes stay local: nothing is sent, and gradients
+   are what this rank put there (add to them). The first backward pass begun after it was
+   switched off sends the accumulated gradients. Takes effect at the next backward_begin; STATE
+   inside a backward pass. To nest: remember what is_no_sync says, restore it. */
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
 
-/* This rank has no more data; needs .join in the desc. Takes part in the steps of the others, with gradients of zero,
-   until every rank has called this; then all get the parameters and buffers of the highest rank that had data last, and
-   training may go on. While nobody is out of data this costs nothing but one number per rank in the first bucket (with a
-   hook: a small operation of its own, beside the others); the end costs one more first bucket. Gradients that were
-   accumulated under no_sync and never sent are lost. Errors: INVALID, STATE (in a backward pass; or join_throw and others still have data), what a
-   join_hook returns, or the group's failure. */
+/* This rank has no more data; needs .join in the desc. Takes part in the steps of the others,
+   with gradients of zero, until every rank has called this; then all get the parameters and
+   buffers of the highest rank that had data last, and training may go on. While nobody is out of
+   data this costs nothing but one number per rank in the first bucket (with a hook: a small
+   operation of its own, beside the others); the end costs one more first bucket. Gradients that
+   were accumulated under no_sync and never sent are lost. Errors: INVALID, STATE (in a backward
+   pass; or join_throw and others still have data), what a join_hook returns, or the group's
+   failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
-/* Collective, at any time between passes: are parameters (not buffers) still the same bits on every rank? They are, where
-   every rank does the same with the same gradients; another compiler, or a bug, ends that without a sound. Sends one hash;
-   costs a reading of all parameters. MISMATCH, on all ranks: the first parameter that differs, and the first rank that has
-   it otherwise than rank 0; the group stays whole. Or INVALID, STATE, NOMEM, or the group's failure. */
+/* Collective, at any time between passes: are parameters (not buffers) still the same bits on
+   every rank? They are, where every rank does the same with the same gradients; another
+   compiler, or a bug, ends that without a sound. Sends one hash; costs a reading of all
+   parameters. MISMATCH, on all ranks: the first parameter that differs, and the first rank that
+   has it otherwise than rank 0; the group stays whole. Or INVALID, STATE, NOMEM, or the group's
+   failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
 
-/* A copy of the figures so far; zeros for NULL, or for a bucket that does not exist. From the thread that trains. */
+/* A copy of the figures so far; zeros for NULL, or for a bucket that does not exist. From the
+   thread that trains. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *ddp, uint32_t index);
 
-/* The last synchronized step as a picture: when parameters became ready, and when buckets were on their way. Or as text,
-   at any time: settings and figures, one "name: value" per line, named as in PyTorch's DDP logging data. */
+/* The last synchronized step as a picture: when parameters became ready, and when buckets were
+   on their way. Or as text, at any time: settings and figures, one "name: value" per line, named
+   as in PyTorch's DDP logging data. */
 typedef enum cdp_trace_format {
     CDP_TRACE_JSON = 0, /* for chrome://tracing or ui.perfetto.dev */
     CDP_TRACE_SVG,
     CDP_TRACE_TEXT
 } cdp_trace_format;
 
-/* Writes at most `room` bytes, a terminating zero included, and returns how many the whole text needs. */
-CDP_API uint64_t cdp_ddp_trace(const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
+/* Writes at most `room` bytes, a terminating zero included, and returns how many the whole text
+   needs. */
+CDP_API uint64_t cdp_ddp_trace(
+    const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
 
-/* Scale all gradients so that their norm over all parameters is at most max_norm (0: leave them); *norm, unless NULL, gets
-   what it was. After backward_end, when gradients are equal on all ranks: nothing is sent. Errors: INVALID, STATE. */
+/* Scale all gradients so that their norm over all parameters is at most max_norm (0: leave
+   them); *norm, unless NULL, gets what it was. After backward_end, when gradients are equal on
+   all ranks: nothing is sent. Errors: INVALID, STATE. */
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 
-/* ---- >>hooks ---------------------------------------------------------------------------------------------------- */
+/* ---- >>hooks --------------------------------------------------------------------------------- */
 
-/* A communication hook replaces the allreduce of each bucket: it sees the gradients as they are (nothing is divided) and
-   leaves in their place what they are to be. It works in stages. Each stage may ask for one collective operation, which
-   the library starts: stage 0 when the bucket is full, the next one when the operation before has ended. Each stage has a
-   group of its own of all ranks, and takes the buckets in their order, so all ranks start the operations of a group in
-   one order although they come to them at different times. Stages are called from ready() and backward_end. */
+/* A communication hook replaces the allreduce of each bucket: it sees the gradients as they are
+   (nothing is divided) and leaves in their place what they are to be. It works in stages. Each
+   stage may ask for one collective operation, which the library starts: stage 0 when the bucket
+   is full, the next one when the operation before has ended. Each stage has a group of its own
+   of all ranks, and takes the buckets in their order, so all ranks start the operations of a
+   group in one order although they come to them at different times. Stages are called from
+   ready() and backward_end. */
 typedef struct cdp_bucket {
     uint32_t index, bucket_count; /* it is the last one when index + 1 == bucket_count */
-    void *data;                   /* `count` values: the gradients of `params`, one after the other */
+    /* `count` values: the gradients of `params`, one after the other */
+    void *data;
     uint64_t count;
     cdp_dtype dtype;
-    const uint32_t *params;       /* `param_count` indices into the desc's params */
+    const uint32_t *params; /* `param_count` indices into the desc's params */
     uint32_t param_count;
-    double divisor;               /* what the hook is to divide the sum by */
+    double divisor; /* what the hook is to divide the sum by */
     cdp_ddp *ddp;
-    cdp_group *group;             /* where this stage's operation is to run; a stage may set another of its own */
+    /* where this stage's operation is to run; a stage may set another of its own */
+    cdp_group *group;
 } cdp_bucket;
 
 typedef struct cdp_hook {
     void *self;
-    /* CDP_PENDING: start *op, and call again with stage + 1 when it has ended. CDP_OK: the bucket is finished. Else an
-       error. *op is zero at the call; its memory must stay until the next stage. One thread at a time. */
+    /* CDP_PENDING: start *op, and call again with stage + 1 when it has ended. CDP_OK: the bucket
+      is finished. Else an error. *op is zero at the call; its memory must stay until the next
+      stage. One thread at a time. */
+
     cdp_status (*stage)(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op);
-    /* All optional. save: write at most `room` bytes of state, return how many there are. load: take them back. */
+    /* All optional. save: write at most `room` bytes of state, return how many there are. load:
+       take them back. */
     uint64_t (*save)(void *self, void *bytes, uint64_t room);
     cdp_status (*load)(void *self, const void *bytes, uint64_t count);
-    double (*error_norm)(void *self); /* of what was left out of the last step, where errors are fed back */
+    /* of what was left out of the last step, where errors are fed back */
+    double (*error_norm)(void *self);
     void (*destroy)(void *self);
-    uint32_t operations; /* most operations of one bucket, at most 8 (default: 1); the same on all ranks */
-    bool keeps_layout;   /* has state per bucket: buckets are not rebuilt while it is set */
-    bool device;         /* is for parameters in device memory, and those alone */
+    /* most operations of one bucket, at most 8 (default: 1); the same on all ranks */
+    uint32_t operations;
+    bool keeps_layout; /* has state per bucket: buckets are not rebuilt while it is set */
+    bool device;       /* is for parameters in device memory, and those alone */
 } cdp_hook;
 
-/* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is destroyed. The same on all
-   ranks, between steps. Local, but for its operations it makes groups of all ranks (see cdp_group_new). The hook is copied and
-   destroyed with the ddp. With join_effective buckets leave only when it is known how many ranks have data.
-   Errors: INVALID, STATE (in a backward pass); the hook is destroyed then, too. */
+/* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is
+   destroyed. The same on all ranks, between steps. Local, but for its operations it makes groups
+   of all ranks (see cdp_group_new). The hook is copied and destroyed with the ddp. With
+   join_effective buckets leave only when it is known how many ranks have data. Errors: INVALID,
+   STATE (in a backward pass); the hook is destroyed then, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *ddp, const cdp_hook *hook);
-CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp); /* for save, load and error_norm; NULL when there is none */
-/* Parameter i as it was given, with the defaults filled in; NULL for an index that does not exist. */
+/* for save, load and error_norm; NULL when there is none */
+CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
+/* Parameter i as it was given, with the defaults filled in; NULL for an index that does not
+   exist. */
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
 
 #ifndef CDP_NO_HOOKS
-/* The mathematics are those of PyTorch's hooks of these names. Any dtype; those that compress compute in f32, and f16 and
-   bf16 travel as such where a value is sent as a number. Memory, in buckets of f32: for each one in flight FP16 and BF16
-   half of one, POWERSGD its factors, QUANTIZE ranks / 4, TOPK 1 and the values of all ranks; one more where the dtype is
-   another, and for POWERSGD_BATCHED; and for good, with error feedback, one for each bucket. */
+/* The mathematics are those of PyTorch's hooks of these names. Any dtype; those that compress
+   compute in f32, and f16 and bf16 travel as such where a value is sent as a number. Memory, in
+   buckets of f32: for each one in flight FP16 and BF16 half of one, POWERSGD its factors,
+   QUANTIZE ranks / 4, TOPK 1 and the values of all ranks; one more where the dtype is another,
+   and for POWERSGD_BATCHED; and for good, with error feedback, one for each bucket. */
 typedef enum cdp_hook_kind {
-    CDP_HOOK_ALLREDUCE = 0,     /* divide, then sum */
-    CDP_HOOK_FP16,              /* as f16 on the way; around `inner`, which sees f16 (default: ALLREDUCE) */
-    CDP_HOOK_BF16,              /* as bf16 */
-    CDP_HOOK_POWERSGD,          /* each matrix (see cdp_param.rows) as a product of two thin ones */
-    CDP_HOOK_POWERSGD_BATCHED,  /* each bucket as one square matrix */
-    CDP_HOOK_QUANTIZE,          /* 8 bits, one scale per bucket */
-    CDP_HOOK_QUANTIZE_CHANNEL,  /* 8 bits, one scale per 512 values */
-    CDP_HOOK_TOPK,              /* the largest values alone, what is left out is added next time */
-    CDP_HOOK_NOOP,              /* nothing is sent and nothing is divided */
-    CDP_HOOK_POST_LOCAL_SGD     /* divide and sum until `start`; then in `subgroup` alone, or not at all */
+    CDP_HOOK_ALLREDUCE = 0, /* divide, then sum */
+    /* as f16 on the way; around `inner`, which sees f16 (default: ALLREDUCE) */
+    CDP_HOOK_FP16,
+    CDP_HOOK_BF16,             /* as bf16 */
+    CDP_HOOK_POWERSGD,         /* each matrix (see cdp_param.rows) as a product of two thin ones */
+    CDP_HOOK_POWERSGD_BATCHED, /* each bucket as one square matrix */
+    CDP_HOOK_QUANTIZE,         /* 8 bits, one scale per bucket */
+    CDP_HOOK_QUANTIZE_CHANNEL, /* 8 bits, one scale per 512 values */
+    CDP_HOOK_TOPK,             /* the largest values alone, what is left out is added next time */
+    CDP_HOOK_NOOP,             /* nothing is sent and nothing is divided */
+    /* divide and sum until `start`; then in `subgroup` alone, or not at all */
+    CDP_HOOK_POST_LOCAL_SGD
 } cdp_hook_kind;
 
 typedef struct cdp_hook_desc {
     cdp_hook_kind kind;
-    const cdp_hook *inner;    /* FP16, BF16: what runs on the smaller numbers; owned and destroyed by the new hook */
-    uint32_t rank;            /* POWERSGD: columns of the thin matrices (default: 1) */
-    uint64_t start;           /* POWERSGD: steps without compression first (default: 1000; 1 is the least);
+    /* FP16, BF16: what runs on the smaller numbers; owned and destroyed by the new hook */
+    const cdp_hook *inner;
+    uint32_t rank;  /* POWERSGD: columns of the thin matrices (default: 1) */
+    uint64_t start; /* POWERSGD: steps without compression first (default: 1000; 1 is the least);
                                  POST_LOCAL_SGD: steps in the whole group first (default: 0) */
-    double min_rate;          /* POWERSGD: matrices that shrink less stay as they are (default: 2) */
-    bool no_error_feedback;   /* POWERSGD, TOPK */
-    bool no_warm_start;       /* POWERSGD: begin from random columns in each step */
-    double epsilon;           /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
-    uint64_t seed;            /* POWERSGD: of random columns; equal on all ranks */
-    double ratio;             /* TOPK: one value of so many is sent (default: 100) */
-    cdp_group *subgroup;      /* POST_LOCAL_SGD */
-    const cdp_os *os;         /* (default: cdp_os_default()) */
+    /* POWERSGD: matrices that shrink less stay as they are (default: 2) */
+    double min_rate;
+    bool no_error_feedback; /* POWERSGD, TOPK */
+    bool no_warm_start;     /* POWERSGD: begin from random columns in each step */
+    /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
+    double epsilon;
+    uint64_t seed;       /* POWERSGD: of random columns; equal on all ranks */
+    double ratio;        /* TOPK: one value of so many is sent (default: 100) */
+    cdp_group *subgroup; /* POST_LOCAL_SGD */
+    const cdp_os *os;    /* (default: cdp_os_default()) */
 } cdp_hook_desc;
 
 /* Make a hook for cdp_ddp_set_hook. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out);
 
-/* Averages parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or POST_LOCAL_SGD, or no_sync). */
+/* Averages parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or
+   POST_LOCAL_SGD, or no_sync). */
 typedef struct cdp_average_level {
     uint64_t period;
     cdp_group *group; /* of some ranks, this one among them (NULL: all) */
@@ -1258,45 +1576,62 @@ typedef struct cdp_average_level {
 
 typedef struct cdp_averager {
     cdp_ddp *ddp;
-    uint64_t period, warmup, step;   /* period (default: 1) */
-    const cdp_average_level *levels; /* in place of period, for averages in growing circles: of those whose period divides */
-    uint32_t level_count;            /* step - warmup the longest counts */
+    uint64_t period, warmup, step; /* period (default: 1) */
+    /* in place of period, for averages in growing circles: of those whose period divides */
+    const cdp_average_level *levels;
+    uint32_t level_count; /* step - warmup the longest counts */
 } cdp_averager;
 
-/* Collective, after each optimizer step: averages when step >= warmup and (step - warmup) % period == 0, then ++step. All
-   parameters, those without a gradient, too. Errors: INVALID, or the group's failure. */
+/* Collective, after each optimizer step: averages when step >= warmup and (step - warmup) %
+   period == 0, then ++step. All parameters, those without a gradient, too. Errors: INVALID, or
+   the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
 
-/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Which rank: the largest parameter goes first, each to
-   the rank with the fewest elements so far. `totals`, world_size numbers that are zero at first, carry over from one group
-   of parameters to the next. Local, equal on all ranks. */
-CDP_API void cdp_zero_partition(const uint64_t *counts, uint32_t n, uint32_t world_size, uint64_t *totals, uint32_t *owner);
+/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Which rank: the largest
+   parameter goes first, each to the rank with the fewest elements so far. `totals`, world_size
+   numbers that are zero at first, carry over from one group of parameters to the next. Local,
+   equal on all ranks. */
+CDP_API void cdp_zero_partition(
+    const uint64_t *counts, uint32_t n, uint32_t world_size, uint64_t *totals, uint32_t *owner);
 
-/* Collective, after backward_end: `update` is called for each parameter that this rank owns, then all parameters are sent
-   from their owners to the others. Errors: INVALID, or the group's failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *owner, void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad), void *user);
+/* Collective, after backward_end: `update` is called for each parameter that this rank owns,
+   then all parameters are sent from their owners to the others. Errors: INVALID, or the group's
+   failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *owner,
+    void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
+    void *user);
 
-/* Which samples of a data set a rank sees in an epoch: PyTorch's DistributedSampler, order included. */
+/* Which samples of a data set a rank sees in an epoch: PyTorch's DistributedSampler, order
+   included. */
 typedef struct cdp_sampler {
-    uint64_t size;           /* of the data set, below 2^32 */
+    uint64_t size; /* of the data set, below 2^32 */
     uint32_t ranks, rank;
-    bool shuffle, drop_last; /* drop_last: leave out what does not divide, in place of repeating the first samples */
-    uint64_t seed, epoch;    /* epoch: set it, or every epoch has one order */
-    const cdp_os *os;        /* (default: cdp_os_default()) */
+    /* drop_last: leave out what does not divide, in place of repeating the first samples */
+    bool shuffle, drop_last;
+    uint64_t seed, epoch; /* epoch: set it, or every epoch has one order */
+    const cdp_os *os;     /* (default: cdp_os_default()) */
 } cdp_sampler;
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler); /* samples of each rank */
 /* `indices` has room for that many. Errors: INVALID, NOMEM. Local. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
 #endif
 
-/* ---- >>c++ ------------------------------------------------------------------------------------------------------ */
+/* ---- >>c++ ----------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
 } /* extern "C" */
-inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) { return cdp_group_create(&desc, out); }
-inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) { return cdp_hub_create(&desc, out); }
-inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) { return cdp_ddp_create(&desc, out); }
-inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) { return cdp_start(group, &request, out); }
+inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
+    return cdp_group_create(&desc, out);
+}
+inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) {
+    return cdp_hub_create(&desc, out);
+}
+inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
+    return cdp_ddp_create(&desc, out);
+}
+inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) {
+    return cdp_start(group, &request, out);
+}
 #endif
 
 #endif /* CDP_INCLUDED */
@@ -1304,7 +1639,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
 
-/* ---- >>compiler ------------------------------------------------------------------------------------------------- */
+/* ---- >>compiler ------------------------------------------------------------------------------ */
 
 #include <dirent.h>
 #include <errno.h>
@@ -1332,7 +1667,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 
 #ifndef CLOCK_MONOTONIC
-#error "cdp.h: a system header was included before cdp.h under -std=c11; put `#define _DEFAULT_SOURCE 1` first in this file, or compile with -std=gnu11"
+#error \
+    "cdp.h: a system header was included before cdp.h under -std=c11; put `#define _DEFAULT_SOURCE 1` first in this file, or compile with -std=gnu11"
 #endif
 
 #ifndef CDP_ASSERT
@@ -1342,33 +1678,12 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((unused)) static
-#define CDP__CALLED __attribute__((unused, noinline)) static /* not inlined: off the hot path, and a tenth less time to compile */
-#define CDP__COLD __attribute__((unused, cold)) static /* rarely called: made for size */
-#define CDP__SELDOM __attribute__((cold))             /* so are these public functions */
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
 #define CDP__PRIVATE static
-#define CDP__CALLED static
-#define CDP__COLD static
-#define CDP__SELDOM
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
-#endif
-
-/* Where speed does not matter (all but kernels, executor and shared links), gcc is asked for -Og instead of the program's -O2:
-   all headers compile a quarter faster, and with three more passes that cost no time they are 15 KB smaller. Kernels, executor and links
-   keep the program's level, and so does a build without optimisation. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define CDP__UNHURRIED_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og,crossjumping,if-conversion,inline-functions-called-once,ipa-ra,peephole2\")")
-#define CDP__UNHURRIED_END _Pragma("GCC pop_options")
-#define CDP__VECTORS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"O3\", \"no-trapping-math\")") /* loops over a bucket in the middle of such code */
-#define CDP__VECTORS_END _Pragma("GCC pop_options")
-#else
-#define CDP__UNHURRIED_BEGIN
-#define CDP__UNHURRIED_END
-#define CDP__VECTORS_BEGIN
-#define CDP__VECTORS_END
 #endif
 
 #ifdef CDP_NO_THREADS
@@ -1387,42 +1702,46 @@ extern "C" {
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
 
-CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) { return a < b ? a : b; }
-CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
 
 /* A deadline that is `ms` from now; a timeout of CDP_NO_TIMEOUT never comes. */
-CDP__CALLED uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
+CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
     return ms == CDP_NO_TIMEOUT ? CDP__NEVER : os->now_ns(os->user) + ms * CDP__MS;
 }
 
-CDP__CALLED void *cdp__alloc(const cdp_os *os, uint64_t bytes) { return os->alloc(os->user, bytes ? bytes : 1); }
+CDP__PRIVATE void *cdp__alloc(const cdp_os *os, uint64_t bytes) {
+    return os->alloc(os->user, bytes ? bytes : 1);
+}
 
-CDP__CALLED void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
+CDP__PRIVATE void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
     void *p = cdp__alloc(os, bytes);
     if (p) memset(p, 0, (size_t)bytes);
     return p;
 }
 
-CDP__CALLED void cdp__free(const cdp_os *os, void *p) {
+CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
     if (p) os->free(os->user, p);
 }
 
-CDP__UNHURRIED_BEGIN
+/* ---- >>core: text, errors, log --------------------------------------------------------------- */
 
-/* ---- >>core: text, errors, log ----------------------------------------------------------------------------------- */
-
-/* Our own small formatter, so that a build without stdio still has every message. Always ends the text with a zero,
-   cuts what does not fit. */
+/* Our own small formatter, so that a build without stdio still has every message. Always ends
+   the text with a zero, cuts what does not fit. */
 typedef struct cdp__text {
     char *at;
     uint64_t size, used;
 } cdp__text;
 
-CDP__COLD void cdp__text_char(cdp__text *t, char c) {
+CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
     if (t->used + 1 < t->size) t->at[t->used++] = c;
 }
 
-CDP__COLD void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
+CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
     char digits[24];
     uint32_t n = 0;
     do {
@@ -1430,7 +1749,8 @@ CDP__COLD void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_
         v /= base;
     } while (v);
     if (negative) cdp__text_char(t, '-');
-    while (n) cdp__text_char(t, digits[--n]);
+    while (n)
+        cdp__text_char(t, digits[--n]);
 }
 
 CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
@@ -1440,17 +1760,23 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
             continue;
         }
         uint64_t bytes = sizeof(int);
-        for (++f; *f == 'l' || *f == 'z'; ++f) bytes = *f == 'z' ? sizeof(size_t) : bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
+        for (++f; *f == 'l' || *f == 'z'; ++f)
+            bytes = *f == 'z'                         ? sizeof(size_t)
+                : bytes == sizeof(int) && f[1] != 'l' ? sizeof(long)
+                                                      : sizeof(long long);
         if (*f == 's') {
             const char *s = va_arg(ap, const char *);
-            for (s = s ? s : "(null)"; *s; ++s) cdp__text_char(t, *s);
+            for (s = s ? s : "(null)"; *s; ++s)
+                cdp__text_char(t, *s);
         } else if (*f == 'c') {
             cdp__text_char(t, (char)va_arg(ap, int));
         } else if (*f == 'd') {
-            const int64_t v = bytes == 8 ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
+            const int64_t v =
+                bytes == 8 ? (int64_t)va_arg(ap, long long) : (int64_t)va_arg(ap, int);
             cdp__text_number(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, v < 0, 10);
         } else if (*f == 'u' || *f == 'x') {
-            const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long) : (uint64_t)va_arg(ap, unsigned);
+            const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long)
+                                          : (uint64_t)va_arg(ap, unsigned);
             cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
         } else {
             cdp__text_char(t, '%');
@@ -1475,24 +1801,28 @@ CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__format(char *dst, uint64_t size, const 
     va_end(ap);
 }
 
-CDP__COLD cdp_error *cdp__error_slot(void) {
+CDP__PRIVATE cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
     return &slot;
 }
 
-CDP_API const cdp_error *cdp_last_error(void) { return cdp__error_slot(); }
+CDP_API const cdp_error *cdp_last_error(void) {
+    return cdp__error_slot();
+}
 
-CDP__COLD void cdp__error_clear(cdp_error *e, cdp_status status) {
+CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     memset(e, 0, sizeof *e);
     e->status = status;
     e->rank = e->peer = e->origin = -1;
     e->file = "";
 }
 
-/* A status and the line in which it came up, in one number: there are hundreds of such places, each is to be small. */
+/* A status and the line in which it came up, in one number: there are hundreds of such places,
+   each is to be small. */
 #define CDP__AT(status) ((uint64_t)__LINE__ << 32 | (uint32_t)(status))
 
-CDP__PRIVATE cdp_status cdp__error_set_v(uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *f, va_list ap) {
+CDP__PRIVATE cdp_status cdp__error_set_v(
+    uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *f, va_list ap) {
     const cdp_status status = (cdp_status)(int32_t)(uint32_t)at;
     cdp_error e; /* built apart: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
@@ -1507,7 +1837,8 @@ CDP__PRIVATE cdp_status cdp__error_set_v(uint64_t at, int32_t peer, int32_t sys_
     return status;
 }
 
-CDP_API cdp_status cdp_error_set(cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
+CDP_API cdp_status cdp_error_set(
+    cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
     cdp__error_set_v((uint32_t)status, peer, sys_errno, "", format, ap);
@@ -1515,7 +1846,8 @@ CDP_API cdp_status cdp_error_set(cdp_status status, int32_t peer, int32_t sys_er
     return status;
 }
 
-CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
+CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(
+    uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
     va_list ap;
     cdp_status st;
     va_start(ap, format);
@@ -1524,7 +1856,8 @@ CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(uint64_t at, int32_t pee
     return st;
 }
 
-CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status cdp__error_at(uint64_t at, const char *file, const char *format, ...) {
+CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status
+    cdp__error_at(uint64_t at, const char *file, const char *format, ...) {
     va_list ap;
     cdp_status st;
     va_start(ap, format);
@@ -1535,8 +1868,11 @@ CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status cdp__error_at(uint64_t at, const char 
 
 /* The caller's mistake, and everything else without a peer and an errno. */
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __FILE__, __VA_ARGS__)
-#define cdp__fail_peer(status, peer, err, ...) cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
-#define cdp__fail_nomem(what, bytes) cdp__fail(CDP_ERR_NOMEM, "out of memory: %s needs %llu bytes", (what), (unsigned long long)(bytes))
+#define cdp__fail_peer(status, peer, err, ...) \
+    cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
+#define cdp__fail_nomem(what, bytes) \
+    cdp__fail(                       \
+        CDP_ERR_NOMEM, "out of memory: %s needs %llu bytes", (what), (unsigned long long)(bytes))
 
 CDP_API const char *cdp_status_name(cdp_status status) {
     switch (status) {
@@ -1570,10 +1906,16 @@ CDP_API int cdp_print_error(void *file) {
 
 #ifndef CDP_NO_STDIO
 /* The next code point of a text, '?' for each byte that is not UTF-8. */
-CDP__COLD uint32_t cdp__utf8_next(const uint8_t **at) {
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000}; /* of a sequence with so many bytes more */
+CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
+    /* of a sequence with so many bytes more */
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
     const uint8_t *p = *at;
-    const uint32_t more = p[0] < 0x80 ? 0 : p[0] < 0xc0 ? 4 : p[0] < 0xe0 ? 1 : p[0] < 0xf0 ? 2 : p[0] < 0xf8 ? 3 : 4;
+    const uint32_t more = p[0] < 0x80 ? 0
+        : p[0] < 0xc0                 ? 4
+        : p[0] < 0xe0                 ? 1
+        : p[0] < 0xf0                 ? 2
+        : p[0] < 0xf8                 ? 3
+                                      : 4;
     uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
     *at = p + 1;
     if (more == 4) return '?';
@@ -1587,14 +1929,18 @@ CDP__COLD uint32_t cdp__utf8_next(const uint8_t **at) {
 }
 
 /* Pure ASCII, which every reader's locale can take. */
-CDP__COLD void cdp__json_put(FILE *f, const char *text) {
+CDP__PRIVATE void cdp__json_put(FILE *f, const char *text) {
     const uint8_t *p = (const uint8_t *)text;
     while (*p) {
         const uint32_t c = cdp__utf8_next(&p);
-        if (c == '"' || c == '\\') fprintf(f, "\\%c", (int)c);
-        else if (c >= 0x20 && c < 0x7f) fputc((int)c, f);
-        else if (c < 0x10000) fprintf(f, "\\u%04x", c);
-        else fprintf(f, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", (int)c);
+        else if (c >= 0x20 && c < 0x7f)
+            fputc((int)c, f);
+        else if (c < 0x10000)
+            fprintf(f, "\\u%04x", c);
+        else
+            fprintf(f, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
     }
 }
 #endif
@@ -1633,18 +1979,22 @@ CDP_API cdp_status cdp_error_record_from_env(const char *message) {
     return path && *path ? cdp_error_record(path, message) : CDP_OK;
 }
 
-CDP__PRIVATE void cdp__log_text(const cdp_logger *l, cdp_log_level level, int32_t rank, const char *text) {
+CDP__PRIVATE void cdp__log_text(
+    const cdp_logger *l, cdp_log_level level, int32_t rank, const char *text) {
     if (l->func) {
         l->func(level, text, rank, l->user);
         return;
     }
 #ifndef CDP_NO_STDIO
-    if (rank >= 0) fprintf(stderr, "cdp: rank %d: %s\n", (int)rank, text);
-    else fprintf(stderr, "cdp: %s\n", text);
+    if (rank >= 0)
+        fprintf(stderr, "cdp: rank %d: %s\n", (int)rank, text);
+    else
+        fprintf(stderr, "cdp: %s\n", text);
 #endif
 }
 
-CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
+    const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
     char text[600];
     cdp__text t = {text, sizeof text, 0};
     va_list ap;
@@ -1657,10 +2007,11 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(const cdp_logger *l, cdp_log_lev
 #ifdef CDP_NO_LOG_STRINGS
 #define cdp__log(logger, level, rank, ...) ((void)(logger), (void)(rank))
 #else
-#define cdp__log(logger, level, rank, ...) cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
+#define cdp__log(logger, level, rank, ...) \
+    cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os: POSIX ------------------------------------------------------------------------------------------------- */
+/* ---- >>os: POSIX ----------------------------------------------------------------------------- */
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
@@ -1724,7 +2075,8 @@ CDP__PRIVATE socklen_t cdp__os_to_native(const cdp_addr *a, cdp__sockaddr *out) 
 
 CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     memset(out, 0, sizeof *out);
-    if (s->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&s->v6.sin6_addr)) { /* IPv4, at a socket for both */
+    /* IPv4, at a socket for both */
+    if (s->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&s->v6.sin6_addr)) {
         out->family = 4;
         out->port = ntohs(s->v6.sin6_port);
         memcpy(out->ip, (const uint8_t *)&s->v6.sin6_addr + 12, 4);
@@ -1741,7 +2093,7 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
 }
 
 /* What came with a zone ("fe80::1%eth0") is no name: nobody is asked over the network for it. */
-CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
+CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
     int rc;
@@ -1749,10 +2101,12 @@ CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t 
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = strchr(host, ':') ? AI_NUMERICHOST : 0;
     rc = getaddrinfo(host, NULL, &hints, &list);
-    if (rc != 0) return rc == EAI_AGAIN ? -EAGAIN : -ENOENT; /* that nobody answers does not say that there is no such name */
+    /* that nobody answers does not say that there is no such name */
+    if (rc != 0) return rc == EAI_AGAIN ? -EAGAIN : -ENOENT;
     for (it = list; it && n < max; it = it->ai_next) {
         cdp__sockaddr s;
-        if ((it->ai_family != AF_INET && it->ai_family != AF_INET6) || it->ai_addrlen > sizeof s) continue;
+        if ((it->ai_family != AF_INET && it->ai_family != AF_INET6) || it->ai_addrlen > sizeof s)
+            continue;
         memcpy(&s, it->ai_addr, it->ai_addrlen);
         cdp__os_from_native(&s, &out[n++]);
     }
@@ -1760,18 +2114,21 @@ CDP__COLD int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t 
     return n ? (int32_t)n : -ENOENT;
 }
 
-/* Does `name` begin with one of the comma-separated words of `list`, or with none of them where a ^ stands before the list? */
-CDP__COLD bool cdp__interface_chosen(const char *list, const char *name) {
+/* Does `name` begin with one of the comma-separated words of `list`, or with none of them where
+   a ^ stands before the list? */
+CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     const bool others = list && *list == '^';
     const char *word = list && others ? list + 1 : list, *end;
     for (; word && *word; word = *end ? end + 1 : end) {
-        for (end = word; *end && *end != ','; ++end) {}
+        for (end = word; *end && *end != ','; ++end) {
+        }
         if (end > word && strncmp(name, word, (size_t)(end - word)) == 0) return !others;
     }
     return !list || others;
 }
 
-CDP__PRIVATE uint32_t cdp__os_addresses(void *user, const char *interfaces, cdp_addr *out, uint32_t max) {
+CDP__PRIVATE uint32_t cdp__os_addresses(
+    void *user, const char *interfaces, cdp_addr *out, uint32_t max) {
     struct ifaddrs *list = NULL, *it;
     uint32_t n = 0;
     (void)user;
@@ -1779,7 +2136,9 @@ CDP__PRIVATE uint32_t cdp__os_addresses(void *user, const char *interfaces, cdp_
     for (it = list; it && n < max; it = it->ifa_next) {
         const int family = it->ifa_addr ? it->ifa_addr->sa_family : AF_UNSPEC;
         cdp__sockaddr s;
-        if ((family != AF_INET && family != AF_INET6) || !cdp__interface_chosen(interfaces, it->ifa_name)) continue;
+        if ((family != AF_INET && family != AF_INET6)
+            || !cdp__interface_chosen(interfaces, it->ifa_name))
+            continue;
         memcpy(&s, it->ifa_addr, family == AF_INET ? sizeof s.v4 : sizeof s.v6);
         cdp__os_from_native(&s, &out[n]);
         out[n++].port = 0;
@@ -1788,8 +2147,9 @@ CDP__PRIVATE uint32_t cdp__os_addresses(void *user, const char *interfaces, cdp_
     return n;
 }
 
-/* The one place that makes a socket what the library expects: non-blocking, not inherited, no SIGPIPE, no Nagle. The
-   keepalive and user timeout notice a machine that went away without a word (nobody sends an end of stream for it). */
+/* The one place that makes a socket what the library expects: non-blocking, not inherited, no
+   SIGPIPE, no Nagle. The keepalive and user timeout notice a machine that went away without a
+   word (nobody sends an end of stream for it). */
 CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
@@ -1799,7 +2159,8 @@ CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
-    if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return; /* it has the rest from the one that listens */
+    /* it has the rest from the one that listens */
+    if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
     {
@@ -1810,7 +2171,8 @@ CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
         setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
     }
 #endif
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* last: says that the others are set */
+    /* last: says that the others are set */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
@@ -1829,7 +2191,8 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     if (fd < 0) return -errno;
     cdp__os_prepare_socket(fd);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (at->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); /* "::" is for IPv4, too */
+    /* "::" is for IPv4, too */
+    if (at->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, &s.any, len) != 0 || listen(fd, SOMAXCONN) != 0) {
         const int err = errno;
         close(fd);
@@ -1839,14 +2202,18 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
-/* Inside one machine there is no congestion to control, and pacing (bbr) only costs: a sixth of the time of 16 MiB. */
+/* Inside one machine there is no congestion to control, and pacing (bbr) only costs: a sixth of
+   the time of 16 MiB. */
 CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #if defined(__linux__) && defined(TCP_CONGESTION)
     cdp_addr a;
     cdp__os_from_native(peer, &a);
-    if (a.family == 4 ? a.ip[0] == 127 : a.family == 6 && a.ip[15] == 1 && !memcmp(a.ip, a.ip + 1, 14)) setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+    if (a.family == 4 ? a.ip[0] == 127
+                      : a.family == 6 && a.ip[15] == 1 && !memcmp(a.ip, a.ip + 1, 14))
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 #else
-    (void)fd, (void)peer;
+    (void)fd;
+    (void)peer;
 #endif
 }
 
@@ -1855,7 +2222,8 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
     socklen_t len = sizeof s;
     int fd;
     (void)user;
-    do fd = accept(listener, &s.any, &len);
+    do
+        fd = accept(listener, &s.any, &len);
     while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
     if (fd < 0) return errno == EWOULDBLOCK ? -EAGAIN : -errno;
     cdp__os_prepare_socket(fd);
@@ -1910,7 +2278,10 @@ CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint
     memset(&m, 0, sizeof m);
     m.msg_iov = iov;
     m.msg_iovlen = cdp__os_iov(v, n, iov);
-    do r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL) : sendmsg(fd, &m, MSG_NOSIGNAL); /* the kernel does less for one piece */
+    /* the kernel does less for one piece */
+    do
+        r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL)
+                   : sendmsg(fd, &m, MSG_NOSIGNAL);
     while (r < 0 && errno == EINTR);
     if (r >= 0) return r;
     return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
@@ -1924,7 +2295,8 @@ CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint
     memset(&m, 0, sizeof m);
     m.msg_iov = iov;
     m.msg_iovlen = cdp__os_iov(v, n, iov);
-    do r = n == 1 ? recv(fd, v->data, (size_t)v->bytes, 0) : recvmsg(fd, &m, 0);
+    do
+        r = n == 1 ? recv(fd, v->data, (size_t)v->bytes, 0) : recvmsg(fd, &m, 0);
     while (r < 0 && errno == EINTR);
     if (r > 0) return r;
     if (r == 0) return CDP_IO_EOF;
@@ -1936,7 +2308,8 @@ CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     close(fd);
 }
 
-/* Milliseconds for poll(2): rounded up, so that a deadline is never looked at too early in a busy loop. */
+/* Milliseconds for poll(2): rounded up, so that a deadline is never looked at too early in a
+   busy loop. */
 CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
     uint64_t now, ms;
     if (deadline_ns == CDP__NEVER) return -1;
@@ -1958,15 +2331,16 @@ CDP__PRIVATE int32_t cdp__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint6
     if (n > CDP_MAX_POLL_STACK && !(p = (struct pollfd *)malloc(n * sizeof *p))) return -ENOMEM;
     for (i = 0; i < n; ++i) {
         p[i].fd = fds[i].fd;
-        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLIN : 0) | (fds[i].want & CDP_IO_WRITE ? POLLOUT : 0));
+        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLIN : 0)
+            | (fds[i].want & CDP_IO_WRITE ? POLLOUT : 0));
         p[i].revents = 0;
     }
     r = poll(p, n, cdp__os_poll_ms(deadline_ns));
     err = errno;
     for (i = 0; i < n; ++i) {
         const short e = r > 0 ? p[i].revents : 0;
-        fds[i].got = (uint16_t)((e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0) |
-                                (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0));
+        fds[i].got = (uint16_t)((e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0)
+            | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0));
     }
     if (p != room) free(p);
     return r < 0 ? (err == EINTR ? 0 : -err) : r;
@@ -1999,25 +2373,34 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     const uint64_t one = 1;
     (void)user;
-    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {} /* a full pipe is as good as a byte */
+    /* a full pipe is as good as a byte */
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
 }
 
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     char sink[64];
     (void)user;
-    while (read(fd, sink, sizeof sink) == (ssize_t)sizeof sink) {} /* an eventfd gives all with one call */
+    /* an eventfd gives all with one call */
+    while (read(fd, sink, sizeof sink) == (ssize_t)sizeof sink) {
+    }
 }
 
-/* Thousands of descriptors, of which few have something to say: where the system keeps the list, nobody walks through it. Each
-   is told of once, when something new is there (edge-triggered); one that is added for NULL whenever something is there. */
-#define CDP__IO_END 8u /* in `got` and then for good in cdp__io.ready: the other side has ended the stream, behind what is still to be read */
+/* Thousands of descriptors, of which few have something to say: where the system keeps the list,
+   nobody walks through it. Each is told of once, when something new is there (edge-triggered);
+   one that is added for NULL whenever something is there. */
+/* in `got` and then for good in cdp__io.ready: the other side has ended the stream, behind what
+   is still to be read */
+#define CDP__IO_END 8u
 
 #ifdef __linux__
 #include <sys/epoll.h>
 
-CDP__COLD int32_t cdp__os_many_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
+CDP__PRIVATE int32_t cdp__os_many_open(void) {
+    return epoll_create1(EPOLL_CLOEXEC);
+}
 
-CDP__COLD void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
+CDP__PRIVATE void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
     struct epoll_event e;
     memset(&e, 0, sizeof e);
     e.events = (uint32_t)EPOLLIN;
@@ -2026,33 +2409,58 @@ CDP__COLD void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
     (void)epoll_ctl(many, how, fd, &e);
 }
 
-CDP__COLD void cdp__os_many_add(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_ADD); }
+CDP__PRIVATE void cdp__os_many_add(int32_t many, int32_t fd, void *who) {
+    cdp__os_many_set(many, fd, who, EPOLL_CTL_ADD);
+}
 
 /* Tell again what is there. */
-CDP__COLD void cdp__os_many_again(int32_t many, int32_t fd, void *who) { cdp__os_many_set(many, fd, who, EPOLL_CTL_MOD); }
+CDP__PRIVATE void cdp__os_many_again(int32_t many, int32_t fd, void *who) {
+    cdp__os_many_set(many, fd, who, EPOLL_CTL_MOD);
+}
 
-CDP__COLD void cdp__os_many_remove(int32_t many, int32_t fd) { cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL); }
+CDP__PRIVATE void cdp__os_many_remove(int32_t many, int32_t fd) {
+    cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL);
+}
 
 /* Like cdp_os.poll: who[i] has fds[i].got. */
-CDP__COLD int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+CDP__PRIVATE int32_t cdp__os_many_wait(
+    int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
     struct epoll_event e[CDP__MANY];
     const int r = epoll_wait(many, e, (int)CDP__MANY, cdp__os_poll_ms(deadline_ns));
     int i;
     for (i = 0; i < r; ++i) {
         who[i] = e[i].data.ptr;
-        fds[i].got = (uint16_t)((e[i].events & (uint32_t)EPOLLIN ? CDP_IO_READ : 0) | (e[i].events & (uint32_t)EPOLLOUT ? CDP_IO_WRITE : 0) |
-                                (e[i].events & (uint32_t)EPOLLRDHUP ? CDP_IO_READ | CDP__IO_END : 0) |
-                                (e[i].events & ((uint32_t)EPOLLERR | (uint32_t)EPOLLHUP) ? CDP_IO_ERROR : 0));
+        fds[i].got = (uint16_t)((e[i].events & (uint32_t)EPOLLIN ? CDP_IO_READ : 0)
+            | (e[i].events & (uint32_t)EPOLLOUT ? CDP_IO_WRITE : 0)
+            | (e[i].events & (uint32_t)EPOLLRDHUP ? CDP_IO_READ | CDP__IO_END : 0)
+            | (e[i].events & ((uint32_t)EPOLLERR | (uint32_t)EPOLLHUP) ? CDP_IO_ERROR : 0));
     }
     return r < 0 ? (errno == EINTR ? 0 : -errno) : r;
 }
 #else
-CDP__COLD int32_t cdp__os_many_open(void) { return -1; }
-CDP__COLD void cdp__os_many_add(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
-CDP__COLD void cdp__os_many_again(int32_t many, int32_t fd, void *who) { (void)many, (void)fd, (void)who; }
-CDP__COLD void cdp__os_many_remove(int32_t many, int32_t fd) { (void)many, (void)fd; }
-CDP__COLD int32_t cdp__os_many_wait(int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
-    (void)many, (void)who, (void)fds, (void)deadline_ns;
+CDP__PRIVATE int32_t cdp__os_many_open(void) {
+    return -1;
+}
+CDP__PRIVATE void cdp__os_many_add(int32_t many, int32_t fd, void *who) {
+    (void)many;
+    (void)fd;
+    (void)who;
+}
+CDP__PRIVATE void cdp__os_many_again(int32_t many, int32_t fd, void *who) {
+    (void)many;
+    (void)fd;
+    (void)who;
+}
+CDP__PRIVATE void cdp__os_many_remove(int32_t many, int32_t fd) {
+    (void)many;
+    (void)fd;
+}
+CDP__PRIVATE int32_t cdp__os_many_wait(
+    int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+    (void)many;
+    (void)who;
+    (void)fds;
+    (void)deadline_ns;
     return -ENOSYS;
 }
 #endif
@@ -2163,8 +2571,8 @@ CDP__PRIVATE void cdp__os_thread_yield(void *user) {
 #endif
 
 #ifndef CDP_NO_THREADS
-/* A resolver that gets no answer blocks for as long as it likes. So it does that in a thread of its own, which is left behind
-   at the deadline; whoever is last frees this. */
+/* A resolver that gets no answer blocks for as long as it likes. So it does that in a thread of
+   its own, which is left behind at the deadline; whoever is last frees this. */
 typedef struct cdp__os_lookup {
     void *mutex, *cond;
     bool left; /* by one of the two */
@@ -2174,7 +2582,7 @@ typedef struct cdp__os_lookup {
 } cdp__os_lookup;
 
 /* With the lock held. */
-CDP__COLD void cdp__os_lookup_leave(cdp__os_lookup *k) {
+CDP__PRIVATE void cdp__os_lookup_leave(cdp__os_lookup *k) {
     const bool last = k->left;
     k->left = true;
     cdp__os_cond_broadcast(NULL, k->cond);
@@ -2196,7 +2604,8 @@ static void *cdp__os_lookup_main(void *p) {
     return NULL;
 }
 
-CDP__COLD int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+CDP__PRIVATE int32_t cdp__os_lookup_run(
+    const char *host, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
     cdp__os_lookup *k = (cdp__os_lookup *)calloc(1, sizeof *k);
     pthread_t id;
     int32_t n;
@@ -2204,7 +2613,8 @@ CDP__COLD int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t m
     k->mutex = cdp__os_mutex_create(NULL);
     k->cond = cdp__os_cond_create(NULL);
     memcpy(k->host, host, strlen(host));
-    if (!k->mutex || !k->cond || pthread_create(&id, NULL, cdp__os_lookup_main, k) != 0) { /* without a thread it works just as well, mostly */
+    /* without a thread it works just as well, mostly */
+    if (!k->mutex || !k->cond || pthread_create(&id, NULL, cdp__os_lookup_main, k) != 0) {
         n = cdp__os_getaddrinfo(host, out, max);
         if (k->cond) cdp__os_cond_destroy(NULL, k->cond);
         if (k->mutex) cdp__os_mutex_destroy(NULL, k->mutex);
@@ -2213,7 +2623,8 @@ CDP__COLD int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t m
     }
     pthread_detach(id);
     cdp__os_mutex_lock(NULL, k->mutex);
-    while (!k->left && cdp__os_now(NULL) < deadline_ns) cdp__os_cond_wait(NULL, k->cond, k->mutex, deadline_ns);
+    while (!k->left && cdp__os_now(NULL) < deadline_ns)
+        cdp__os_cond_wait(NULL, k->cond, k->mutex, deadline_ns);
     n = k->left ? k->n : -ETIMEDOUT;
     if (n > (int32_t)max) n = (int32_t)max;
     if (n > 0) memcpy(out, k->at, (size_t)n * sizeof *out);
@@ -2222,7 +2633,8 @@ CDP__COLD int32_t cdp__os_lookup_run(const char *host, cdp_addr *out, uint32_t m
 }
 #endif
 
-CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
     int32_t n, i;
     (void)user;
     if (strlen(host) > 255) return -ENAMETOOLONG;
@@ -2232,13 +2644,14 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
 #else
     n = cdp__os_lookup_run(host, out, max, deadline_ns);
 #endif
-    for (i = 0; i < n; ++i) out[i].port = port;
+    for (i = 0; i < n; ++i)
+        out[i].port = port;
     return n;
 }
 
 #ifdef __linux__
 /* Up to size - 1 bytes of a file, as text. */
-CDP__COLD bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
+CDP__PRIVATE bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd >= 0 ? read(fd, text, (size_t)size - 1) : -1;
     if (fd >= 0) close(fd);
@@ -2246,9 +2659,10 @@ CDP__COLD bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
     return n > 0;
 }
 
-/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line is "sl: ADDRESS:PORT REMOTE STATE
-   queues timers retransmits uid timeout INODE ...", port and state as hexadecimal numbers, 0A for listening. */
-CDP__COLD uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
+/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line is
+   "sl: ADDRESS:PORT REMOTE STATE queues timers retransmits uid timeout INODE ...", port and
+   state as hexadecimal numbers, 0A for listening. */
+CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     char text[4096];
     uint64_t value = 0, field_port = 0, state = 0, found = 0;
@@ -2258,7 +2672,9 @@ CDP__COLD uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     while (fd >= 0 && !found && (n = read(fd, text, sizeof text)) > 0) {
         for (i = 0; i < n && !found; ++i) {
             const char c = text[i];
-            const uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A') + 10 : 99;
+            const uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0')
+                : c >= 'A' && c <= 'F'                  ? (uint32_t)(c - 'A') + 10
+                                                        : 99;
             if (c == ' ' || c == '\n') {
                 if (!blank && field == 2) field_port = value;
                 if (!blank && field == 4) state = value;
@@ -2278,7 +2694,7 @@ CDP__COLD uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
 }
 
 /* Does one of the descriptors of process `pid` refer to `target`? */
-CDP__COLD bool cdp__os_process_has(const char *pid, const char *target) {
+CDP__PRIVATE bool cdp__os_process_has(const char *pid, const char *target) {
     char path[64], link[64];
     const struct dirent *e;
     bool found = false;
@@ -2307,7 +2723,9 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
     d = inode ? opendir("/proc") : NULL;
     cdp__format(target, sizeof target, "socket:[%llu]", (unsigned long long)inode);
     while (d && !found && (e = readdir(d)) != NULL) {
-        if (e->d_name[0] < '1' || e->d_name[0] > '9' || strlen(e->d_name) > 10 || !cdp__os_process_has(e->d_name, target)) continue;
+        if (e->d_name[0] < '1' || e->d_name[0] > '9' || strlen(e->d_name) > 10
+            || !cdp__os_process_has(e->d_name, target))
+            continue;
         found = true;
         cdp__format(path, sizeof path, "/proc/%s/comm", e->d_name);
         (void)cdp__os_read_text(path, name, sizeof name);
@@ -2324,42 +2742,49 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-/* A file without a name, which ends with its last descriptor and mapping; nothing in /dev/shm, which containers keep small. Numbers,
-   since the C library shows their names only with _GNU_SOURCE. */
-CDP__COLD int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+/* A file without a name, which ends with its last descriptor and mapping; nothing in /dev/shm,
+   which containers keep small. Numbers, since the C library shows their names only with
+   _GNU_SOURCE. */
+CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     struct rlimit most;
     int fd, err;
     (void)user;
     if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
-    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) return -EFBIG; /* beyond that limit comes a signal */
-    fd = (int)syscall(SYS_memfd_create, "cdp", 11u); /* MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL */
+    /* beyond that limit comes a signal */
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) return -EFBIG;
+    /* MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL */
+    fd = (int)syscall(SYS_memfd_create, "cdp", 11u);
     if (fd < 0 && errno == EINVAL) fd = (int)syscall(SYS_memfd_create, "cdp", 3u);
     if (fd < 0) return -errno;
-    do err = posix_fallocate(fd, 0, (off_t)bytes);
+    do
+        err = posix_fallocate(fd, 0, (off_t)bytes);
     while (err == EINTR);
-    if (!err && fcntl(fd, 1033, 7) != 0) err = errno; /* F_ADD_SEALS: F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW */
+    /* F_ADD_SEALS: F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW */
+    if (!err && fcntl(fd, 1033, 7) != 0) err = errno;
     if (err) close(fd);
     return err ? -err : fd;
 }
 
-CDP__COLD void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+CDP__PRIVATE void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
     const int seals = fcntl(fd, 1034); /* F_GET_SEALS */
     struct stat s;
     void *at;
     (void)user;
-    if (seals < 0 || !(seals & 2) || fstat(fd, &s) != 0 || s.st_size <= 0 || s.st_size > PTRDIFF_MAX) return NULL;
+    if (seals < 0 || !(seals & 2) || fstat(fd, &s) != 0 || s.st_size <= 0
+        || s.st_size > PTRDIFF_MAX)
+        return NULL;
     *bytes = (uint64_t)s.st_size;
     at = mmap(NULL, (size_t)s.st_size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
-CDP__COLD void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
+CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     (void)user;
     munmap(at, (size_t)bytes);
 }
 
 /* Of the kernel that runs, the network namespace, and the user. */
-CDP__COLD uint64_t cdp__os_memory_host(void *user) {
+CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char boot[64];
     struct stat net;
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -2369,12 +2794,14 @@ CDP__COLD uint64_t cdp__os_memory_host(void *user) {
     if (fd >= 0) close(fd);
     if (n <= 0 || stat("/proc/self/ns/net", &net) != 0) return 0;
     id = id * 1000003 + net.st_ino;
-    for (i = 0; i < n; ++i) id = id * 1000003 + (uint8_t)boot[i];
+    for (i = 0; i < n; ++i)
+        id = id * 1000003 + (uint8_t)boot[i];
     return id | 1;
 }
 
-/* Names in the abstract namespace are no files; processes of another network namespace do not find them. */
-CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+/* Names in the abstract namespace are no files; processes of another network namespace do not
+   find them. */
+CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 13);
     union {
@@ -2388,7 +2815,8 @@ CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool wai
     memset(&a, 0, sizeof a);
     a.un.sun_family = AF_UNIX;
     memcpy(a.un.sun_path + 1, name, 12);
-    if (waits ? bind(fd, &a.any, len) == 0 && listen(fd, 4) == 0 : connect(fd, &a.any, len) == 0) return fd;
+    if (waits ? bind(fd, &a.any, len) == 0 && listen(fd, 4) == 0 : connect(fd, &a.any, len) == 0)
+        return fd;
     err = errno;
     close(fd);
     return -err;
@@ -2396,7 +2824,7 @@ CDP__COLD int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool wai
 
 #define CDP__PASS_MAX 4u
 
-CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     struct {
         int32_t pid;
         uint32_t uid, gid;
@@ -2412,7 +2840,8 @@ CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n,
     ssize_t r;
     size_t i, got;
     (void)user;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.uid != (uint32_t)geteuid()) return -EACCES;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.uid != (uint32_t)geteuid())
+        return -EACCES;
     memset(&m, 0, sizeof m);
     memset(&c, 0, sizeof c);
     v.iov_base = &byte;
@@ -2425,10 +2854,13 @@ CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n,
     c.head.cmsg_type = SCM_RIGHTS;
     c.head.cmsg_len = CMSG_LEN(n * sizeof *fds);
     if (sending) memcpy(CMSG_DATA(&c.head), fds, n * sizeof *fds);
-    do r = sending ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_PEEK);
+    do
+        r = sending ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_PEEK);
     while (r < 0 && errno == EINTR);
     if (sending || r < 0) return r < 0 ? -errno : who.pid;
-    got = m.msg_controllen >= sizeof c.head && c.head.cmsg_type == SCM_RIGHTS ? (c.head.cmsg_len - CMSG_LEN(0)) / sizeof *fds : 0;
+    got = m.msg_controllen >= sizeof c.head && c.head.cmsg_type == SCM_RIGHTS
+        ? (c.head.cmsg_len - CMSG_LEN(0)) / sizeof *fds
+        : 0;
     if (got == n && !(m.msg_flags & MSG_CTRUNC)) {
         memcpy(fds, CMSG_DATA(&c.head), n * sizeof *fds);
         (void)recv(fd, &byte, 1, 0);
@@ -2441,7 +2873,8 @@ CDP__COLD int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n,
     return r ? -EMFILE : -ECONNRESET; /* most likely; they wait until there is room */
 }
 
-CDP__PRIVATE int32_t cdp__os_memory_read(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+CDP__PRIVATE int32_t cdp__os_memory_read(
+    void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
     struct iovec here[CDP__IOV_MAX], there[CDP__IOV_MAX];
     const uint32_t k = cdp__os_iov(to, n, here);
     uint64_t bytes = 0;
@@ -2461,24 +2894,67 @@ CDP__PRIVATE int32_t cdp__os_memory_read(void *user, int32_t pid, const uint64_t
 CDP_API const cdp_os *cdp_os_default(void) {
     static const cdp_os os = {
         NULL,
-        cdp__os_alloc, cdp__os_free,
-        cdp__os_now, cdp__os_random,
-        cdp__os_resolve, cdp__os_listen, cdp__os_accept, cdp__os_connect, cdp__os_connect_result,
-        cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr,
-        cdp__os_poll, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,
+        cdp__os_alloc,
+        cdp__os_free,
+        cdp__os_now,
+        cdp__os_random,
+        cdp__os_resolve,
+        cdp__os_listen,
+        cdp__os_accept,
+        cdp__os_connect,
+        cdp__os_connect_result,
+        cdp__os_send,
+        cdp__os_recv,
+        cdp__os_close,
+        cdp__os_local_addr,
+        cdp__os_poll,
+        cdp__os_wake_open,
+        cdp__os_wake_set,
+        cdp__os_wake_clear,
 #ifdef CDP_NO_THREADS
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
 #else
-        cdp__os_thread_start, cdp__os_thread_join,
-        cdp__os_mutex_create, cdp__os_mutex_destroy, cdp__os_mutex_lock, cdp__os_mutex_unlock,
-        cdp__os_cond_create, cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast, cdp__os_thread_yield,
+        cdp__os_thread_start,
+        cdp__os_thread_join,
+        cdp__os_mutex_create,
+        cdp__os_mutex_destroy,
+        cdp__os_mutex_lock,
+        cdp__os_mutex_unlock,
+        cdp__os_cond_create,
+        cdp__os_cond_destroy,
+        cdp__os_cond_wait,
+        cdp__os_cond_broadcast,
+        cdp__os_thread_yield,
 #endif
         cdp__os_addresses,
 #ifdef __linux__
         cdp__os_port_owner,
-        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host,
+        cdp__os_memory_create,
+        cdp__os_memory_map,
+        cdp__os_memory_unmap,
+        cdp__os_pass_open,
+        cdp__os_pass,
+        cdp__os_memory_read,
+        cdp__os_memory_host,
 #else
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
 #endif
     };
     return &os;
@@ -2490,13 +2966,13 @@ struct cdp_lock {
     void *mutex;
 };
 
-CDP__COLD bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
+CDP__PRIVATE bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
     l->os = os;
     l->mutex = threads && os->mutex_create ? os->mutex_create(os->user) : NULL;
     return l->mutex || !threads || !os->mutex_create;
 }
 
-CDP__COLD void cdp__lock_close(cdp_lock *l) {
+CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
     if (l->mutex) l->os->mutex_destroy(l->os->user, l->mutex);
     l->mutex = NULL;
 }
@@ -2509,16 +2985,17 @@ CDP_API void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->mutex_unlock(l->os->user, l->mutex);
 }
 
-/* ---- >>loop: sockets and timers in one place ---------------------------------------------------------------------- */
+/* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
 
-/* A socket in a loop. `ready` says what may be worth trying: poll sets a bit, a call that moves nothing clears it, and
-   poll asks only for bits that are clear. So a socket whose data nobody wants yet costs nothing, and no interest ever
-   needs to be registered or withdrawn. */
+/* A socket in a loop. `ready` says what may be worth trying: poll sets a bit, a call that moves
+   nothing clears it, and poll asks only for bits that are clear. So a socket whose data nobody
+   wants yet costs nothing, and no interest ever needs to be registered or withdrawn. */
 typedef struct cdp__io {
-    int32_t fd;          /* -1: none */
-    uint16_t ready;      /* CDP_IO_READ | CDP_IO_WRITE */
-    bool want_write;     /* there is something to send */
-    bool broken;         /* poll reported an error: both directions were made ready once, now it is left out */
+    int32_t fd;      /* -1: none */
+    uint16_t ready;  /* CDP_IO_READ | CDP_IO_WRITE */
+    bool want_write; /* there is something to send */
+    /* poll reported an error: both directions were made ready once, now it is left out */
+    bool broken;
     void (*func)(struct cdp__io *io); /* called when `ready` grew; may remove any io of the loop */
     void *user;
     struct cdp__io *next, *prev;
@@ -2533,16 +3010,16 @@ typedef struct cdp__timer {
 
 typedef struct cdp__loop {
     const cdp_os *os;
-    cdp__io ios;       /* list heads */
+    cdp__io ios; /* list heads */
     cdp__timer timers;
     uint32_t io_count;
-    cdp_pollfd *fds;   /* room for io_count + 1 */
-    cdp__io **polled;  /* whose descriptor fds[i] is; NULL when it was removed meanwhile */
+    cdp_pollfd *fds;  /* room for io_count + 1 */
+    cdp__io **polled; /* whose descriptor fds[i] is; NULL when it was removed meanwhile */
     uint32_t room, polled_count;
     int32_t wake_fd[2];
-    int32_t many;      /* the system's list of the descriptors, -1: poll walks through ours */
-    uint32_t moved;      /* how many had something at the last look */
-    bool awake;        /* wake was set and not yet cleared */
+    int32_t many;   /* the system's list of the descriptors, -1: poll walks through ours */
+    uint32_t moved; /* how many had something at the last look */
+    bool awake;     /* wake was set and not yet cleared */
 } cdp__loop;
 
 CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
@@ -2556,10 +3033,12 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
     return r < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot make a wake-up descriptor") : CDP_OK;
 }
 
-/* For a loop that is to have many descriptors, before it has any. Whoever clears the ready bit of an io of such a loop, without
-   having moved everything there was, calls cdp__loop_again() instead. */
-CDP__CALLED void cdp__loop_expect_many(cdp__loop *l) {
-    if (l->os->poll != cdp__os_poll || l->os->recv != cdp__os_recv) return; /* a replaced os has its own idea of descriptors */
+/* For a loop that is to have many descriptors, before it has any. Whoever clears the ready bit
+   of an io of such a loop, without having moved everything there was, calls cdp__loop_again()
+   instead. */
+CDP__PRIVATE void cdp__loop_expect_many(cdp__loop *l) {
+    /* a replaced os has its own idea of descriptors */
+    if (l->os->poll != cdp__os_poll || l->os->recv != cdp__os_recv) return;
     l->many = cdp__os_many_open();
     if (l->many >= 0 && l->wake_fd[0] >= 0) cdp__os_many_add(l->many, l->wake_fd[0], NULL);
 }
@@ -2567,7 +3046,8 @@ CDP__CALLED void cdp__loop_expect_many(cdp__loop *l) {
 CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
     if (!l->os) return;
     if (l->many >= 0) l->os->close(l->os->user, l->many);
-    if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0]) l->os->close(l->os->user, l->wake_fd[1]);
+    if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0])
+        l->os->close(l->os->user, l->wake_fd[1]);
     if (l->wake_fd[0] >= 0) l->os->close(l->os->user, l->wake_fd[0]);
     cdp__free(l->os, l->fds);
     cdp__free(l->os, l->polled);
@@ -2596,7 +3076,8 @@ CDP__PRIVATE bool cdp__loop_reserve(cdp__loop *l, uint32_t n) {
 }
 
 /* `io` is the caller's memory and must stay in place until cdp__loop_remove. */
-CDP__CALLED void cdp__loop_add(cdp__loop *l, cdp__io *io, int32_t fd, void (*func)(cdp__io *io), void *user) {
+CDP__PRIVATE void cdp__loop_add(
+    cdp__loop *l, cdp__io *io, int32_t fd, void (*func)(cdp__io *io), void *user) {
     memset(io, 0, sizeof *io);
     io->fd = fd;
     io->func = func;
@@ -2609,13 +3090,13 @@ CDP__CALLED void cdp__loop_add(cdp__loop *l, cdp__io *io, int32_t fd, void (*fun
 }
 
 /* There is more to read than was read: tell of it once more. */
-CDP__CALLED void cdp__loop_again(cdp__loop *l, cdp__io *io) {
+CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
     if (l->many >= 0) cdp__os_many_again(l->many, io->fd, io);
 }
 
 /* Removes and closes. Harmless for an io that is in no loop. */
-CDP__CALLED void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
+CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
     uint32_t i;
     if (!io->next) return;
     io->next->prev = io->prev;
@@ -2624,12 +3105,13 @@ CDP__CALLED void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
     --l->io_count;
     for (i = 0; i < l->polled_count; ++i)
         if (l->polled[i] == io) l->polled[i] = NULL;
-    if (io->fd >= 0 && l->many >= 0) cdp__os_many_remove(l->many, io->fd); /* a child of fork() may keep it open */
+    /* a child of fork() may keep it open */
+    if (io->fd >= 0 && l->many >= 0) cdp__os_many_remove(l->many, io->fd);
     if (io->fd >= 0) l->os->close(l->os->user, io->fd);
     io->fd = -1;
 }
 
-CDP__CALLED void cdp__loop_timer_clear(cdp__timer *t) {
+CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
     if (t->next) {
         t->next->prev = t->prev;
         t->prev->next = t->next;
@@ -2638,7 +3120,8 @@ CDP__CALLED void cdp__loop_timer_clear(cdp__timer *t) {
     t->at_ns = CDP__NEVER;
 }
 
-CDP__CALLED void cdp__loop_timer_set(cdp__loop *l, cdp__timer *t, uint64_t at_ns, void (*func)(cdp__timer *t), void *user) {
+CDP__PRIVATE void cdp__loop_timer_set(
+    cdp__loop *l, cdp__timer *t, uint64_t at_ns, void (*func)(cdp__timer *t), void *user) {
     cdp__loop_timer_clear(t);
     t->at_ns = at_ns;
     t->func = func;
@@ -2651,7 +3134,8 @@ CDP__CALLED void cdp__loop_timer_set(cdp__loop *l, cdp__timer *t, uint64_t at_ns
 CDP__PRIVATE uint64_t cdp__loop_next_timer(const cdp__loop *l) {
     uint64_t at = CDP__NEVER;
     const cdp__timer *t;
-    for (t = l->timers.next; t != &l->timers; t = t->next) at = cdp__min(at, t->at_ns);
+    for (t = l->timers.next; t != &l->timers; t = t->next)
+        at = cdp__min(at, t->at_ns);
     return at;
 }
 
@@ -2674,8 +3158,8 @@ CDP__PRIVATE uint32_t cdp__loop_fill(cdp__loop *l) {
     uint32_t n = 0;
     cdp__io *io;
     for (io = l->ios.next; io != &l->ios; io = io->next) {
-        const uint16_t want = (uint16_t)((io->ready & CDP_IO_READ ? 0 : CDP_IO_READ) |
-                                         (io->want_write && !(io->ready & CDP_IO_WRITE) ? CDP_IO_WRITE : 0));
+        const uint16_t want = (uint16_t)((io->ready & CDP_IO_READ ? 0 : CDP_IO_READ)
+            | (io->want_write && !(io->ready & CDP_IO_WRITE) ? CDP_IO_WRITE : 0));
         if (io->broken || io->fd < 0 || n + 1 >= l->room) continue;
         l->polled[n] = io; /* also with nothing wanted: a reset connection must be noticed */
         l->fds[n].fd = io->fd;
@@ -2722,17 +3206,20 @@ CDP__PRIVATE void cdp__loop_told(cdp__loop *l, void *const *who, uint32_t n) {
     l->polled_count = n + 1;
 }
 
-/* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is. `lock` (may be NULL) is
-   held on entry and exit and released during the sleep. One thread at a time. */
+/* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is.
+   `lock` (may be NULL) is held on entry and exit and released during the sleep. One thread at a
+   time. */
 CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
     const uint32_t room = l->many < 0 ? l->io_count + 1 : CDP__MANY + 1;
     void *who[CDP__MANY];
     int32_t r;
-    if (!cdp__loop_reserve(l, room)) return cdp__fail_nomem("the poll set", room * sizeof(cdp_pollfd));
+    if (!cdp__loop_reserve(l, room))
+        return cdp__fail_nomem("the poll set", room * sizeof(cdp_pollfd));
     l->polled_count = l->many < 0 ? cdp__loop_fill(l) : 0;
     deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
     cdp_lock_release(deadline_ns ? lock : NULL);
-    r = l->many < 0 ? l->os->poll(l->os->user, l->fds, l->polled_count, deadline_ns) : cdp__os_many_wait(l->many, who, l->fds, deadline_ns);
+    r = l->many < 0 ? l->os->poll(l->os->user, l->fds, l->polled_count, deadline_ns)
+                    : cdp__os_many_wait(l->many, who, l->fds, deadline_ns);
     cdp_lock_acquire(deadline_ns ? lock : NULL);
     if (l->many >= 0 && r >= 0) cdp__loop_told(l, who, (uint32_t)r);
     if (r < 0) {
@@ -2746,72 +3233,86 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
 }
 
 /* Any thread. Two wake-ups before the loop looked are one system call. */
-CDP__CALLED void cdp__loop_wake(cdp__loop *l) {
-    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL)) l->os->wake_set(l->os->user, l->wake_fd[1]);
+CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
+    if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
+        l->os->wake_set(l->os->user, l->wake_fd[1]);
 }
 
-/* The two calls that move bytes, and clear the ready bit when there was nothing to move. Results as in cdp_os. */
-CDP__CALLED int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
+/* The two calls that move bytes, and clear the ready bit when there was nothing to move. Results
+   as in cdp_os. */
+CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->recv(l->os->user, io->fd, iov, n);
     if (r == 0) io->ready &= (uint16_t)~CDP_IO_READ;
     return r;
 }
 
-/* Less than there was room for was all there is, unless the end of the stream is known to follow: it would not be told of again. */
-CDP__CALLED int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
+/* Less than there was room for was all there is, unless the end of the stream is known to
+   follow: it would not be told of again. */
+CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
     const int64_t r = cdp__io_recv(l, io, iov, 1);
-    if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP__IO_END) && !io->broken) io->ready &= (uint16_t)~CDP_IO_READ;
+    if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP__IO_END) && !io->broken)
+        io->ready &= (uint16_t)~CDP_IO_READ;
     return r;
 }
 
-CDP__CALLED int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
+CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->send(l->os->user, io->fd, iov, n);
     if (r == 0) io->ready &= (uint16_t)~CDP_IO_WRITE;
     io->want_write = r == 0;
     return r;
 }
 
-CDP__UNHURRIED_END
+/* ---- >>bytes (pure): fixed layouts, little-endian on every machine --------------------------- */
 
-/* ---- >>bytes (pure): fixed layouts, little-endian on every machine -------------------------------------------------- */
-
-CDP__CALLED void cdp__put_u32(uint8_t *p, uint32_t v) { /* without a loop: compilers make one store of it */
-    p[0] = (uint8_t)v, p[1] = (uint8_t)(v >> 8), p[2] = (uint8_t)(v >> 16), p[3] = (uint8_t)(v >> 24);
+/* without a loop: compilers make one store of it */
+CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+    p[2] = (uint8_t)(v >> 16);
+    p[3] = (uint8_t)(v >> 24);
 }
 
-CDP__CALLED void cdp__put_u64(uint8_t *p, uint64_t v) {
-    p[0] = (uint8_t)v, p[1] = (uint8_t)(v >> 8), p[2] = (uint8_t)(v >> 16), p[3] = (uint8_t)(v >> 24);
-    p[4] = (uint8_t)(v >> 32), p[5] = (uint8_t)(v >> 40), p[6] = (uint8_t)(v >> 48), p[7] = (uint8_t)(v >> 56);
+CDP__PRIVATE void cdp__put_u64(uint8_t *p, uint64_t v) {
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+    p[2] = (uint8_t)(v >> 16);
+    p[3] = (uint8_t)(v >> 24);
+    p[4] = (uint8_t)(v >> 32);
+    p[5] = (uint8_t)(v >> 40);
+    p[6] = (uint8_t)(v >> 48);
+    p[7] = (uint8_t)(v >> 56);
 }
 
-CDP__CALLED uint32_t cdp__get_u32(const uint8_t *p) {
+CDP__PRIVATE uint32_t cdp__get_u32(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-CDP__CALLED uint64_t cdp__get_u64(const uint8_t *p) { return (uint64_t)cdp__get_u32(p) | (uint64_t)cdp__get_u32(p + 4) << 32; }
+CDP__PRIVATE uint64_t cdp__get_u64(const uint8_t *p) {
+    return (uint64_t)cdp__get_u32(p) | (uint64_t)cdp__get_u32(p + 4) << 32;
+}
 
-/* a * b: the size of an array of a elements of b bytes. False where that is more than any memory: so a length that was negative
-   before it became unsigned is seen, and no address overflows. */
+/* a * b: the size of an array of a elements of b bytes. False where that is more than any
+   memory: so a length that was negative before it became unsigned is seen, and no address
+   overflows. */
 CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
     if (b && a > UINT64_MAX / 2 / b) return false;
     *out = a * b;
     return true;
 }
 
-/* ---- >>hash (pure) ------------------------------------------------------------------------------------------------ */
+/* ---- >>hash (pure) --------------------------------------------------------------------------- */
 
 /* FNV-1a, 64 bits (Fowler, Noll, Vo): to tell equal from different, not against an adversary. */
 #define CDP__HASH_START 0xcbf29ce484222325ull
-CDP__CALLED uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
+CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     const uint8_t *p = (const uint8_t *)data;
     uint64_t i;
-    for (i = 0; i < bytes; ++i) h = (h ^ p[i]) * 0x100000001b3ull;
+    for (i = 0; i < bytes; ++i)
+        h = (h ^ p[i]) * 0x100000001b3ull;
     return h;
 }
 
-CDP__UNHURRIED_BEGIN
-
-/* ---- >>dtype (pure) ------------------------------------------------------------------------------------------------ */
+/* ---- >>dtype (pure) -------------------------------------------------------------------------- */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
     static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
@@ -2819,47 +3320,65 @@ CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
 }
 
 CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
-    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8", "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool", "f8e4m3", "f8e5m2"};
+    static const char *const names[CDP_DTYPE_COUNT] = {"f32", "f32", "f64", "i32", "i64", "u8",
+        "f16", "bf16", "i8", "i16", "u16", "u32", "u64", "bool", "f8e4m3", "f8e5m2"};
     return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
 }
 
 CDP_API const char *cdp_reduce_name(cdp_reduce op) {
-    static const char *const names[CDP_REDUCE_COUNT] = {"sum", "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul sum"};
+    static const char *const names[CDP_REDUCE_COUNT] = {
+        "sum", "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul sum"};
     return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
 }
 
 CDP_API const char *cdp_coll_name(cdp_coll_kind kind) {
-    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast", "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall", "message"};
+    static const char *const names[CDP_COLL_COUNT] = {"nothing", "allreduce", "broadcast",
+        "allgather", "barrier", "reduce", "gather", "scatter", "reduce_scatter", "alltoall",
+        "message"};
     return (uint32_t)kind < CDP_COLL_COUNT ? names[kind] : "?";
 }
 
-CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
-CDP__PRIVATE bool cdp__kind_has_parts(cdp_coll_kind k) { return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL; }
-CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) { return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER; }
-CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) { return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16; }
-CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) { return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t); }
+CDP__PRIVATE bool cdp__kind_reduces(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
+}
+CDP__PRIVATE bool cdp__kind_has_parts(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER
+        || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
+}
+CDP__PRIVATE bool cdp__kind_has_root(cdp_coll_kind k) {
+    return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER
+        || k == CDP_COLL_SCATTER;
+}
+CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
+    return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
+}
+CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
+    return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
+}
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce op) {
     if (t > CDP_DTYPE_BOOL) return false;
-    if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR) return !cdp__dtype_is_float(t);
+    if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR)
+        return !cdp__dtype_is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
     return op != CDP_REDUCE_AVG || t != CDP_DTYPE_BOOL;
 }
 
-CDP__UNHURRIED_END
+/* ---- >>reduce-kernels (pure) ----------------------------------------------------------------- */
 
-/* ---- >>reduce-kernels (pure) ----------------------------------------------------------------------------------------- */
-
-/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of operands is part of the
-   result (NaN, signed zero) and must be the same everywhere. Kernels work on blocks of constant length, because gcc -O2
-   vectorises a loop only when it needs neither a remainder nor an overlap check; what is no whole block is padded. */
+/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of
+   operands is part of the result (NaN, signed zero) and must be the same everywhere. Kernels
+   work on blocks of constant length, because gcc -O2 vectorises a loop only when it needs
+   neither a remainder nor an overlap check; what is no whole block is padded. */
 #define CDP__BLOCK 256u
 #define CDP__STRIP 32u
-typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips); /* of CDP__STRIP elements; `x` of divide and scale is one number */
+/* of CDP__STRIP elements; `x` of divide and scale is one number */
+typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 
 #define CDP__ADD(l, r) ((l) + (r))
 #define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
-/* Of two NaNs an addition keeps either, as the compiler likes; here every result that is none is the same NaN. */
+/* Of two NaNs an addition keeps either, as the compiler likes; here every result that is none is
+   the same NaN. */
 #define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
 #define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
 #define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
@@ -2874,23 +3393,26 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips); /* of CD
 #define CDP__OR(l, r) ((l) | (r))
 #define CDP__XOR(l, r) ((l) ^ (r))
 
-#define CDP__KERNEL(name, T, EXPR)                                               \
-    CDP__PRIVATE void name(void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
-        T *acc = (T *)acc_;                                                      \
-        const T *x = (const T *)x_;                                              \
-        uint32_t i;                                                              \
-        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)             \
-            for (i = 0; i < CDP__STRIP; ++i) acc[i] = (T)EXPR(acc[i], x[i]);     \
+#define CDP__KERNEL(name, T, EXPR)                                                 \
+    CDP__PRIVATE void name(                                                        \
+        void *CDP__RESTRICT acc_, const void *CDP__RESTRICT x_, uint64_t strips) { \
+        T *acc = (T *)acc_;                                                        \
+        const T *x = (const T *)x_;                                                \
+        uint32_t i;                                                                \
+        for (; strips; --strips, acc += CDP__STRIP, x += CDP__STRIP)               \
+            for (i = 0; i < CDP__STRIP; ++i)                                       \
+                acc[i] = (T)EXPR(acc[i], x[i]);                                    \
     }
 /* BY_T holds the number of ranks, which a byte does not. */
-#define CDP__KERNEL_BY(name, T, BY_T, OP)                                        \
-    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) {         \
-        T *acc = (T *)acc_;                                                      \
-        BY_T by;                                                                 \
-        uint32_t i;                                                              \
-        memcpy(&by, x, sizeof by);                                               \
-        for (; strips; --strips, acc += CDP__STRIP)                              \
-            for (i = 0; i < CDP__STRIP; ++i) acc[i] = (T)(acc[i] OP by);         \
+#define CDP__KERNEL_BY(name, T, BY_T, OP)                                \
+    CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
+        T *acc = (T *)acc_;                                              \
+        BY_T by;                                                         \
+        uint32_t i;                                                      \
+        memcpy(&by, x, sizeof by);                                       \
+        for (; strips; --strips, acc += CDP__STRIP)                      \
+            for (i = 0; i < CDP__STRIP; ++i)                             \
+                acc[i] = (T)(acc[i] OP by);                              \
     }
 #define CDP__KERNELS_FLOAT(s, T, ADD, MUL)             \
     CDP__KERNEL(cdp__add_##s, T, ADD)                  \
@@ -2902,14 +3424,14 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips); /* of CD
     CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
     CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
 /* Sums and products of unsigned numbers wrap, and have the bits of those of signed ones. */
-#define CDP__KERNELS_INT(bits, BY_T)                             \
-    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)       \
-    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)       \
-    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)       \
-    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)      \
-    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)     \
-    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)    \
-    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /)  \
+#define CDP__KERNELS_INT(bits, BY_T)                            \
+    CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
+    CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
+    CDP__KERNEL(cdp__low_i##bits, int##bits##_t, CDP__LOW)      \
+    CDP__KERNEL(cdp__low_u##bits, uint##bits##_t, CDP__LOW)     \
+    CDP__KERNEL(cdp__high_i##bits, int##bits##_t, CDP__HIGH)    \
+    CDP__KERNEL(cdp__high_u##bits, uint##bits##_t, CDP__HIGH)   \
+    CDP__KERNEL_BY(cdp__divide_i##bits, int##bits##_t, BY_T, /) \
     CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
 
 CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
@@ -2922,20 +3444,32 @@ CDP__KERNEL(cdp__and_8, uint8_t, CDP__AND)
 CDP__KERNEL(cdp__or_8, uint8_t, CDP__OR)
 CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 
-/* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves as f32. */
-CDP__CALLED cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce op, bool swap) {
-#define CDP__ROW_FLOAT(s) {cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s}
-#define CDP__ROW_INT(s, bits) {cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits, cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL}
-    static const cdp__kernel table[CDP_DTYPE_COUNT - 1][8] = {
-        CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),  CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f32),
-        CDP__ROW_INT(i, 8),  CDP__ROW_INT(i, 16), CDP__ROW_INT(u, 16), CDP__ROW_INT(u, 32), CDP__ROW_INT(u, 64), {cdp__or_8, cdp__and_8, cdp__and_8, cdp__or_8, cdp__and_8, cdp__or_8, NULL, NULL}};
+/* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves
+   as f32. */
+CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce op, bool swap) {
+#define CDP__ROW_FLOAT(s)                                                           \
+    {                                                                               \
+        cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
+            cdp__high_swap_##s, cdp__divide_##s, cdp__scale_##s                     \
+    }
+#define CDP__ROW_INT(s, bits)                                                      \
+    {                                                                              \
+        cdp__add_##bits, cdp__mul_##bits, cdp__low_##s##bits, cdp__high_##s##bits, \
+            cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL   \
+    }
+    static const cdp__kernel table[CDP_DTYPE_COUNT - 1][8] = {CDP__ROW_FLOAT(f32),
+        CDP__ROW_FLOAT(f64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),
+        CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f32), CDP__ROW_INT(i, 8), CDP__ROW_INT(i, 16),
+        CDP__ROW_INT(u, 16), CDP__ROW_INT(u, 32), CDP__ROW_INT(u, 64),
+        {cdp__or_8, cdp__and_8, cdp__and_8, cdp__or_8, cdp__and_8, cdp__or_8, NULL, NULL}};
 #undef CDP__ROW_FLOAT
 #undef CDP__ROW_INT
     switch (op) {
     case CDP_REDUCE_PRODUCT: return table[t - 1][1];
     case CDP_REDUCE_MIN: return table[t - 1][swap ? 4 : 2];
     case CDP_REDUCE_MAX: return table[t - 1][swap ? 5 : 3];
-    case CDP_REDUCE_AVG: return table[t - 1][6];        /* the division; before it, an average is a sum */
+    /* the division; before it, an average is a sum */
+    case CDP_REDUCE_AVG: return table[t - 1][6];
     case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7]; /* likewise */
     case CDP_REDUCE_BAND: return cdp__and_8;
     case CDP_REDUCE_BOR: return cdp__or_8;
@@ -2944,10 +3478,13 @@ CDP__CALLED cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce op, bool swap) {
     }
 }
 
-/* Halves to f32 and back, CDP__BLOCK at a time. All cases are computed and one is chosen by a mask, so that the loops
-   vectorise; none computes with tiny f32 numbers, which some programs let the processor treat as zero. */
-#define CDP__PICK(cond, yes, no) (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond) - 1u)))
-CDP__CALLED void cdp__widen_block(cdp_dtype t, const uint16_t *CDP__RESTRICT in, float *CDP__RESTRICT out) {
+/* Halves to f32 and back, CDP__BLOCK at a time. All cases are computed and one is chosen by a
+   mask, so that the loops vectorise; none computes with tiny f32 numbers, which some programs
+   let the processor treat as zero. */
+#define CDP__PICK(cond, yes, no) \
+    (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond)-1u)))
+CDP__PRIVATE void cdp__widen_block(
+    cdp_dtype t, const uint16_t *CDP__RESTRICT in, float *CDP__RESTRICT out) {
     uint32_t i;
     if (t == CDP_DTYPE_BF16) {
         for (i = 0; i < CDP__BLOCK; ++i) {
@@ -2958,7 +3495,8 @@ CDP__CALLED void cdp__widen_block(cdp_dtype t, const uint16_t *CDP__RESTRICT in,
     }
     for (i = 0; i < CDP__BLOCK; ++i) {
         const uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16, mag = in[i] & 0x7fffu;
-        const float tiny = (float)(int32_t)mag * 5.9604644775390625e-8f; /* 2^-24: exact below 2^-14, where halves have no exponent */
+        /* 2^-24: exact below 2^-14, where halves have no exponent */
+        const float tiny = (float)(int32_t)mag * 5.9604644775390625e-8f;
         uint32_t bits, tiny_bits;
         memcpy(&tiny_bits, &tiny, 4);
         bits = (mag << 13) + CDP__PICK(mag >= 0x7c00u, 224u << 23, 112u << 23);
@@ -2967,13 +3505,15 @@ CDP__CALLED void cdp__widen_block(cdp_dtype t, const uint16_t *CDP__RESTRICT in,
     }
 }
 
-CDP__CALLED void cdp__narrow_block(cdp_dtype t, const float *CDP__RESTRICT in, uint16_t *CDP__RESTRICT out) {
+CDP__PRIVATE void cdp__narrow_block(
+    cdp_dtype t, const float *CDP__RESTRICT in, uint16_t *CDP__RESTRICT out) {
     uint32_t i;
     if (t == CDP_DTYPE_BF16) {
         for (i = 0; i < CDP__BLOCK; ++i) {
             uint32_t bits;
             memcpy(&bits, &in[i], 4);
-            out[i] = (uint16_t)CDP__PICK((bits & 0x7fffffffu) > 0x7f800000u, 0x7fc0u, (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+            out[i] = (uint16_t)CDP__PICK((bits & 0x7fffffffu) > 0x7f800000u, 0x7fc0u,
+                (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
         }
         return;
     }
@@ -2987,15 +3527,17 @@ CDP__CALLED void cdp__narrow_block(cdp_dtype t, const float *CDP__RESTRICT in, u
         memcpy(&tiny_bits, &tiny, 4);
         half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
         half = CDP__PICK(mag < 0x38800000u, tiny_bits - 0x3f000000u, half);
-        half = CDP__PICK(mag >= 0x477ff000u, 0x7c00u, half); /* from 65520 on the nearest is infinity */
+        /* from 65520 on the nearest is infinity */
+        half = CDP__PICK(mag >= 0x477ff000u, 0x7c00u, half);
         half = CDP__PICK(mag > 0x7f800000u, 0x7e00u, half);
         out[i] = (uint16_t)(half | (bits >> 16 & 0x8000u));
     }
 }
 
-/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). Halves go block by block through f32; of
-   the others only what is no whole strip is padded. */
-CDP__CALLED void cdp__kernel_run(cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
+/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). Halves go
+   block by block through f32; of the others only what is no whole strip is padded. */
+CDP__PRIVATE void cdp__kernel_run(
+    cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
     const uint64_t size = cdp_dtype_size(t), unit = cdp__dtype_is_half(t) ? CDP__BLOCK : CDP__STRIP;
     uint64_t pad[2][CDP__BLOCK / 4];
     float wide[2][CDP__BLOCK];
@@ -3004,7 +3546,8 @@ CDP__CALLED void cdp__kernel_run(cdp_dtype t, cdp__kernel k, void *acc, const vo
         uint8_t *a = (uint8_t *)acc + at * size;
         const uint8_t *b = (const uint8_t *)x + (scalar ? 0 : at * size);
         uint8_t *to = a;
-        part = unit == CDP__STRIP ? (n - at) & ~(uint64_t)(CDP__STRIP - 1) : cdp__min(n - at, CDP__BLOCK);
+        part = unit == CDP__STRIP ? (n - at) & ~(uint64_t)(CDP__STRIP - 1)
+                                  : cdp__min(n - at, CDP__BLOCK);
         if (part < unit) {
             part = n - at;
             memset(pad[0], 0, (size_t)(unit * size));
@@ -3029,56 +3572,80 @@ CDP__CALLED void cdp__kernel_run(cdp_dtype t, cdp__kernel k, void *acc, const vo
 }
 
 /* acc = acc OP x for n elements; `swap`: acc = x OP acc. */
-CDP__CALLED void cdp__reduce(cdp_dtype t, cdp_reduce op, bool swap, void *acc, const void *x, uint64_t n) {
+CDP__PRIVATE void cdp__reduce(
+    cdp_dtype t, cdp_reduce op, bool swap, void *acc, const void *x, uint64_t n) {
     const bool bits = op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR;
     if (op == CDP_REDUCE_AVG || op == CDP_REDUCE_PREMUL_SUM) op = CDP_REDUCE_SUM;
-    cdp__kernel_run(bits ? CDP_DTYPE_U8 : t, cdp__kernel_of(t, op, swap), acc, x, bits ? n * cdp_dtype_size(t) : n, false);
+    cdp__kernel_run(bits ? CDP_DTYPE_U8 : t, cdp__kernel_of(t, op, swap), acc, x,
+        bits ? n * cdp_dtype_size(t) : n, false);
 }
 
-CDP__CALLED void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
+CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
     const float f = (float)by;
     const double d = (double)by;
     const uint64_t u = by;
-    const void *x = t == CDP_DTYPE_F64 ? (const void *)&d : cdp__dtype_is_float(t) ? (const void *)&f : cdp_dtype_size(t) == 8 ? (const void *)&u : (const void *)&by;
+    const void *x = t == CDP_DTYPE_F64 ? (const void *)&d
+        : cdp__dtype_is_float(t)       ? (const void *)&f
+        : cdp_dtype_size(t) == 8       ? (const void *)&u
+                                       : (const void *)&by;
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_AVG, false), data, x, n, true);
 }
 
-CDP__CALLED void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
+CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
     const float f = (float)by;
-    cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data, t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
+    cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data,
+        t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
 }
 
-CDP__UNHURRIED_BEGIN
+/* ---- >>algo (pure): collectives as rounds of steps ------------------------------------------- */
 
-/* ---- >>algo (pure): collectives as rounds of steps -------------------------------------------------------------------- */
-
-/* An algorithm is a function of (shape, round) that lists the steps of one rank in one round. The contract:
-   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together; when all are done, the local steps (COPY,
-      REDUCE, DIVIDE, SCALE) run in their order; then comes the next round.
-   2. What is sent in round k is received in round k, with equal length, at most one message per ordered pair of ranks.
+/* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
+   The contract:
+   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together; when all are done,
+     the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order; then comes the next round.
+   2. What is sent in round k is received in round k, with equal length, at most one message per
+     ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
-   4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the next run.
-   5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a source, with what is there.
-   6. But several of them may have one destination, if all but the first are marked CDP__CHAINED: element by element they
-      are combined in the order in which they are listed.
-   7. A COPY from IN that is listed last may be made while the messages are under way: none of them concerns its destination.
-   Nothing here depends on buffering: a send may complete only when its receive is posted. */
-typedef enum cdp__step_kind { CDP__SEND = 1, CDP__RECV, CDP__RECV_REDUCE, CDP__COPY, CDP__REDUCE, CDP__DIVIDE, CDP__SCALE } cdp__step_kind;
-typedef enum cdp__buffer { CDP__IN = 1, CDP__OUT, CDP__TMP } cdp__buffer;
+   4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the
+     next run.
+   5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a
+     source, with what is there.
+   6. But several of them may have one destination, if all but the first are marked CDP__CHAINED:
+     element by element they are combined in the order in which they are listed.
+   7. A COPY from IN that is listed last may be made while the messages are under way: none of
+     them concerns its destination. Nothing here depends on buffering: a send may complete only
+     when its receive is posted. */
+typedef enum cdp__step_kind {
+    CDP__SEND = 1,
+    CDP__RECV,
+    CDP__RECV_REDUCE,
+    CDP__COPY,
+    CDP__REDUCE,
+    CDP__DIVIDE,
+    CDP__SCALE
+} cdp__step_kind;
+typedef enum cdp__buffer {
+    CDP__IN = 1,
+    CDP__OUT,
+    CDP__TMP
+} cdp__buffer;
 
 #define CDP__SRC_FIRST 1u /* step flag: the source is the left operand */
-#define CDP__CHAINED 2u   /* step flag: goes to where the RECV_REDUCE listed before goes, after it */
+/* step flag: goes to where the RECV_REDUCE listed before goes, after it */
+#define CDP__CHAINED 2u
 
 typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
     uint64_t src_off, dst_off, len;
-    int32_t peer;               /* -1 for local steps */
+    int32_t peer; /* -1 for local steps */
     uint8_t kind, src, dst, flags;
 } cdp__step;
 
-/* Which ranks of a group share a host: 2 bytes for each. Only for groups of several hosts of which one has several ranks. */
+/* Which ranks of a group share a host: 2 bytes for each. Only for groups of several hosts of
+   which one has several ranks. */
 typedef struct cdp__hosts {
     uint32_t count, fewest, most; /* hosts; ranks of the one that has fewest, most */
-    uint16_t *ranks;              /* host after host, in the order of their lowest ranks; a host's first one is marked */
+    /* host after host, in the order of their lowest ranks; a host's first one is marked */
+    uint16_t *ranks;
 } cdp__hosts;
 #define CDP__HOST_BEGINS 0x8000u
 
@@ -3086,11 +3653,13 @@ typedef struct cdp__shape {
     cdp_coll_kind kind;
     cdp_reduce op;
     uint32_t rank, size, root;
-    uint32_t lanes;          /* into how many parts a vector is cut; 0: as many as there are ranks */
+    /* into how many parts a vector is cut; 0: as many as there are ranks */
+    uint32_t lanes;
     const cdp__hosts *hosts; /* NULL: of no interest */
-    uint64_t count; /* elements, as in cdp_request */
+    uint64_t count;          /* elements, as in cdp_request */
     bool in_place;
-    const uint64_t *in_offs, *out_offs; /* where part i begins, size + 1 numbers; NULL: at i * count */
+    /* where part i begins, size + 1 numbers; NULL: at i * count */
+    const uint64_t *in_offs, *out_offs;
 } cdp__shape;
 
 #define CDP__ROUND_MAX 12u
@@ -3098,18 +3667,24 @@ typedef struct cdp__shape {
 typedef struct cdp__algo {
     const char *name;
     cdp_coll_kind kind;
-    bool fixed; /* the bits of the result depend on the inputs alone: not on counts, nor on where in a message an element lies */
-    uint32_t (*rounds)(const cdp__shape *s);                                             /* equal on all ranks */
-    uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);   /* returns the number of steps */
-    uint64_t (*tmp_len)(const cdp__shape *s);                                            /* elements of TMP */
+    /* the bits of the result depend on the inputs alone: not on counts, nor on where in a
+       message an element lies */
+    bool fixed;
+    /* equal on all ranks */
+    uint32_t (*rounds)(const cdp__shape *s);
+    /* returns the number of steps */
+    uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
+    /* elements of TMP */
+    uint64_t (*tmp_len)(const cdp__shape *s);
 } cdp__algo;
 
 typedef struct cdp__span {
     uint64_t off, len;
 } cdp__span;
 
-/* Part i when `count` elements are cut into s->size parts that differ by at most one element; ranks beyond `lanes` have none. */
-CDP__CALLED cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+/* Part i when `count` elements are cut into s->size parts that differ by at most one element;
+   ranks beyond `lanes` have none. */
+CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -3118,26 +3693,33 @@ CDP__CALLED cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     return p;
 }
 
-/* Where each rank has a part of its own: where that of rank i begins, what ranks from .. to - 1 bring or get, and what rank i does. */
-CDP__CALLED uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) { return offs ? offs[i] : i * s->count; }
+/* Where each rank has a part of its own: where that of rank i begins, what ranks from .. to - 1
+   bring or get, and what rank i does. */
+CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
+    return offs ? offs[i] : i * s->count;
+}
 
-CDP__CALLED cdp__span cdp__blocks(const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
+CDP__PRIVATE cdp__span cdp__blocks(
+    const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
     p.len = cdp__edge(s, offs, to) - p.off;
     return p;
 }
 
-CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) { return cdp__blocks(s, offs, i, i + 1); }
+CDP__PRIVATE cdp__span cdp__block_of(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
+    return cdp__blocks(s, offs, i, i + 1);
+}
 
-CDP__CALLED cdp__span cdp__first(uint64_t len) {
+CDP__PRIVATE cdp__span cdp__first(uint64_t len) {
     cdp__span p;
     p.off = 0;
     p.len = len;
     return p;
 }
 
-CDP__CALLED cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, uint8_t dst, uint64_t src_off, uint64_t dst_off, uint64_t len) {
+CDP__PRIVATE cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, uint8_t dst,
+    uint64_t src_off, uint64_t dst_off, uint64_t len) {
     cdp__step t;
     t.kind = kind;
     t.peer = peer;
@@ -3150,29 +3732,35 @@ CDP__CALLED cdp__step cdp__step_make(uint8_t kind, int32_t peer, uint8_t src, ui
     return t;
 }
 
-CDP__CALLED cdp__step cdp__step_send(uint32_t peer, uint8_t buf, cdp__span p) {
+CDP__PRIVATE cdp__step cdp__step_send(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__SEND, (int32_t)peer, buf, 0, p.off, 0, p.len);
 }
 
-CDP__CALLED cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
+CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* What round 0 of most algorithms does: bring the own input to where it is worked on, scaled where the reduction wants it. */
-CDP__CALLED uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst, uint64_t dst_off, cdp__step out[]) {
+/* What round 0 of most algorithms does: bring the own input to where it is worked on, scaled
+   where the reduction wants it. */
+CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
+    uint64_t dst_off, cdp__step out[]) {
     uint32_t n = 0;
-    if (src != dst || from.off != dst_off) out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
-    if (s->op == CDP_REDUCE_PREMUL_SUM) out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
+    if (src != dst || from.off != dst_off)
+        out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
+    if (s->op == CDP_REDUCE_PREMUL_SUM)
+        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
     return n;
 }
 
 CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
-    return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
+    return cdp__bring(
+        s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
 }
 
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
     uint32_t k = 0;
-    while ((1ull << k) < n) ++k;
+    while ((1ull << k) < n)
+        ++k;
     return k;
 }
 
@@ -3187,26 +3775,36 @@ CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
        start        round 1          round 2            rounds 3, 4
        r0: a0       r0: part 2 = r2+r0   part 1 complete    the finished parts pass on
    Sender and receiver of a round agree because rank r receives in round k the part that rank r-1 sends in it. */
-CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) { return 1 + 2 * (s->size - 1); }
+CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) {
+    return 1 + 2 * (s->size - 1);
+}
 
-/* The own input need not be copied to where it is worked on: it is combined with what comes as it is. */
-CDP__PRIVATE bool cdp__reads_in(const cdp__shape *s) { return !s->in_place && s->op != CDP_REDUCE_PREMUL_SUM && s->size > 1; }
+/* The own input need not be copied to where it is worked on: it is combined with what comes as
+   it is. */
+CDP__PRIVATE bool cdp__reads_in(const cdp__shape *s) {
+    return !s->in_place && s->op != CDP_REDUCE_PREMUL_SUM && s->size > 1;
+}
 
 /* Rounds 1 .. n-1 in buffer `work`; afterwards rank r has the finished part r+1. */
-CDP__CALLED uint32_t cdp__ring_reduce(const cdp__shape *s, uint32_t k, uint8_t work, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__ring_reduce(
+    const cdp__shape *s, uint32_t k, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, send = (r + n - (k - 1)) % n;
     const cdp__span p = cdp__part(s, (send + n - 1) % n);
     const bool from_in = cdp__reads_in(s);
-    out[0] = cdp__step_send((r + 1) % n, from_in && k == 1 ? (uint8_t)CDP__IN : work, cdp__part(s, send));
-    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0, work, p.off, p.off, p.len);
+    out[0] = cdp__step_send(
+        (r + 1) % n, from_in && k == 1 ? (uint8_t)CDP__IN : work, cdp__part(s, send));
+    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0,
+        work, p.off, p.off, p.len);
     out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
     if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
-    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len); /* just completed: divide it once, here */
+    /* just completed: divide it once, here */
+    out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len);
     return 3;
 }
 
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n; /* in rounds n .. 2n-2 */
+    /* in rounds n .. 2n-2 */
+    const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
     if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
@@ -3214,8 +3812,9 @@ CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step
     return 2;
 }
 
-/* Recursive doubling (Thakur, Rabenseifner, Gropp 2005): log2 n rounds of the whole vector, for small messages. Ranks
-   beyond the largest power of two first fold their vector into a neighbour and get the result back at the end. */
+/* Recursive doubling (Thakur, Rabenseifner, Gropp 2005): log2 n rounds of the whole vector, for
+   small messages. Ranks beyond the largest power of two first fold their vector into a neighbour
+   and get the result back at the end. */
 typedef struct cdp__fold {
     uint32_t extra; /* ranks beyond the power of two */
     uint32_t bits;  /* log2 of the power of two */
@@ -3225,10 +3824,13 @@ typedef struct cdp__fold {
 CDP__PRIVATE cdp__fold cdp__fold_of(const cdp__shape *s) {
     cdp__fold f;
     f.bits = 0;
-    while ((2ull << f.bits) <= s->size) ++f.bits;
+    while ((2ull << f.bits) <= s->size)
+        ++f.bits;
     f.extra = s->size - (1u << f.bits);
-    if (s->rank >= 2 * f.extra) f.id = (int32_t)(s->rank - f.extra);
-    else f.id = s->rank % 2 ? (int32_t)(s->rank / 2) : -1;
+    if (s->rank >= 2 * f.extra)
+        f.id = (int32_t)(s->rank - f.extra);
+    else
+        f.id = s->rank % 2 ? (int32_t)(s->rank / 2) : -1;
     return f;
 }
 
@@ -3237,7 +3839,9 @@ CDP__PRIVATE uint32_t cdp__doubling_rounds(const cdp__shape *s) {
     return 1 + f.bits + (f.extra ? 2 : 0);
 }
 
-CDP__PRIVATE uint64_t cdp__doubling_tmp(const cdp__shape *s) { return s->size > 1 ? s->count : 0; }
+CDP__PRIVATE uint64_t cdp__doubling_tmp(const cdp__shape *s) {
+    return s->size > 1 ? s->count : 0;
+}
 
 /* Receive a whole vector into TMP and combine: the lower rank's vector is the left operand. */
 CDP__PRIVATE uint32_t cdp__combine(const cdp__shape *s, uint32_t peer, cdp__step out[]) {
@@ -3274,34 +3878,49 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     peer = id < f.extra ? 2 * id + 1 : id + f.extra;
     m = cdp__combine(s, peer, out);
     out[m++] = cdp__step_send(peer, CDP__OUT, all);
-    if (k + 1 == first + f.bits && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, 0, s->count);
+    if (k + 1 == first + f.bits && s->op == CDP_REDUCE_AVG)
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, 0, s->count);
     return m;
 }
 
-/* Binomial tree: in round k the 2^k ranks that have the data (counted from the root) each pass it to one more. */
-CDP__PRIVATE uint32_t cdp__log_rounds(const cdp__shape *s) { return cdp__log2_up(s->size); }
+/* Binomial tree: in round k the 2^k ranks that have the data (counted from the root) each pass
+   it to one more. */
+CDP__PRIVATE uint32_t cdp__log_rounds(const cdp__shape *s) {
+    return cdp__log2_up(s->size);
+}
 
 CDP__PRIVATE uint32_t cdp__tree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, v = (s->rank + n - s->root) % n, half = 1u << k;
     cdp__span all;
     all.off = 0;
     all.len = s->count;
-    if (v < half && half < n - v) out[0] = cdp__step_send((s->rank + half) % n, CDP__OUT, all);
-    else if (v >= half && v - half < half) out[0] = cdp__step_recv((s->rank + n - half) % n, CDP__OUT, all);
-    else return 0;
+    if (v < half && half < n - v)
+        out[0] = cdp__step_send((s->rank + half) % n, CDP__OUT, all);
+    else if (v >= half && v - half < half)
+        out[0] = cdp__step_recv((s->rank + n - half) % n, CDP__OUT, all);
+    else
+        return 0;
     return 1;
 }
 
-/* Ring allgather: every round each rank passes on the part that it got last. Its own one comes from where it is, and is copied meanwhile. */
-CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) { return s->size; }
+/* Ring allgather: every round each rank passes on the part that it got last. Its own one comes
+   from where it is, and is copied meanwhile. */
+CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) {
+    return s->size;
+}
 
-/* Of m messages all those sent are the own part; in the first round it is copied. Returns the number of steps. */
-CDP__COLD uint32_t cdp__gather_own(const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
+/* Of m messages all those sent are the own part; in the first round it is copied. Returns the
+   number of steps. */
+CDP__PRIVATE uint32_t cdp__gather_own(
+    const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
     const cdp__span own = cdp__block_of(s, s->out_offs, s->rank);
     uint32_t i;
     if (s->in_place) return m;
     for (i = 0; i < m; ++i)
-        if (out[i].kind == CDP__SEND) out[i].src = CDP__IN, out[i].src_off = 0;
+        if (out[i].kind == CDP__SEND) {
+            out[i].src = CDP__IN;
+            out[i].src_off = 0;
+        }
     if (k <= 1) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, 0, own.off, own.len);
     return m;
 }
@@ -3309,46 +3928,64 @@ CDP__COLD uint32_t cdp__gather_own(const cdp__shape *s, uint32_t k, uint32_t m, 
 CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     if (k == 0) return n > 1 ? 0 : cdp__gather_own(s, 0, 0, out);
-    out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - (k - 1)) % n));
-    out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - k) % n));
+    out[0] =
+        cdp__step_send((r + 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - (k - 1)) % n));
+    out[1] =
+        cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__block_of(s, s->out_offs, (r + n - k) % n));
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
-/* Binomial tree towards the root: in round k+1 every second of the ranks that are left (counted from the root) hands its sum
-   to the one before it. The root works in OUT, the others in TMP: their OUT is not touched. */
-CDP__PRIVATE uint8_t cdp__reduce_buffer(const cdp__shape *s) { return s->rank == s->root ? CDP__OUT : CDP__TMP; }
-CDP__PRIVATE uint64_t cdp__reduce_tmp(const cdp__shape *s) { return s->rank == s->root ? 0 : s->count; }
-CDP__PRIVATE uint32_t cdp__reduce_tree_rounds(const cdp__shape *s) { return 1 + cdp__log2_up(s->size); }
+/* Binomial tree towards the root: in round k+1 every second of the ranks that are left (counted
+   from the root) hands its sum to the one before it. The root works in OUT, the others in TMP:
+   their OUT is not touched. */
+CDP__PRIVATE uint8_t cdp__reduce_buffer(const cdp__shape *s) {
+    return s->rank == s->root ? CDP__OUT : CDP__TMP;
+}
+CDP__PRIVATE uint64_t cdp__reduce_tmp(const cdp__shape *s) {
+    return s->rank == s->root ? 0 : s->count;
+}
+CDP__PRIVATE uint32_t cdp__reduce_tree_rounds(const cdp__shape *s) {
+    return 1 + cdp__log2_up(s->size);
+}
 
 CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, v = (s->rank + n - s->root) % n, far = k ? 1u << (k - 1) : 0;
     const uint8_t work = cdp__reduce_buffer(s);
     uint32_t m = 0;
-    if (k == 0) return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0)
+        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
     if (v % (2 * far) == far) {
         out[m++] = cdp__step_send((s->rank + n - far) % n, work, cdp__first(s->count));
     } else if (v % (2 * far) == 0 && far < n - v) {
         out[m] = cdp__step_recv((s->rank + far) % n, work, cdp__first(s->count));
         out[m++].kind = CDP__RECV_REDUCE;
     }
-    if (v == 0 && 2ull * far >= n && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, 0, s->count);
+    if (v == 0 && 2ull * far >= n && s->op == CDP_REDUCE_AVG)
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, 0, s->count);
     return m;
 }
 
 /* The reducing half of the ring, then every rank hands its finished part to the root. */
-CDP__COLD uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
-    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0)
+        return cdp__reads_in(s)
+            ? 0
+            : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
-    if (s->rank == s->root) out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
-    else if (s->rank == from) out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
-    else return 0;
+    if (s->rank == s->root)
+        out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
+    else if (s->rank == from)
+        out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
+    else
+        return 0;
     return 1;
 }
 
-/* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the root. */
-CDP__COLD uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+/* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the
+   root. */
+CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
     const uint32_t other = (s->root + k) % s->size;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
@@ -3356,62 +3993,78 @@ CDP__COLD uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step 
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
-        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out) : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
+        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out)
+                      : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
     }
-    if (root) out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other)) : cdp__step_send(other, parts, cdp__block_of(s, offs, other));
-    else if (s->rank == other) out[0] = gather ? cdp__step_send(s->root, CDP__IN, cdp__first(own.len)) : cdp__step_recv(s->root, CDP__OUT, cdp__first(own.len));
-    else return 0;
+    if (root)
+        out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
+                        : cdp__step_send(other, parts, cdp__block_of(s, offs, other));
+    else if (s->rank == other)
+        out[0] = gather ? cdp__step_send(s->root, CDP__IN, cdp__first(own.len))
+                        : cdp__step_recv(s->root, CDP__OUT, cdp__first(own.len));
+    else
+        return 0;
     return 1;
 }
 
-/* Pairwise exchange: in round k everybody talks to the ranks k before and k behind. Reduce-scatter adds what comes to its own
-   part, in the order r, r-1, r-2, ...; only PREMUL_SUM needs scratch, for the scaled input. */
+/* Pairwise exchange: in round k everybody talks to the ranks k before and k behind.
+   Reduce-scatter adds what comes to its own part, in the order r, r-1, r-2, ...; only PREMUL_SUM
+   needs scratch, for the scaled input. */
 CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
-    if (s->kind != CDP_COLL_REDUCE_SCATTER || s->op != CDP_REDUCE_PREMUL_SUM || s->in_place) return 0;
+    if (s->kind != CDP_COLL_REDUCE_SCATTER || s->op != CDP_REDUCE_PREMUL_SUM || s->in_place)
+        return 0;
     return s->in_offs ? s->in_offs[s->size] : s->size * s->count;
 }
 
-CDP__COLD uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
     const uint8_t src = s->in_place ? CDP__OUT : scaled ? CDP__TMP : CDP__IN;
-    const cdp__span own = cdp__block_of(s, s->in_offs, r), all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+    const cdp__span own = cdp__block_of(s, s->in_offs, r),
+                    all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
     const cdp__span result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
         if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
-        if (n == 1 && !s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
+        if (n == 1 && !s->in_place)
+            out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
         out[m++] = cdp__step_send((r + k) % n, src, cdp__block_of(s, s->in_offs, (r + k) % n));
-        out[m++] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - k) % n), k == 1 && !s->in_place ? src : 0, CDP__OUT, own.off, result.off, result.len);
+        out[m++] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - k) % n),
+            k == 1 && !s->in_place ? src : 0, CDP__OUT, own.off, result.off, result.len);
     }
-    if (k && k == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
+    if (k && k == n - 1 && s->op == CDP_REDUCE_AVG)
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
     return m;
 }
 
-/* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is combined along the same tree
-   over the ranks (that of recursive doubling), whatever its place, and so whatever the message that it travels in. In waves,
-   each rank collects everybody's slice of its own part in scratch, one slot per rank, and combines the slots; then the parts
-   go round the ring, or to the root. As many bytes on the wire as a ring. */
+/* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
+   combined along the same tree over the ranks (that of recursive doubling), whatever its place,
+   and so whatever the message that it travels in. In waves, each rank collects everybody's slice
+   of its own part in scratch, one slot per rank, and combines the slots; then the parts go round
+   the ring, or to the root. As many bytes on the wire as a ring. */
 #ifndef CDP__WAVE
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
 #define CDP__TREE_STEPS 3u /* in one round */
 
-CDP__CALLED cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
     return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
 }
 
 /* How many waves, and the elements of a slot. */
-CDP__CALLED uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
+CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
     uint64_t longest = cdp__fixed_part(s, 0).len;
     uint32_t i;
-    for (i = 1; i < s->size && s->in_offs; ++i) longest = cdp__max(longest, cdp__fixed_part(s, i).len);
-    *slot = cdp__max(cdp__min(CDP__WAVE, (32u * CDP__WAVE - 1) / s->size + 1), (longest + 1023) / 1024);
+    for (i = 1; i < s->size && s->in_offs; ++i)
+        longest = cdp__max(longest, cdp__fixed_part(s, i).len);
+    *slot =
+        cdp__max(cdp__min(CDP__WAVE, (32u * CDP__WAVE - 1) / s->size + 1), (longest + 1023) / 1024);
     return (uint32_t)((longest + *slot - 1) / *slot);
 }
 
-CDP__CALLED cdp__span cdp__fixed_slice(const cdp__shape *s, uint32_t i, uint64_t at, uint64_t slot) {
+CDP__PRIVATE cdp__span cdp__fixed_slice(
+    const cdp__shape *s, uint32_t i, uint64_t at, uint64_t slot) {
     cdp__span p = cdp__fixed_part(s, i);
     at = cdp__min(at, p.len);
     p.off += at;
@@ -3420,8 +4073,10 @@ CDP__CALLED cdp__span cdp__fixed_slice(const cdp__shape *s, uint32_t i, uint64_t
 }
 
 /* TMP: what is worked on where that may not be OUT, then the slots. */
-CDP__CALLED uint64_t cdp__fixed_work_len(const cdp__shape *s) {
-    return s->kind == CDP_COLL_REDUCE ? cdp__reduce_tmp(s) : s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s) : 0;
+CDP__PRIVATE uint64_t cdp__fixed_work_len(const cdp__shape *s) {
+    return s->kind == CDP_COLL_REDUCE        ? cdp__reduce_tmp(s)
+        : s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s)
+                                             : 0;
 }
 
 CDP__PRIVATE uint64_t cdp__fixed_tmp(const cdp__shape *s) {
@@ -3430,7 +4085,9 @@ CDP__PRIVATE uint64_t cdp__fixed_tmp(const cdp__shape *s) {
     return cdp__fixed_work_len(s) + (waves && s->size > 1 ? s->size * slot : 0);
 }
 
-CDP__PRIVATE uint32_t cdp__fixed_wave_rounds(const cdp__shape *s) { return s->size - 1 + (s->size - 1 + CDP__TREE_STEPS - 1) / CDP__TREE_STEPS; }
+CDP__PRIVATE uint32_t cdp__fixed_wave_rounds(const cdp__shape *s) {
+    return s->size - 1 + (s->size - 1 + CDP__TREE_STEPS - 1) / CDP__TREE_STEPS;
+}
 
 CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
     uint64_t slot;
@@ -3438,17 +4095,22 @@ CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
     return 1 + (s->size > 1 ? cdp__fixed_waves(s, &slot) * cdp__fixed_wave_rounds(s) + last : 0);
 }
 
-/* Where a node of the tree is kept: 2^level numbers of ranks (after folding) from node * 2^level on. What contains this rank's
-   own contribution stays in its place, so the result ends up there; the others stay in the slot of one of their ranks. */
-CDP__CALLED cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint32_t level, uint64_t slots, uint64_t slot, cdp__step own) {
+/* Where a node of the tree is kept: 2^level numbers of ranks (after folding) from node * 2^level
+   on. What contains this rank's own contribution stays in its place, so the result ends up
+   there; the others stay in the slot of one of their ranks. */
+CDP__PRIVATE cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint32_t level,
+    uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t me = f.id < 0 ? s->rank / 2 : (uint32_t)f.id, id = node << level;
     if (me >> level == node) return own;
-    return cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + (id < f.extra ? 2 * id + 1 : id + f.extra) * slot, own.len);
+    return cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0,
+        slots + (id < f.extra ? 2 * id + 1 : id + f.extra) * slot, own.len);
 }
 
-/* Step t of the n-1 of the tree: into which place which other one is added, the lower ranks on the left. */
-CDP__COLD cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
+/* Step t of the n-1 of the tree: into which place which other one is added, the lower ranks on
+   the left. */
+CDP__PRIVATE cdp__step cdp__fixed_tree_step(
+    const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
     uint32_t level = 0, node = t;
     cdp__step left = own, right = own, into;
@@ -3456,11 +4118,13 @@ CDP__COLD cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64
     if (t < f.extra) {
         keep_left = s->rank == 2 * t;
         left = cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + 2 * t * slot, own.len);
-        right = cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + (2 * t + 1) * slot, own.len);
+        right =
+            cdp__step_make(CDP__REDUCE, -1, 0, CDP__TMP, 0, slots + (2 * t + 1) * slot, own.len);
         if (s->rank == 2 * t) left = own;
         if (s->rank == 2 * t + 1) right = own;
     } else {
-        for (node -= f.extra; node >= 1u << (f.bits - 1 - level); ++level) node -= 1u << (f.bits - 1 - level);
+        for (node -= f.extra; node >= 1u << (f.bits - 1 - level); ++level)
+            node -= 1u << (f.bits - 1 - level);
         left = cdp__fixed_place(s, 2 * node, level, slots, slot, own);
         right = cdp__fixed_place(s, 2 * node + 1, level, slots, slot, own);
         keep_left = right.dst != own.dst || right.dst_off != own.dst_off;
@@ -3473,16 +4137,21 @@ CDP__COLD cdp__step cdp__fixed_tree_step(const cdp__shape *s, uint32_t t, uint64
 }
 
 /* Round k of the wave that begins at element `at` of every part. */
-CDP__COLD uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n, here = (r + 2 * n - k - 1) % n;
+CDP__PRIVATE uint32_t cdp__fixed_wave(
+    const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n,
+                   here = (r + 2 * n - k - 1) % n;
     const uint64_t slots = cdp__fixed_work_len(s);
     const cdp__span from = cdp__fixed_slice(s, r, at, slot);
-    const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place; /* the own part is to end up elsewhere */
-    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work, from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
+    /* the own part is to end up elsewhere */
+    const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place;
+    const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work,
+        from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
     uint32_t m = 0, t;
     if (k < n - 1) {
         out[m++] = cdp__step_send(there, work, cdp__fixed_slice(s, there, at, slot));
-        out[m++] = cdp__step_make(CDP__RECV, (int32_t)here, 0, CDP__TMP, 0, slots + here * slot, own.len);
+        out[m++] =
+            cdp__step_make(CDP__RECV, (int32_t)here, 0, CDP__TMP, 0, slots + here * slot, own.len);
         if (k == 0 && moved) out[m++] = own;
         return m;
     }
@@ -3490,11 +4159,12 @@ CDP__COLD uint32_t cdp__fixed_wave(const cdp__shape *s, uint32_t k, uint64_t at,
         out[m] = cdp__fixed_tree_step(s, t, slots, slot, own);
         out[m++].kind = CDP__REDUCE;
     }
-    if (t == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, own.dst, 0, own.dst_off, own.len);
+    if (t == n - 1 && s->op == CDP_REDUCE_AVG)
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, own.dst, 0, own.dst_off, own.len);
     return m;
 }
 
-CDP__COLD uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
     const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
     uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
@@ -3503,7 +4173,8 @@ CDP__COLD uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step o
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
         all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-        work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine; /* only scaled input is copied */
+        /* only scaled input is copied */
+        work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
         if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
     }
     if (k == 0) return cdp__bring(s, mine, all, work, 0, out);
@@ -3516,24 +4187,30 @@ CDP__COLD uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__step o
         return 2;
     }
     from = (s->root + k + 1) % n;
-    if (r == s->root) out[0] = cdp__step_recv(from, work, cdp__part(s, from));
-    else if (r == from) out[0] = cdp__step_send(s->root, work, cdp__part(s, from));
-    else return 0;
+    if (r == s->root)
+        out[0] = cdp__step_recv(from, work, cdp__part(s, from));
+    else if (r == from)
+        out[0] = cdp__step_send(s->root, work, cdp__part(s, from));
+    else
+        return 0;
     return 1;
 }
 
-/* To whom, or from whom, `far` ranks on or back. With 2, 4, 8, ... ranks both are the same one, so that two ranks wait for each
-   other alone: where they share a core, a barrier mostly takes a fifth less time than in a ring. */
-CDP__CALLED uint32_t cdp__partner(const cdp__shape *s, uint32_t far, bool back) {
+/* To whom, or from whom, `far` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
+   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
+   fifth less time than in a ring. */
+CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t far, bool back) {
     const uint32_t n = s->size;
     return n & (n - 1) ? (s->rank + (back ? n - far : far)) % n : s->rank ^ far;
 }
 
 CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t to = cdp__partner(s, k, false), from = cdp__partner(s, k, true);
-    const cdp__span there = cdp__block_of(s, s->in_offs, to), here = cdp__block_of(s, s->out_offs, from);
+    const cdp__span there = cdp__block_of(s, s->in_offs, to),
+                    here = cdp__block_of(s, s->out_offs, from);
     if (k == 0) {
-        out[0] = cdp__step_make(CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
         return 1;
     }
     out[0] = cdp__step_send(to, CDP__IN, there);
@@ -3541,73 +4218,95 @@ CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__
     return 2;
 }
 
-/* The same with several at once, for small messages: nobody waits for one answer before the next is on its way. */
+/* The same with several at once, for small messages: nobody waits for one answer before the next
+   is on its way. */
 #define CDP__SPREAD_WIDTH 6u /* two messages of each; the first is the own part, a copy */
 
-CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) { return (s->size - 1) / CDP__SPREAD_WIDTH + 1; }
+CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) {
+    return (s->size - 1) / CDP__SPREAD_WIDTH + 1;
+}
 
 CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     uint32_t i, m = 0;
-    for (i = k * CDP__SPREAD_WIDTH; i < s->size && i < (k + 1) * CDP__SPREAD_WIDTH; ++i) m += cdp__alltoall_round(s, i, out + m);
+    for (i = k * CDP__SPREAD_WIDTH; i < s->size && i < (k + 1) * CDP__SPREAD_WIDTH; ++i)
+        m += cdp__alltoall_round(s, i, out + m);
     return m;
 }
 
 /* How many elements `parts` parts from that of rank `first` on have, round the end. */
-CDP__CALLED uint64_t cdp__run_len(const cdp__shape *s, const uint64_t *offs, uint32_t first, uint32_t parts) {
+CDP__PRIVATE uint64_t cdp__run_len(
+    const cdp__shape *s, const uint64_t *offs, uint32_t first, uint32_t parts) {
     const uint32_t n = s->size, to = first + parts;
-    return to <= n ? cdp__edge(s, offs, to) - cdp__edge(s, offs, first) : cdp__edge(s, offs, n) - cdp__edge(s, offs, first) + cdp__edge(s, offs, to - n);
+    return to <= n ? cdp__edge(s, offs, to) - cdp__edge(s, offs, first)
+                   : cdp__edge(s, offs, n) - cdp__edge(s, offs, first) + cdp__edge(s, offs, to - n);
 }
 
-/* TMP holds the parts from that of rank `first` on; bring all to their places in `buf`, or (`in`) from there. */
-CDP__CALLED uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, uint32_t first, uint8_t buf, bool in, cdp__step out[]) {
+/* TMP holds the parts from that of rank `first` on; bring all to their places in `buf`, or
+   (`in`) from there. */
+CDP__PRIVATE uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, uint32_t first,
+    uint8_t buf, bool in, cdp__step out[]) {
     const uint64_t at = cdp__edge(s, offs, first), head = cdp__edge(s, offs, s->size) - at;
-    out[0] = in ? cdp__step_make(CDP__COPY, -1, buf, CDP__TMP, at, 0, head) : cdp__step_make(CDP__COPY, -1, CDP__TMP, buf, 0, at, head);
-    out[1] = in ? cdp__step_make(CDP__COPY, -1, buf, CDP__TMP, 0, head, at) : cdp__step_make(CDP__COPY, -1, CDP__TMP, buf, head, 0, at);
+    out[0] = in ? cdp__step_make(CDP__COPY, -1, buf, CDP__TMP, at, 0, head)
+                : cdp__step_make(CDP__COPY, -1, CDP__TMP, buf, 0, at, head);
+    out[1] = in ? cdp__step_make(CDP__COPY, -1, buf, CDP__TMP, 0, head, at)
+                : cdp__step_make(CDP__COPY, -1, CDP__TMP, buf, head, 0, at);
     return at ? 2 : 1;
 }
 
-/* Allgather in log2 n rounds (Bruck and others 1997): each rank has the parts up to its own, 1, 2, 4, ... of them, and gets as
-   many from the rank that stands just before them. In TMP they lie from the end backwards. With 2, 4, 8, ... ranks each has
-   those of an aligned group of 1, 2, 4, ..., in their places, and its partner in the group beside it has the next. */
-CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) { return 1 + cdp__log2_up(s->size); }
-CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) { return s->size & (s->size - 1) ? cdp__edge(s, s->out_offs, s->size) : 0; }
+/* Allgather in log2 n rounds (Bruck and others 1997): each rank has the parts up to its own, 1,
+   2, 4, ... of them, and gets as many from the rank that stands just before them. In TMP they
+   lie from the end backwards. With 2, 4, 8, ... ranks each has those of an aligned group of 1,
+   2, 4, ..., in their places, and its partner in the group beside it has the next. */
+CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) {
+    return 1 + cdp__log2_up(s->size);
+}
+CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) {
+    return s->size & (s->size - 1) ? cdp__edge(s, s->out_offs, s->size) : 0;
+}
 
-CDP__COLD uint32_t cdp__paired_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__paired_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t far = k ? 1u << (k - 1) : 0, first = s->rank & ~(far - 1), next = first ^ far;
     if (k == 0) return cdp__gather_round(s, 0, out);
-    out[0] = cdp__step_send(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, first, first + far));
+    out[0] =
+        cdp__step_send(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, first, first + far));
     out[1] = cdp__step_recv(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, next, next + far));
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
-CDP__COLD uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, far = k ? 1u << (k - 1) : 0, parts = (uint32_t)cdp__min(far, n - far), first = (r + 1) % n;
+CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, far = k ? 1u << (k - 1) : 0,
+                   parts = (uint32_t)cdp__min(far, n - far), first = (r + 1) % n;
     const uint64_t *offs = s->out_offs;
     const cdp__span own = cdp__block_of(s, offs, r);
-    const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts), to = cdp__run_len(s, offs, first, n - far - parts);
+    const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts),
+                   to = cdp__run_len(s, offs, first, n - far - parts);
     if (!(n & (n - 1))) return cdp__paired_gather_round(s, k, out);
     if (k == 0) {
-        out[0] = cdp__step_make(CDP__COPY, -1, s->in_place ? CDP__OUT : CDP__IN, CDP__TMP, s->in_place ? own.off : 0, all - own.len, own.len);
+        out[0] = cdp__step_make(CDP__COPY, -1, s->in_place ? CDP__OUT : CDP__IN, CDP__TMP,
+            s->in_place ? own.off : 0, all - own.len, own.len);
         return 1;
     }
     out[0] = cdp__step_make(CDP__SEND, (int32_t)((r + far) % n), CDP__TMP, 0, from, 0, all - from);
-    out[1] = cdp__step_make(CDP__RECV, (int32_t)((r + n - far) % n), 0, CDP__TMP, 0, to, cdp__run_len(s, offs, first, n - far) - to);
+    out[1] = cdp__step_make(CDP__RECV, (int32_t)((r + n - far) % n), 0, CDP__TMP, 0, to,
+        cdp__run_len(s, offs, first, n - far) - to);
     return 2 + (2ull * far >= n ? cdp__turn_back(s, offs, first, CDP__OUT, false, out + 2) : 0);
 }
 
-/* Gather and scatter along a binomial tree, for small messages between many: in TMP each rank has the parts of its subtree,
-   from its own on. Gather works from the leaves, scatter from the root; counted from the root, rank v has its parent v - far
-   where far is its lowest bit. */
-CDP__CALLED uint32_t cdp__subtree(const cdp__shape *s, uint32_t far) { /* how many ranks are in it */
+/* Gather and scatter along a binomial tree, for small messages between many: in TMP each rank
+   has the parts of its subtree, from its own on. Gather works from the leaves, scatter from the
+   root; counted from the root, rank v has its parent v - far where far is its lowest bit. */
+/* how many ranks are in it */
+CDP__PRIVATE uint32_t cdp__subtree(const cdp__shape *s, uint32_t far) {
     return (uint32_t)cdp__min(far, s->size - (s->rank + s->size - s->root) % s->size);
 }
 
 CDP__PRIVATE uint64_t cdp__subtree_tmp(const cdp__shape *s) {
     const uint32_t v = (s->rank + s->size - s->root) % s->size;
-    return cdp__run_len(s, s->kind == CDP_COLL_GATHER ? s->out_offs : s->in_offs, s->rank, cdp__subtree(s, v ? v & (~v + 1) : s->size));
+    return cdp__run_len(s, s->kind == CDP_COLL_GATHER ? s->out_offs : s->in_offs, s->rank,
+        cdp__subtree(s, v ? v & (~v + 1) : s->size));
 }
 
-CDP__COLD uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, v = (r + n - s->root) % n, last = cdp__log2_up(n);
     const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
@@ -3615,52 +4314,80 @@ CDP__COLD uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint32_t far = k ? 1u << (gather ? k - 1 : last - k) : 0;
     uint32_t m = 0;
     if (n == 1) return cdp__linear_round(s, 0, out);
-    if (k == 0 && gather) out[m++] = cdp__step_make(CDP__COPY, -1, root && s->in_place ? CDP__OUT : CDP__IN, CDP__TMP, root && s->in_place ? own.off : 0, 0, own.len);
-    if (k == 0 && !gather && root) m = cdp__turn_back(s, offs, r, s->in_place ? CDP__OUT : CDP__IN, true, out);
+    if (k == 0 && gather)
+        out[m++] = cdp__step_make(CDP__COPY, -1, root && s->in_place ? CDP__OUT : CDP__IN, CDP__TMP,
+            root && s->in_place ? own.off : 0, 0, own.len);
+    if (k == 0 && !gather && root)
+        m = cdp__turn_back(s, offs, r, s->in_place ? CDP__OUT : CDP__IN, true, out);
     if (k && v % (2 * far) == far) {
         const uint64_t len = cdp__run_len(s, offs, r, cdp__subtree(s, far));
-        out[m++] = cdp__step_make(gather ? CDP__SEND : CDP__RECV, (int32_t)((r + n - far) % n), gather ? CDP__TMP : 0, gather ? 0 : CDP__TMP, 0, 0, len);
+        out[m++] = cdp__step_make(gather ? CDP__SEND : CDP__RECV, (int32_t)((r + n - far) % n),
+            gather ? CDP__TMP : 0, gather ? 0 : CDP__TMP, 0, 0, len);
     } else if (k && v % (2 * far) == 0 && far < n - v) {
-        const uint64_t at = cdp__run_len(s, offs, r, far), len = cdp__run_len(s, offs, r, cdp__subtree(s, 2 * far)) - at;
-        out[m++] = cdp__step_make(gather ? CDP__RECV : CDP__SEND, (int32_t)((r + far) % n), gather ? 0 : CDP__TMP, gather ? CDP__TMP : 0, at, at, len);
+        const uint64_t at = cdp__run_len(s, offs, r, far),
+                       len = cdp__run_len(s, offs, r, cdp__subtree(s, 2 * far)) - at;
+        out[m++] = cdp__step_make(gather ? CDP__RECV : CDP__SEND, (int32_t)((r + far) % n),
+            gather ? 0 : CDP__TMP, gather ? CDP__TMP : 0, at, at, len);
     }
     if (k == last && gather && root) m += cdp__turn_back(s, offs, r, CDP__OUT, false, out + m);
-    if (k == last && !gather && !(root && s->in_place)) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, own.len);
+    if (k == last && !gather && !(root && s->in_place))
+        out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, own.len);
     return m;
 }
 
-/* Reduce-scatter by recursive halving (Thakur, Rabenseifner, Gropp 2005), for small messages: in each round two ranks whose
-   numbers differ in one bit, the highest first, send each other the half that the other one goes on with. Ranks beyond the
-   power of two fold first and get their part at the end, as in recursive doubling. */
-CDP__PRIVATE uint64_t cdp__halving_tmp(const cdp__shape *s) { return s->in_place || s->size == 1 ? 0 : cdp__edge(s, s->in_offs, s->size); }
-
-CDP__CALLED cdp__span cdp__halving_range(const cdp__shape *s, const cdp__fold *f, uint32_t id, uint32_t ids) { /* the parts of those */
-    return cdp__blocks(s, s->in_offs, id < f->extra ? 2 * id : id + f->extra, id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra);
+/* Reduce-scatter by recursive halving (Thakur, Rabenseifner, Gropp 2005), for small messages: in
+   each round two ranks whose numbers differ in one bit, the highest first, send each other the
+   half that the other one goes on with. Ranks beyond the power of two fold first and get their
+   part at the end, as in recursive doubling. */
+CDP__PRIVATE uint64_t cdp__halving_tmp(const cdp__shape *s) {
+    return s->in_place || s->size == 1 ? 0 : cdp__edge(s, s->in_offs, s->size);
 }
 
-/* Ranks beyond the power of two: the even ones hand over all that they have, and get their part back. */
-CDP__CALLED uint32_t cdp__halving_fold(const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
+/* the parts of those */
+CDP__PRIVATE cdp__span cdp__halving_range(
+    const cdp__shape *s, const cdp__fold *f, uint32_t id, uint32_t ids) {
+    return cdp__blocks(s, s->in_offs, id < f->extra ? 2 * id : id + f->extra,
+        id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra);
+}
+
+/* Ranks beyond the power of two: the even ones hand over all that they have, and get their part
+   back. */
+CDP__PRIVATE uint32_t cdp__halving_fold(
+    const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
     const uint32_t r = s->rank;
     const uint8_t brought = cdp__reads_in(s) ? (uint8_t)CDP__IN : work;
-    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)), own = cdp__block_of(s, s->in_offs, r);
+    const cdp__span all = cdp__first(cdp__edge(s, s->in_offs, s->size)),
+                    own = cdp__block_of(s, s->in_offs, r);
     if (r >= 2 * cdp__fold_of(s).extra) return 0;
-    if (back && r % 2) out[0] = cdp__step_send(r - 1, work, cdp__block_of(s, s->in_offs, r - 1));
-    else if (back) out[0] = cdp__step_make(CDP__RECV, (int32_t)r + 1, 0, CDP__OUT, 0, s->in_place ? own.off : 0, own.len);
-    else if (r % 2 == 0) out[0] = cdp__step_send(r + 1, brought, all);
-    else out[0] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)r - 1, cdp__reads_in(s) ? brought : 0, work, 0, 0, all.len), out[0].flags = CDP__SRC_FIRST;
+    if (back && r % 2)
+        out[0] = cdp__step_send(r - 1, work, cdp__block_of(s, s->in_offs, r - 1));
+    else if (back)
+        out[0] = cdp__step_make(
+            CDP__RECV, (int32_t)r + 1, 0, CDP__OUT, 0, s->in_place ? own.off : 0, own.len);
+    else if (r % 2 == 0)
+        out[0] = cdp__step_send(r + 1, brought, all);
+    else {
+        out[0] = cdp__step_make(
+            CDP__RECV_REDUCE, (int32_t)r - 1, cdp__reads_in(s) ? brought : 0, work, 0, 0, all.len);
+        out[0].flags = CDP__SRC_FIRST;
+    }
     return 1;
 }
 
-CDP__COLD uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, id = (uint32_t)f.id;
     const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
-    const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra; /* what this rank brings is still in IN */
+    /* what this rank brings is still in IN */
+    const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra;
     const cdp__span own = cdp__block_of(s, s->in_offs, s->rank);
     cdp__span mine, theirs;
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
-    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+    if (k == 0)
+        return cdp__reads_in(s) ? 0
+                                : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
+                                    cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
     if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
     if (f.id < 0) return 0;
     half = 1u << (f.bits - 1 - (k - first));
@@ -3669,22 +4396,26 @@ CDP__COLD uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__step
     theirs = cdp__halving_range(s, &f, peer & ~(half - 1), half);
     peer = peer < f.extra ? 2 * peer + 1 : peer + f.extra;
     out[0] = cdp__step_send(peer, fresh ? (uint8_t)CDP__IN : work, theirs);
-    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, work, mine.off, mine.off, mine.len);
+    out[1] = cdp__step_make(
+        CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, work, mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
     if (half > 1) return m;
-    if (s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, mine.off, mine.len);
+    if (s->op == CDP_REDUCE_AVG)
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, mine.off, mine.len);
     if (!s->in_place) out[m++] = cdp__step_make(CDP__COPY, -1, work, CDP__OUT, own.off, 0, own.len);
     return m;
 }
 
-/* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling (Rabenseifner 2004): hardly more
-   bytes than the ring, in 2 log2 n rounds. The vector is cut in as many parts as ranks take part. */
+/* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling
+   (Rabenseifner 2004): hardly more bytes than the ring, in 2 log2 n rounds. The vector is cut in
+   as many parts as ranks take part. */
 CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
     const cdp__fold f = cdp__fold_of(s);
     return 1 + 2 * f.bits + (f.extra ? 2 : 0);
 }
 
-CDP__CALLED cdp__span cdp__both_range(const cdp__shape *s, uint32_t bits, uint32_t id, uint32_t ids) {
+CDP__PRIVATE cdp__span cdp__both_range(
+    const cdp__shape *s, uint32_t bits, uint32_t id, uint32_t ids) {
     const uint64_t q = s->count >> bits, rest = s->count - (q << bits);
     cdp__span p;
     p.off = id * q + cdp__min(id, rest);
@@ -3692,10 +4423,12 @@ CDP__CALLED cdp__span cdp__both_range(const cdp__shape *s, uint32_t bits, uint32
     return p;
 }
 
-CDP__COLD uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
-    const bool from_in = cdp__reads_in(s), fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first); /* what this rank brings is still in IN */
+    /* what this rank brings is still in IN */
+    const bool from_in = cdp__reads_in(s),
+               fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first);
     const cdp__span all = cdp__first(s->count);
     uint32_t half, peer;
     cdp__span mine, theirs;
@@ -3703,8 +4436,13 @@ CDP__COLD uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step ou
     if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
         const bool back = k >= first, odd = s->rank % 2 != 0;
         if (s->rank >= 2 * f.extra) return 0;
-        if (odd == back) out[0] = cdp__step_send(back ? s->rank - 1 : s->rank + 1, (uint8_t)(fresh ? CDP__IN : CDP__OUT), all);
-        else out[0] = cdp__step_make(back ? CDP__RECV : CDP__RECV_REDUCE, (int32_t)(back ? s->rank + 1 : s->rank - 1), fresh ? CDP__IN : 0, CDP__OUT, 0, 0, all.len);
+        if (odd == back)
+            out[0] = cdp__step_send(
+                back ? s->rank - 1 : s->rank + 1, (uint8_t)(fresh ? CDP__IN : CDP__OUT), all);
+        else
+            out[0] = cdp__step_make(back ? CDP__RECV : CDP__RECV_REDUCE,
+                (int32_t)(back ? s->rank + 1 : s->rank - 1), fresh ? CDP__IN : 0, CDP__OUT, 0, 0,
+                all.len);
         if (!back && odd) out[0].flags = CDP__SRC_FIRST;
         return 1;
     }
@@ -3720,45 +4458,63 @@ CDP__COLD uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step ou
         return 2;
     }
     out[0] = cdp__step_send(peer, (uint8_t)(fresh ? CDP__IN : CDP__OUT), theirs);
-    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT, mine.off, mine.off, mine.len);
+    out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)peer, fresh ? CDP__IN : 0, CDP__OUT,
+        mine.off, mine.off, mine.len);
     out[1].flags = peer < s->rank ? CDP__SRC_FIRST : 0;
     if (half > 1 || s->op != CDP_REDUCE_AVG) return 2;
     out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, mine.off, mine.len);
     return 3;
 }
 
-/* For ranks that read each other's memory: each combines its part of everybody's vector from where they lie, CDP__DIRECT_WIDTH at
-   once so that what is combined is written but once, in few rounds; each copies the finished parts likewise. An element is combined
-   in the order in which the ring does it, or pairwise exchange, so its bits are those. */
+/* For ranks that read each other's memory: each combines its part of everybody's vector from
+   where they lie, CDP__DIRECT_WIDTH at once so that what is combined is written but once, in few
+   rounds; each copies the finished parts likewise. An element is combined in the order in which
+   the ring does it, or pairwise exchange, so its bits are those. */
 #define CDP__DIRECT_WIDTH 3u /* two messages of each, and a division, make a round */
 
-CDP__PRIVATE uint32_t cdp__direct_waves(const cdp__shape *s) { return (s->size - 1 + CDP__DIRECT_WIDTH - 1) / CDP__DIRECT_WIDTH; }
-CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) { return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1); }
+CDP__PRIVATE uint32_t cdp__direct_waves(const cdp__shape *s) {
+    return (s->size - 1 + CDP__DIRECT_WIDTH - 1) / CDP__DIRECT_WIDTH;
+}
+CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) {
+    return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1);
+}
 
-CDP__COLD uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, waves = cdp__direct_waves(s);
-    const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER, copies = gather || k > waves;
-    const uint8_t src = scatter && !s->in_place ? (s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN) : s->kind == CDP_COLL_ALLREDUCE && !copies && cdp__reads_in(s) ? CDP__IN : CDP__OUT;
+    const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER,
+               copies = gather || k > waves;
+    const uint8_t src = scatter && !s->in_place
+        ? (s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN)
+        : s->kind == CDP_COLL_ALLREDUCE && !copies && cdp__reads_in(s) ? CDP__IN
+                                                                       : CDP__OUT;
     const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__fixed_part(s, r);
     const uint64_t result = scatter && !s->in_place ? 0 : own.off;
     uint32_t first, d, m = 0;
-    if (k == 0) return scatter ? cdp__scatter_reduce_round(s, 0, out) : gather ? cdp__gather_round(s, 0, out) : cdp__ring_round(s, 0, out);
+    if (k == 0)
+        return scatter ? cdp__scatter_reduce_round(s, 0, out)
+            : gather   ? cdp__gather_round(s, 0, out)
+                       : cdp__ring_round(s, 0, out);
     first = (k > waves ? k - waves - 1 : k - 1) * CDP__DIRECT_WIDTH + 1;
     for (d = first; d < n && d < first + CDP__DIRECT_WIDTH; ++d) {
-        const uint32_t above = (r + d) % n, below = (r + n - d) % n, to = scatter ? above : below, from = scatter ? below : above;
+        const uint32_t above = (r + d) % n, below = (r + n - d) % n, to = scatter ? above : below,
+                       from = scatter ? below : above;
         out[m++] = cdp__step_send(to, src, copies ? own : cdp__fixed_part(s, to));
         if (copies) {
-            out[m++] = cdp__step_recv(from, CDP__OUT, gather ? cdp__block_of(s, s->out_offs, from) : cdp__part(s, from));
+            out[m++] = cdp__step_recv(
+                from, CDP__OUT, gather ? cdp__block_of(s, s->out_offs, from) : cdp__part(s, from));
             continue;
         }
-        out[m] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)from, d == 1 && src != CDP__OUT ? src : 0, CDP__OUT, own.off, result, own.len);
+        out[m] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)from,
+            d == 1 && src != CDP__OUT ? src : 0, CDP__OUT, own.off, result, own.len);
         out[m++].flags = (uint8_t)(d > first ? CDP__CHAINED : 0);
     }
-    if (!copies && k == waves && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+    if (!copies && k == waves && s->op == CDP_REDUCE_AVG)
+        out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard, through others, of 2^(k+1). */
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
+   through others, of 2^(k+1). */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t far = 1u << k;
     cdp__span none;
@@ -3768,52 +4524,79 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
     return 2;
 }
 
-/* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody at once, so that who sleeps is
-   woken once, and each rank combines all of them in TMP along the tree of recursive doubling. A list of messages, then of local
-   steps, is cut into rounds; up to 4 ranks need but one (and one before it to scale). */
-CDP__PRIVATE uint32_t cdp__once_units(const cdp__shape *s) { return 2 * (s->size - 1) + (s->kind == CDP_COLL_ALLREDUCE ? s->size + 2 : s->kind == CDP_COLL_ALLGATHER); }
-CDP__PRIVATE uint32_t cdp__once_before(const cdp__shape *s) { return s->op == CDP_REDUCE_PREMUL_SUM && s->size > 1; }
-CDP__PRIVATE uint32_t cdp__once_rounds(const cdp__shape *s) { return cdp__once_before(s) + (s->size > 1 ? (cdp__once_units(s) + CDP__ROUND_MAX - 1) / CDP__ROUND_MAX : 1); }
-CDP__PRIVATE uint64_t cdp__once_tmp(const cdp__shape *s) { return s->kind == CDP_COLL_ALLREDUCE && s->size > 1 ? s->size * s->count : 0; }
+/* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody
+   at once, so that who sleeps is woken once, and each rank combines all of them in TMP along the
+   tree of recursive doubling. A list of messages, then of local steps, is cut into rounds; up to
+   4 ranks need but one (and one before it to scale). */
+CDP__PRIVATE uint32_t cdp__once_units(const cdp__shape *s) {
+    return 2 * (s->size - 1)
+        + (s->kind == CDP_COLL_ALLREDUCE ? s->size + 2 : s->kind == CDP_COLL_ALLGATHER);
+}
+CDP__PRIVATE uint32_t cdp__once_before(const cdp__shape *s) {
+    return s->op == CDP_REDUCE_PREMUL_SUM && s->size > 1;
+}
+CDP__PRIVATE uint32_t cdp__once_rounds(const cdp__shape *s) {
+    return cdp__once_before(s)
+        + (s->size > 1 ? (cdp__once_units(s) + CDP__ROUND_MAX - 1) / CDP__ROUND_MAX : 1);
+}
+CDP__PRIVATE uint64_t cdp__once_tmp(const cdp__shape *s) {
+    return s->kind == CDP_COLL_ALLREDUCE && s->size > 1 ? s->size * s->count : 0;
+}
 
-/* Step t of the n-1 of the tree. Ranks beyond the power of two fold first; then a pair is kept where the lower one was. */
-CDP__COLD cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
+/* Step t of the n-1 of the tree. Ranks beyond the power of two fold first; then a pair is kept
+   where the lower one was. */
+CDP__PRIVATE cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
     const cdp__fold f = cdp__fold_of(s);
     uint32_t far = 1, half = (1u << f.bits) / 2, left = 2 * t, right = 2 * t + 1;
     if (t >= f.extra) {
-        for (t -= f.extra; t >= half; half /= 2, far *= 2) t -= half;
+        for (t -= f.extra; t >= half; half /= 2, far *= 2)
+            t -= half;
         left = 2 * far * t;
         right = left + far;
         left += left < f.extra ? left : f.extra;
         right += right < f.extra ? right : f.extra;
     }
-    return cdp__step_make(CDP__REDUCE, -1, CDP__TMP, CDP__TMP, right * s->count, left * s->count, s->count);
+    return cdp__step_make(
+        CDP__REDUCE, -1, CDP__TMP, CDP__TMP, right * s->count, left * s->count, s->count);
 }
 
-CDP__COLD uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, before = cdp__once_before(s), pairs = n - 1, units = cdp__once_units(s);
-    const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE, cast = s->kind == CDP_COLL_BROADCAST;
+CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, r = s->rank, before = cdp__once_before(s), pairs = n - 1,
+                   units = cdp__once_units(s);
+    const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE,
+               cast = s->kind == CDP_COLL_BROADCAST;
     const uint8_t mine = before ? CDP__TMP : s->in_place || cast ? CDP__OUT : CDP__IN;
-    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce || cast ? s->count : 0);
+    const cdp__span own =
+        gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce || cast ? s->count : 0);
     const uint64_t mine_at = before ? r * s->count : gather && s->in_place ? own.off : 0;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1) return gather ? cdp__gather_round(s, 0, out) : reduce ? cdp__copy_in(s, 0, out) : 0;
-    if (k < before) return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
+    if (k < before)
+        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
-        const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n, step = u - 2 * pairs;
+        const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
+                       step = u - 2 * pairs;
         const cdp__span theirs = gather ? cdp__block_of(s, s->out_offs, from) : own;
         if (cast && (u % 2 ? from : r) != s->root) continue;
-        if (u < 2 * pairs && u % 2 == 0) out[m++] = cdp__step_make(CDP__SEND, (int32_t)to, mine, 0, mine_at, 0, own.len);
-        else if (u < 2 * pairs) out[m++] = cdp__step_make(CDP__RECV, (int32_t)from, 0, reduce ? CDP__TMP : CDP__OUT, 0, reduce ? from * s->count : theirs.off, theirs.len);
-        else if (step == 0 && !before && !(gather && s->in_place)) out[m++] = cdp__step_make(CDP__COPY, -1, mine, reduce ? CDP__TMP : CDP__OUT, mine_at, reduce ? r * s->count : own.off, own.len);
-        else if (step && step < n) out[m++] = cdp__once_combine(s, step - 1);
-        else if (step == n && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__TMP, 0, 0, s->count);
-        else if (step == n + 1) out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
+        if (u < 2 * pairs && u % 2 == 0)
+            out[m++] = cdp__step_make(CDP__SEND, (int32_t)to, mine, 0, mine_at, 0, own.len);
+        else if (u < 2 * pairs)
+            out[m++] = cdp__step_make(CDP__RECV, (int32_t)from, 0, reduce ? CDP__TMP : CDP__OUT, 0,
+                reduce ? from * s->count : theirs.off, theirs.len);
+        else if (step == 0 && !before && !(gather && s->in_place))
+            out[m++] = cdp__step_make(CDP__COPY, -1, mine, reduce ? CDP__TMP : CDP__OUT, mine_at,
+                reduce ? r * s->count : own.off, own.len);
+        else if (step && step < n)
+            out[m++] = cdp__once_combine(s, step - 1);
+        else if (step == n && s->op == CDP_REDUCE_AVG)
+            out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__TMP, 0, 0, s->count);
+        else if (step == n + 1)
+            out[m++] = cdp__step_make(CDP__COPY, -1, CDP__TMP, CDP__OUT, 0, 0, s->count);
     }
     return m;
 }
 
-/* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------------------------------------ */
+/* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
 /* First what the ranks of a host do among themselves, in memory; then what goes between hosts, each byte once; then in memory
    again. Each of the three is an algorithm from above among fewer ranks. In a large allreduce rank i of each host has part i of the
@@ -3822,11 +4605,12 @@ CDP__COLD uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step ou
        2 hosts, ranks 0 1 | 2 3      inside               between              inside
        part 0 of rank 0, 2           0 = 0+1, 2 = 2+3     0 = 2 = 0+1+2+3      to 1, 3
        part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
-typedef struct cdp__spot { /* where a rank is; on its host ranks are counted from the root on, if that is there */
+/* where a rank is; on its host ranks are counted from the root on, if that is there */
+typedef struct cdp__spot {
     uint32_t host, first, ranks, at; /* of the host: where it begins in the list, how many it has */
 } cdp__spot;
 
-CDP__COLD cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
+CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
     const uint16_t *list = s->hosts->ranks;
     cdp__spot p;
     uint32_t i;
@@ -3847,17 +4631,21 @@ CDP__COLD cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__
     return p;
 }
 
-CDP__COLD uint32_t cdp__rank_on(const cdp__shape *s, const cdp__spot *root, uint32_t host, uint32_t at) {
+CDP__PRIVATE uint32_t cdp__rank_on(
+    const cdp__shape *s, const cdp__spot *root, uint32_t host, uint32_t at) {
     const uint16_t *list = s->hosts->ranks;
     uint32_t left = host;
     if (host == root->host) at = (at + root->at) % root->ranks;
-    if (s->hosts->fewest == s->hosts->most) return list[host * s->hosts->most + at] % CDP__HOST_BEGINS;
-    while (left) left -= *++list >= CDP__HOST_BEGINS;
+    if (s->hosts->fewest == s->hosts->most)
+        return list[host * s->hosts->most + at] % CDP__HOST_BEGINS;
+    while (left)
+        left -= *++list >= CDP__HOST_BEGINS;
     return list[at] % CDP__HOST_BEGINS;
 }
 
-/* Part 0, 1 or 2 of an operation as one of some ranks; `p`: where this one is, or (to count rounds) one of the host that has most.
-   What comes from the caller is scaled in the first part, and divided in the second. */
+/* Part 0, 1 or 2 of an operation as one of some ranks; `p`: where this one is, or (to count
+   rounds) one of the host that has most. What comes from the caller is scaled in the first part,
+   and divided in the second. */
 typedef struct cdp__phase {
     cdp__shape s;
     uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
@@ -3865,7 +4653,8 @@ typedef struct cdp__phase {
     uint64_t off;          /* of its vector */
 } cdp__phase;
 
-CDP__COLD cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *p, const cdp__spot *root) {
+CDP__PRIVATE cdp__phase cdp__phase_of(
+    const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *p, const cdp__spot *root) {
     const uint32_t hosts = s->hosts->count;
     const bool sums = s->kind == CDP_COLL_ALLREDUCE || s->kind == CDP_COLL_REDUCE;
     cdp__phase f;
@@ -3896,7 +4685,9 @@ CDP__COLD cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lane
             f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__both_round;
             f.rounds = hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__both_rounds(&f.s);
         } else {
-            f.round = sums ? cdp__doubling_round : s->kind == CDP_COLL_BARRIER ? cdp__barrier_round : cdp__tree_round;
+            f.round = sums                    ? cdp__doubling_round
+                : s->kind == CDP_COLL_BARRIER ? cdp__barrier_round
+                                              : cdp__tree_round;
             f.rounds = sums ? cdp__doubling_rounds(&f.s) : cdp__log_rounds(&f.s);
         }
     } else if (lanes) {
@@ -3906,12 +4697,15 @@ CDP__COLD cdp__phase cdp__phase_of(const cdp__shape *s, uint32_t part, bool lane
         f.rounds += part ? f.rounds - 1 : 0;
     } else {
         f.round = part ? cdp__tree_round : cdp__reduce_tree_round;
-        f.rounds = s->kind == (part ? CDP_COLL_REDUCE : CDP_COLL_BROADCAST) ? 0 : part ? cdp__log_rounds(&f.s) : cdp__reduce_tree_rounds(&f.s);
+        f.rounds = s->kind == (part ? CDP_COLL_REDUCE : CDP_COLL_BROADCAST) ? 0
+            : part                                                          ? cdp__log_rounds(&f.s)
+                   : cdp__reduce_tree_rounds(&f.s);
     }
     return f;
 }
 
-CDP__COLD uint32_t cdp__phase_rounds(const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *root) {
+CDP__PRIVATE uint32_t cdp__phase_rounds(
+    const cdp__shape *s, uint32_t part, bool lanes, const cdp__spot *root) {
     cdp__spot p = *root;
     p.ranks = s->hosts->most;
     {
@@ -3921,27 +4715,37 @@ CDP__COLD uint32_t cdp__phase_rounds(const cdp__shape *s, uint32_t part, bool la
 }
 
 /* Who speaks for the ranks of the first host. */
-CDP__COLD cdp__spot cdp__head_of(const cdp__shape *s) { return cdp__spot_of(s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL); }
-
-CDP__COLD uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
-    const cdp__spot root = cdp__head_of(s);
-    return cdp__phase_rounds(s, 0, lanes, &root) + cdp__phase_rounds(s, 1, lanes, &root) + cdp__phase_rounds(s, 2, lanes, &root);
+CDP__PRIVATE cdp__spot cdp__head_of(const cdp__shape *s) {
+    return cdp__spot_of(
+        s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
 }
 
-CDP__COLD uint32_t cdp__phases_round(const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
+    const cdp__spot root = cdp__head_of(s);
+    return cdp__phase_rounds(s, 0, lanes, &root) + cdp__phase_rounds(s, 1, lanes, &root)
+        + cdp__phase_rounds(s, 2, lanes, &root);
+}
+
+CDP__PRIVATE uint32_t cdp__phases_round(
+    const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
     const cdp__spot root = cdp__head_of(s), me = cdp__spot_of(s, s->rank, &root);
-    const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0; /* only the root's OUT may be written */
+    /* only the root's OUT may be written */
+    const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0;
     cdp__phase f;
     uint32_t part, rounds, n, i, m = 0;
     if (k == 0 && work) return cdp__reduce_tree_round(s, 0, out);
-    for (part = 0; k >= (rounds = cdp__phase_rounds(s, part, lanes, &root)); ++part) k -= rounds;
+    for (part = 0; k >= (rounds = cdp__phase_rounds(s, part, lanes, &root)); ++part)
+        k -= rounds;
     f = cdp__phase_of(s, part, lanes, &me, &root);
-    if (k + f.skip >= f.rounds || (part == 1 && me.at >= (lanes ? s->hosts->fewest : 1))) return 0; /* this host has fewer ranks; others speak for it */
+    /* this host has fewer ranks; others speak for it */
+    if (k + f.skip >= f.rounds || (part == 1 && me.at >= (lanes ? s->hosts->fewest : 1))) return 0;
     n = f.round(&f.s, k + f.skip, out);
     for (i = 0; i < n; ++i) {
         cdp__step t = out[i];
         if (!t.len && (s->count || t.peer < 0)) continue; /* both sides know */
-        if (t.peer >= 0) t.peer = (int32_t)(part == 1 ? cdp__rank_on(s, &root, (uint32_t)t.peer, me.at) : cdp__rank_on(s, &root, me.host, (uint32_t)t.peer));
+        if (t.peer >= 0)
+            t.peer = (int32_t)(part == 1 ? cdp__rank_on(s, &root, (uint32_t)t.peer, me.at)
+                                         : cdp__rank_on(s, &root, me.host, (uint32_t)t.peer));
         t.src_off += f.off;
         t.dst_off += f.off;
         if (t.src && work) t.src = work;
@@ -3951,133 +4755,216 @@ CDP__COLD uint32_t cdp__phases_round(const cdp__shape *s, uint32_t k, bool lanes
     return m;
 }
 
-CDP__COLD uint32_t cdp__lanes_rounds(const cdp__shape *s) { return cdp__phases_count(s, true); }
-CDP__COLD uint32_t cdp__lanes_round(const cdp__shape *s, uint32_t k, cdp__step out[]) { return cdp__phases_round(s, k, true, out); }
-CDP__COLD uint32_t cdp__leaders_rounds(const cdp__shape *s) { return cdp__phases_count(s, false); }
-CDP__COLD uint32_t cdp__leaders_round(const cdp__shape *s, uint32_t k, cdp__step out[]) { return cdp__phases_round(s, k, false, out); }
-
-/* Allgather, where all hosts have as many ranks: the parts of the i-th ranks go round a ring of these, and each hands what it got
-   last to the others on its host, CDP__DIRECT_WIDTH at once, while the next is on its way. */
-CDP__COLD uint32_t cdp__hosts_waves(const cdp__shape *s) { return (s->hosts->most + CDP__DIRECT_WIDTH - 2) / CDP__DIRECT_WIDTH; }
-
-CDP__COLD int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t at) { /* both count round the end */
-    return s->hosts->ranks[host % s->hosts->count * s->hosts->most + at % s->hosts->most] % CDP__HOST_BEGINS;
+CDP__PRIVATE uint32_t cdp__lanes_rounds(const cdp__shape *s) {
+    return cdp__phases_count(s, true);
+}
+CDP__PRIVATE uint32_t cdp__lanes_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    return cdp__phases_round(s, k, true, out);
+}
+CDP__PRIVATE uint32_t cdp__leaders_rounds(const cdp__shape *s) {
+    return cdp__phases_count(s, false);
+}
+CDP__PRIVATE uint32_t cdp__leaders_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    return cdp__phases_round(s, k, false, out);
 }
 
-CDP__COLD cdp__span cdp__even_block(const cdp__shape *s, uint32_t host, uint32_t at) {
-    return cdp__block_of(s, s->kind == CDP_COLL_ALLGATHER ? s->out_offs : s->in_offs, (uint32_t)cdp__even_rank(s, host, at));
+/* Allgather, where all hosts have as many ranks: the parts of the i-th ranks go round a ring of
+   these, and each hands what it got last to the others on its host, CDP__DIRECT_WIDTH at once,
+   while the next is on its way. */
+CDP__PRIVATE uint32_t cdp__hosts_waves(const cdp__shape *s) {
+    return (s->hosts->most + CDP__DIRECT_WIDTH - 2) / CDP__DIRECT_WIDTH;
 }
 
-CDP__COLD uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) { return 1 + s->hosts->count * cdp__hosts_waves(s); }
+/* both count round the end */
+CDP__PRIVATE int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t at) {
+    return s->hosts->ranks[host % s->hosts->count * s->hosts->most + at % s->hosts->most]
+        % CDP__HOST_BEGINS;
+}
 
-CDP__COLD uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE cdp__span cdp__even_block(const cdp__shape *s, uint32_t host, uint32_t at) {
+    return cdp__block_of(s, s->kind == CDP_COLL_ALLGATHER ? s->out_offs : s->in_offs,
+        (uint32_t)cdp__even_rank(s, host, at));
+}
+
+CDP__PRIVATE uint32_t cdp__hosts_gather_rounds(const cdp__shape *s) {
+    return 1 + s->hosts->count * cdp__hosts_waves(s);
+}
+
+CDP__PRIVATE uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
-    const uint32_t n = s->hosts->count, waves = cdp__hosts_waves(s), j = (k - 1) / waves, host = me.host + n - j, end = ((k - 1) % waves + 1) * CDP__DIRECT_WIDTH;
+    const uint32_t n = s->hosts->count, waves = cdp__hosts_waves(s), j = (k - 1) / waves,
+                   host = me.host + n - j, end = ((k - 1) % waves + 1) * CDP__DIRECT_WIDTH;
     cdp__span last;
     uint32_t d = end - CDP__DIRECT_WIDTH + 1, m = 0;
     if (k == 0) return cdp__gather_own(s, 0, 0, out);
     last = cdp__even_block(s, host, me.at);
     if (d == 1 && j + 1 < n) {
         out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host + 1, me.at), CDP__OUT, last);
-        out[m++] = cdp__step_recv((uint32_t)cdp__even_rank(s, me.host + n - 1, me.at), CDP__OUT, cdp__even_block(s, host + n - 1, me.at));
+        out[m++] = cdp__step_recv((uint32_t)cdp__even_rank(s, me.host + n - 1, me.at), CDP__OUT,
+            cdp__even_block(s, host + n - 1, me.at));
     }
     for (; d < me.ranks && d <= end; ++d) {
         const uint32_t from = me.at + me.ranks - d;
         out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host, me.at + d), CDP__OUT, last);
-        out[m++] = cdp__step_recv((uint32_t)cdp__even_rank(s, me.host, from), CDP__OUT, cdp__even_block(s, host, from));
+        out[m++] = cdp__step_recv(
+            (uint32_t)cdp__even_rank(s, me.host, from), CDP__OUT, cdp__even_block(s, host, from));
     }
     return m;
 }
 
-/* Reduce-scatter likewise: host by host, the own one first, a rank combines what is for the rank that has its place there, and sends
-   it that. TMP: scaled input, then what is on its way. */
-CDP__COLD uint32_t cdp__hosts_scatter_rounds(const cdp__shape *s) { return s->hosts->count * (cdp__hosts_waves(s) + 1); }
+/* Reduce-scatter likewise: host by host, the own one first, a rank combines what is for the rank
+   that has its place there, and sends it that. TMP: scaled input, then what is on its way. */
+CDP__PRIVATE uint32_t cdp__hosts_scatter_rounds(const cdp__shape *s) {
+    return s->hosts->count * (cdp__hosts_waves(s) + 1);
+}
 
-CDP__COLD uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
+CDP__PRIVATE uint64_t cdp__hosts_scatter_tmp(const cdp__shape *s) {
     uint64_t longest = 0;
     uint32_t i;
-    for (i = 0; i < s->size; ++i) longest = cdp__max(longest, cdp__block_of(s, s->in_offs, i).len);
+    for (i = 0; i < s->size; ++i)
+        longest = cdp__max(longest, cdp__block_of(s, s->in_offs, i).len);
     return cdp__pairwise_tmp(s) + longest;
 }
 
-CDP__COLD uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
-    const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1, j = (at - 1) / per, host = me.host + j, wave = at % per;
-    const uint8_t src = s->in_place ? CDP__OUT : s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
-    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank), there = cdp__even_block(s, host, me.at);
+    const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1,
+                   j = (at - 1) / per, host = me.host + j, wave = at % per;
+    const uint8_t src = s->in_place      ? CDP__OUT
+        : s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP
+                                         : CDP__IN;
+    const cdp__span own = cdp__block_of(s, s->in_offs, s->rank),
+                    there = cdp__even_block(s, host, me.at);
     const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
     uint32_t d = (wave - 1) * CDP__DIRECT_WIDTH + 1, i, m = 0;
     if (k == 0) return cdp__scatter_reduce_round(s, 0, out);
     if (!wave) {
-        out[m++] = cdp__step_make(CDP__SEND, cdp__even_rank(s, host, me.at), CDP__TMP, 0, way, 0, there.len);
-        out[m++] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host + n - j, me.at), 0, CDP__OUT, 0, result, own.len);
-        if (j == n - 1 && s->op == CDP_REDUCE_AVG) out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
+        out[m++] = cdp__step_make(
+            CDP__SEND, cdp__even_rank(s, host, me.at), CDP__TMP, 0, way, 0, there.len);
+        out[m++] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host + n - j, me.at), 0,
+            CDP__OUT, 0, result, own.len);
+        if (j == n - 1 && s->op == CDP_REDUCE_AVG)
+            out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result, own.len);
         return m;
     }
     for (i = 0; d < me.ranks && i < CDP__DIRECT_WIDTH; ++d, ++i) {
-        out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host, me.at + d), src, cdp__even_block(s, host, me.at + d));
-        out[m] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host, me.at + me.ranks - d), d == 1 && (j || !s->in_place) ? src : 0, j ? CDP__TMP : CDP__OUT, there.off, j ? way : result, there.len);
+        out[m++] = cdp__step_send((uint32_t)cdp__even_rank(s, me.host, me.at + d), src,
+            cdp__even_block(s, host, me.at + d));
+        out[m] = cdp__step_make(CDP__RECV_REDUCE, cdp__even_rank(s, me.host, me.at + me.ranks - d),
+            d == 1 && (j || !s->in_place) ? src : 0, j ? CDP__TMP : CDP__OUT, there.off,
+            j ? way : result, there.len);
         out[m++].flags = i ? CDP__CHAINED : 0;
     }
     return m;
 }
 
-/* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are --------------------------------------- */
+/* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
 
 enum {
-    CDP__RING, CDP__DOUBLING, CDP__TREE, CDP__GATHER, CDP__DISSEMINATION, CDP__REDUCE_TREE, CDP__REDUCE_RING, CDP__LINEAR_GATHER, CDP__LINEAR_SCATTER, CDP__PAIRWISE_REDUCE,
-    CDP__PAIRWISE, CDP__DIRECT, CDP__FIXED_ALLREDUCE, CDP__FIXED_REDUCE, CDP__FIXED_SCATTER, CDP__BRUCK, CDP__TREE_GATHER, CDP__TREE_SCATTER,
-    CDP__HALVING, CDP__SPREAD, CDP__BOTH, CDP__DIRECT_ALL, CDP__DIRECT_SCATTER, CDP__DIRECT_GATHER, CDP__ONCE, CDP__ONCE_GATHER, CDP__ONCE_BARRIER, CDP__ONCE_BROADCAST,
-    CDP__LANES, CDP__LEADERS, CDP__HOSTS_BROADCAST, CDP__HOSTS_BARRIER, CDP__HOSTS_REDUCE, CDP__HOSTS_GATHER, CDP__HOSTS_SCATTER, CDP__ALGO_COUNT
+    CDP__RING,
+    CDP__DOUBLING,
+    CDP__TREE,
+    CDP__GATHER,
+    CDP__DISSEMINATION,
+    CDP__REDUCE_TREE,
+    CDP__REDUCE_RING,
+    CDP__LINEAR_GATHER,
+    CDP__LINEAR_SCATTER,
+    CDP__PAIRWISE_REDUCE,
+    CDP__PAIRWISE,
+    CDP__DIRECT,
+    CDP__FIXED_ALLREDUCE,
+    CDP__FIXED_REDUCE,
+    CDP__FIXED_SCATTER,
+    CDP__BRUCK,
+    CDP__TREE_GATHER,
+    CDP__TREE_SCATTER,
+    CDP__HALVING,
+    CDP__SPREAD,
+    CDP__BOTH,
+    CDP__DIRECT_ALL,
+    CDP__DIRECT_SCATTER,
+    CDP__DIRECT_GATHER,
+    CDP__ONCE,
+    CDP__ONCE_GATHER,
+    CDP__ONCE_BARRIER,
+    CDP__ONCE_BROADCAST,
+    CDP__LANES,
+    CDP__LEADERS,
+    CDP__HOSTS_BROADCAST,
+    CDP__HOSTS_BARRIER,
+    CDP__HOSTS_REDUCE,
+    CDP__HOSTS_GATHER,
+    CDP__HOSTS_SCATTER,
+    CDP__ALGO_COUNT
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
     static const cdp__algo table[CDP__ALGO_COUNT + 1] = {
         {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
-        {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round, cdp__doubling_tmp},
+        {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
+            cdp__doubling_tmp},
         {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
         {"ring", CDP_COLL_ALLGATHER, true, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
         {"dissemination", CDP_COLL_BARRIER, true, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
-        {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round, cdp__reduce_tmp},
+        {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round,
+            cdp__reduce_tmp},
         {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
         {"linear", CDP_COLL_GATHER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
         {"linear", CDP_COLL_SCATTER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round, cdp__pairwise_tmp},
+        {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round,
+            cdp__pairwise_tmp},
         {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
-        {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp}, /* a broadcast between two */
-        {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+        /* a broadcast between two */
+        {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+        {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round,
+            cdp__fixed_tmp},
         {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
-        {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+        {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
+            cdp__fixed_tmp},
         {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
-        {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round, cdp__subtree_tmp},
-        {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round, cdp__subtree_tmp},
-        {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round, cdp__halving_tmp},
+        {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round,
+            cdp__subtree_tmp},
+        {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round,
+            cdp__subtree_tmp},
+        {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds,
+            cdp__halving_round, cdp__halving_tmp},
         {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
-        {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round, cdp__no_tmp},
+        {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
+            cdp__no_tmp},
         {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
-        {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round, cdp__pairwise_tmp},
+        {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,
+            cdp__pairwise_tmp},
         {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
         {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
         {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
-        {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round, cdp__doubling_tmp},
-        {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
-        {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
-        {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round, cdp__reduce_tmp},
-        {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds, cdp__hosts_gather_round, cdp__no_tmp},
-        {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds, cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
+        {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round,
+            cdp__no_tmp},
+        {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
+            cdp__doubling_tmp},
+        {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round,
+            cdp__no_tmp},
+        {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round,
+            cdp__no_tmp},
+        {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
+            cdp__reduce_tmp},
+        {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds,
+            cdp__hosts_gather_round, cdp__no_tmp},
+        {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
+            cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
         {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another version may name */
     };
     return &table[cdp__min(i, CDP__ALGO_COUNT)];
 }
 
-#define CDP__SMALL UINT64_MAX      /* in a row: the group's small_bytes */
-#define CDP__TINY (UINT64_MAX - 1) /* a quarter of that */
+#define CDP__SMALL UINT64_MAX        /* in a row: the group's small_bytes */
+#define CDP__TINY (UINT64_MAX - 1)   /* a quarter of that */
 #define CDP__LITTLE (UINT64_MAX - 2) /* a sixteenth */
 
-typedef struct cdp__row { /* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
+/* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
+typedef struct cdp__row {
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
@@ -4091,21 +4978,68 @@ typedef struct cdp__row { /* the first row that fits an operation chooses its al
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
-    static const cdp__row table[] = { /* the more ranks, the more a round less is worth */
-        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR}, {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR}, {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR}, {0, 7, CDP__ONCE_BARRIER, CDP__NEAR}, {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
-        {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS}, {0, 0, CDP__LANES, CDP__HOSTS},
-        {CDP__TINY, 0, CDP__DOUBLING, 0}, {0, 0, CDP__DIRECT_ALL, CDP__SHARED}, {CDP__SMALL, 0, CDP__DOUBLING, 0}, {0, 2, CDP__RING, 0}, {1u << 20, 16, CDP__BOTH, CDP__POWERS}, {0, 16, CDP__RING, 0},
-        {8u << 20, 0, CDP__BOTH, CDP__POWERS}, {1u << 19, 0, CDP__BOTH, 0}, {0, 0, CDP__RING, 0}, {0, 0, CDP__FIXED_ALLREDUCE, 0},
-        {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS}, {0, 0, CDP__TREE, 0}, {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS}, {0, 0, CDP__DISSEMINATION, 0}, {0, 0, CDP__DIRECT, 0},
-        {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN}, {0, 16, CDP__HOSTS_GATHER, CDP__EVEN}, {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN}, {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
-        {0, 2, CDP__GATHER, 0}, {CDP__SMALL, 16, CDP__BRUCK, 0}, {0, 0, CDP__DIRECT_GATHER, CDP__SHARED}, {8u << 20, 16, CDP__BRUCK, CDP__POWERS}, {0, 16, CDP__GATHER, 0}, {4u << 20, 0, CDP__BRUCK, 0}, {0, 0, CDP__GATHER, 0},
-        {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS}, {CDP__SMALL, 0, CDP__REDUCE_TREE, 0}, {0, 16, CDP__REDUCE_RING, 0}, {1u << 20, 0, CDP__REDUCE_TREE, 0}, {0, 0, CDP__REDUCE_RING, 0}, {0, 0, CDP__FIXED_REDUCE, 0},
-        {0, 8, CDP__LINEAR_GATHER, 0}, {4u << 20, 0, CDP__TREE_GATHER, 0}, {0, 0, CDP__LINEAR_GATHER, 0},
-        {0, 8, CDP__LINEAR_SCATTER, 0}, {CDP__SMALL, 0, CDP__TREE_SCATTER, 0}, {0, 0, CDP__LINEAR_SCATTER, 0},
-        {CDP__TINY, 0, CDP__HALVING, CDP__EVEN}, {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN}, {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN}, {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
-        {0, 2, CDP__PAIRWISE_REDUCE, 0}, {CDP__SMALL, 16, CDP__HALVING, 0}, {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED}, {1u << 20, 16, CDP__HALVING, CDP__POWERS}, {0, 16, CDP__PAIRWISE_REDUCE, 0}, {4u << 20, 0, CDP__HALVING, CDP__POWERS},
-        {1u << 18, 0, CDP__HALVING, 0}, {0, 0, CDP__PAIRWISE_REDUCE, 0}, {0, 0, CDP__FIXED_SCATTER, 0},
-        {CDP__SMALL, 0, CDP__SPREAD, 0}, {0, 0, CDP__PAIRWISE, 0},
+    static const cdp__row table[] = {
+        /* the more ranks, the more a round less is worth */
+        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
+        {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
+        {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
+        {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
+        {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
+        {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
+        {0, 0, CDP__LANES, CDP__HOSTS},
+        {CDP__TINY, 0, CDP__DOUBLING, 0},
+        {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
+        {CDP__SMALL, 0, CDP__DOUBLING, 0},
+        {0, 2, CDP__RING, 0},
+        {1u << 20, 16, CDP__BOTH, CDP__POWERS},
+        {0, 16, CDP__RING, 0},
+        {8u << 20, 0, CDP__BOTH, CDP__POWERS},
+        {1u << 19, 0, CDP__BOTH, 0},
+        {0, 0, CDP__RING, 0},
+        {0, 0, CDP__FIXED_ALLREDUCE, 0},
+        {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
+        {0, 0, CDP__TREE, 0},
+        {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
+        {0, 0, CDP__DISSEMINATION, 0},
+        {0, 0, CDP__DIRECT, 0},
+        {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
+        {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
+        {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
+        {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
+        {0, 2, CDP__GATHER, 0},
+        {CDP__SMALL, 16, CDP__BRUCK, 0},
+        {0, 0, CDP__DIRECT_GATHER, CDP__SHARED},
+        {8u << 20, 16, CDP__BRUCK, CDP__POWERS},
+        {0, 16, CDP__GATHER, 0},
+        {4u << 20, 0, CDP__BRUCK, 0},
+        {0, 0, CDP__GATHER, 0},
+        {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
+        {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
+        {0, 16, CDP__REDUCE_RING, 0},
+        {1u << 20, 0, CDP__REDUCE_TREE, 0},
+        {0, 0, CDP__REDUCE_RING, 0},
+        {0, 0, CDP__FIXED_REDUCE, 0},
+        {0, 8, CDP__LINEAR_GATHER, 0},
+        {4u << 20, 0, CDP__TREE_GATHER, 0},
+        {0, 0, CDP__LINEAR_GATHER, 0},
+        {0, 8, CDP__LINEAR_SCATTER, 0},
+        {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
+        {0, 0, CDP__LINEAR_SCATTER, 0},
+        {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
+        {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
+        {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
+        {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
+        {0, 2, CDP__PAIRWISE_REDUCE, 0},
+        {CDP__SMALL, 16, CDP__HALVING, 0},
+        {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED},
+        {1u << 20, 16, CDP__HALVING, CDP__POWERS},
+        {0, 16, CDP__PAIRWISE_REDUCE, 0},
+        {4u << 20, 0, CDP__HALVING, CDP__POWERS},
+        {1u << 18, 0, CDP__HALVING, 0},
+        {0, 0, CDP__PAIRWISE_REDUCE, 0},
+        {0, 0, CDP__FIXED_SCATTER, 0},
+        {CDP__SMALL, 0, CDP__SPREAD, 0},
+        {0, 0, CDP__PAIRWISE, 0},
     };
     return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
 }
@@ -4115,15 +5049,18 @@ typedef struct cdp__choosing {
     const cdp__row *rows; /* the caller's own */
     uint32_t row_count;
     uint64_t small_bytes;
-    bool reproducible;    /* only algorithms whose bits depend on the inputs alone */
+    bool reproducible; /* only algorithms whose bits depend on the inputs alone */
 } cdp__choosing;
 
 CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row) {
-    return row->max_bytes < CDP__LITTLE ? row->max_bytes : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
+    return row->max_bytes < CDP__LITTLE ? row->max_bytes
+                                        : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
 }
 
-/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together. `is`: what the group is. */
-CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
+/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together.
+   `is`: what the group is. */
+CDP__PRIVATE uint32_t cdp__select(
+    const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
     uint32_t i;
     if (!(ranks & (ranks - 1))) is |= CDP__POWERS;
     for (i = 0;; ++i) {
@@ -4131,32 +5068,39 @@ CDP__PRIVATE uint32_t cdp__select(const cdp__choosing *c, cdp_coll_kind kind, ui
         const cdp__algo *a;
         CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
         a = cdp__algo_at(row->algo);
-        if (a->kind != kind || (c->reproducible && !a->fixed) || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is)) continue;
+        if (a->kind != kind || (c->reproducible && !a->fixed)
+            || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is))
+            continue;
         if (row->max_bytes && bytes > cdp__row_bytes(c, row)) continue;
         return row->algo;
     }
 }
 
-CDP__UNHURRIED_END
+/* ---- >>frame (pure): what precedes every piece of a message ---------------------------------- */
 
-/* ---- >>frame (pure): what precedes every piece of a message -------------------------------------------------------------- */
-
-/* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to 1 MiB, and buys that
-   ranks which call different things find out at the first message, with both calls in the text. */
-typedef enum cdp__frame_type { CDP__FRAME_DATA = 1, CDP__FRAME_ABORT = 2, CDP__FRAME_LENT = 3 } cdp__frame_type;
+/* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to
+   1 MiB, and buys that ranks which call different things find out at the first message, with
+   both calls in the text. */
+typedef enum cdp__frame_type {
+    CDP__FRAME_DATA = 1,
+    CDP__FRAME_ABORT = 2,
+    CDP__FRAME_LENT = 3
+} cdp__frame_type;
 
 typedef struct cdp__frame {
     uint8_t type, kind, dtype, op, algo;
     uint32_t bytes; /* payload that follows */
     uint32_t round, root;
     uint64_t seq, count;
-    uint64_t parts; /* uneven parts: a hash of their lengths, or 1 where those differ by rank; else 0 */
+    /* uneven parts: a hash of their lengths, or 1 where those differ by rank; else 0 */
+    uint64_t parts;
 } cdp__frame;
 
 #define CDP__FRAME_BYTES 48u
 #define CDP__FRAME_MAGIC 0x46706463u /* "cdpF" */
 #define CDP__ABORT_MAX 640u          /* largest payload of an ABORT frame */
-#define CDP__LOAN_BYTES 16u          /* payload of a LENT frame, in place of the whole message: a token, and its length */
+/* payload of a LENT frame, in place of the whole message: a token, and its length */
+#define CDP__LOAN_BYTES 16u
 
 CDP__PRIVATE void cdp__frame_encode(const cdp__frame *f, uint8_t out[CDP__FRAME_BYTES]) {
     memset(out, 0, CDP__FRAME_BYTES);
@@ -4186,36 +5130,52 @@ CDP__PRIVATE bool cdp__frame_decode(const uint8_t in[CDP__FRAME_BYTES], cdp__fra
     f->root = cdp__get_u32(in + 32);
     f->algo = in[36];
     f->parts = cdp__get_u64(in + 40);
-    return cdp__get_u32(in) == CDP__FRAME_MAGIC &&
-           (f->type == CDP__FRAME_DATA || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX) || (f->type == CDP__FRAME_LENT && f->bytes == CDP__LOAN_BYTES));
+    return cdp__get_u32(in) == CDP__FRAME_MAGIC
+        && (f->type == CDP__FRAME_DATA
+            || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX)
+            || (f->type == CDP__FRAME_LENT && f->bytes == CDP__LOAN_BYTES));
 }
 
 /* Two frames speak of the same call: everything but the position inside it. */
 CDP__PRIVATE bool cdp__frame_same_call(const cdp__frame *a, const cdp__frame *b) {
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
+        && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
 
-/* Buckets of a ddp carry their number in place of a root (where an operation has none), so that ranks that come to different
-   ones, which may have equal sizes, are told apart. */
+/* Buckets of a ddp carry their number in place of a root (where an operation has none), so that
+   ranks that come to different ones, which may have equal sizes, are told apart. */
 #define CDP__TAG_BUCKET 0xdd000000u
-CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) { return (root & 0xff000000u) == CDP__TAG_BUCKET; }
-
-CDP__CALLED void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
-    cdp__text_add(&t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
-    if (f->kind == CDP_COLL_BARRIER) return;
-    cdp__text_add(&t, " of %llu x %s", (unsigned long long)f->count, cdp_dtype_name((cdp_dtype)f->dtype));
-    if (f->parts) cdp__text_add(&t, f->parts == 1 ? " in uneven parts" : " in uneven parts (%llx)", (unsigned long long)f->parts);
-    if (cdp__kind_reduces((cdp_coll_kind)f->kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce)f->op));
-    if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
-    if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER) cdp__text_add(&t, " from rank %u", f->root);
-    if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER) cdp__text_add(&t, " to rank %u", f->root);
-    if (cdp__root_is_bucket(f->root)) cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
-    if (cdp__algo_at(f->algo)->kind == CDP_COLL_BARRIER) cdp__text_add(&t, ", in device memory");
-    else if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE) cdp__text_add(&t, ", %s", cdp__algo_at(f->algo)->name);
+CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
+    return (root & 0xff000000u) == CDP__TAG_BUCKET;
 }
 
-/* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the first cause. */
+CDP__PRIVATE void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    cdp__text_add(
+        &t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
+    if (f->kind == CDP_COLL_BARRIER) return;
+    cdp__text_add(
+        &t, " of %llu x %s", (unsigned long long)f->count, cdp_dtype_name((cdp_dtype)f->dtype));
+    if (f->parts)
+        cdp__text_add(&t, f->parts == 1 ? " in uneven parts" : " in uneven parts (%llx)",
+            (unsigned long long)f->parts);
+    if (cdp__kind_reduces((cdp_coll_kind)f->kind))
+        cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce)f->op));
+    if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
+    if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER)
+        cdp__text_add(&t, " from rank %u", f->root);
+    if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER)
+        cdp__text_add(&t, " to rank %u", f->root);
+    if (cdp__root_is_bucket(f->root))
+        cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
+    if (cdp__algo_at(f->algo)->kind == CDP_COLL_BARRIER)
+        cdp__text_add(&t, ", in device memory");
+    else if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE)
+        cdp__text_add(&t, ", %s", cdp__algo_at(f->algo)->name);
+}
+
+/* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the
+   first cause. */
 CDP__PRIVATE uint32_t cdp__error_encode(const cdp_error *e, uint8_t out[CDP__ABORT_MAX]) {
     const uint32_t n = (uint32_t)cdp__min(strlen(e->text), sizeof e->text - 1);
     cdp__put_u32(out, (uint32_t)e->status);
@@ -4240,14 +5200,17 @@ CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error
     e->round = cdp__get_u32(in + 16);
     e->op_seq = cdp__get_u64(in + 20);
     e->sys_errno = (int32_t)cdp__get_u32(in + 28);
-    if (e->status >= CDP_OK || e->status < CDP_ERR_INTERNAL || (uint32_t)e->kind >= CDP_COLL_COUNT) return false;
-    for (i = 0; i + 32 < bytes; ++i) e->text[i] = in[32 + i] < 32 || in[32 + i] == 127 ? '?' : (char)in[32 + i];
+    if (e->status >= CDP_OK || e->status < CDP_ERR_INTERNAL || (uint32_t)e->kind >= CDP_COLL_COUNT)
+        return false;
+    for (i = 0; i + 32 < bytes; ++i)
+        e->text[i] = in[32 + i] < 32 || in[32 + i] == 127 ? '?' : (char)in[32 + i];
     e->text[i] = 0;
     return true;
 }
 
-/* Which call is number `seq` among those that a note of a waiting rank lists? Empty: it does not say. */
-CDP__CALLED void cdp__note_call(const cdp_error *note, uint64_t seq, char *out, uint64_t size) {
+/* Which call is number `seq` among those that a note of a waiting rank lists? Empty: it does not
+   say. */
+CDP__PRIVATE void cdp__note_call(const cdp_error *note, uint64_t seq, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     const char *at, *end;
     char number[32];
@@ -4260,14 +5223,16 @@ CDP__CALLED void cdp__note_call(const cdp_error *note, uint64_t seq, char *out, 
         end = strstr(at, "; ");
         if (!end) end = at + strlen(at);
         if (!found || found > end || (found[n] != ' ' && found[n] != ';' && found[n])) continue;
-        while (at < end) cdp__text_char(&t, *at++);
+        while (at < end)
+            cdp__text_char(&t, *at++);
         out[t.used] = 0;
     }
 }
 
-/* Somebody waits in operation `seq`, which by their notes is one call for this rank and another one for rank `other`: what is
-   waited for will never be sent. Then e says so. */
-CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cdp_error *theirs, uint64_t seq, uint32_t other, uint32_t world_size) {
+/* Somebody waits in operation `seq`, which by their notes is one call for this rank and another
+   one for rank `other`: what is waited for will never be sent. Then e says so. */
+CDP__PRIVATE bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cdp_error *theirs,
+    uint64_t seq, uint32_t other, uint32_t world_size) {
     cdp__text t = {e->text, sizeof e->text, 0};
     char here[128], there[128];
     cdp__note_call(mine, seq, here, sizeof here);
@@ -4275,30 +5240,39 @@ CDP__CALLED bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cd
     if (!here[0] || !there[0] || strcmp(here, there) == 0) return false;
     e->status = CDP_ERR_MISMATCH;
     e->peer = (int32_t)other;
-    cdp__text_add(&t, "rank %d/%u: ranks call different things and wait for each other: rank %d calls %s, rank %u calls %s", (int)e->rank, world_size, (int)e->rank, here, other, there);
+    cdp__text_add(&t,
+        "rank %d/%u: ranks call different things and wait for each other: rank %d calls %s, rank "
+        "%u calls %s",
+        (int)e->rank, world_size, (int)e->rank, here, other, there);
     return true;
 }
 
-/* ---- >>mail (pure): small frames in memory that two ranks share --------------------------------------------------------- */
+/* ---- >>mail (pure): small frames in memory that two ranks share ------------------------------ */
 
-/* A frame of at most CDP_MAIL_BYTES may go there in place of the stream that it belongs to, when its place is free: which place
-   that is follows from its number in its stream, so the reader looks at one word. Where it is not free (the reader is
-   behind, or the place holds what another group has not asked for yet) the frame takes the stream as ever; the number tells the
-   reader which of the two comes next. So nobody ever waits for a place, and nothing has to be agreed upon. What the peer has
-   stored is read once and then checked, like all that comes from it. */
+/* A frame of at most CDP_MAIL_BYTES may go there in place of the stream that it belongs to, when
+   its place is free: which place that is follows from its number in its stream, so the reader
+   looks at one word. Where it is not free (the reader is behind, or the place holds what another
+   group has not asked for yet) the frame takes the stream as ever; the number tells the reader
+   which of the two comes next. So nobody ever waits for a place, and nothing has to be agreed
+   upon. What the peer has stored is read once and then checked, like all that comes from it. */
 typedef struct cdp__post { /* both directions of a pair, as one side knows them */
     uint32_t put[CDP_MAIL_PLACES], freed[CDP_MAIL_PLACES], got[CDP_MAIL_PLACES];
 } cdp__post;
 
-CDP__PRIVATE uint32_t cdp__mail_place(uint64_t channel, uint32_t number) { return ((uint32_t)channel + number) % CDP_MAIL_PLACES; }
+CDP__PRIVATE uint32_t cdp__mail_place(uint64_t channel, uint32_t number) {
+    return ((uint32_t)channel + number) % CDP_MAIL_PLACES;
+}
 
-/* False: there is no room for it now. What has been taken is looked up for all places at once: that line of memory comes from
-   the other side. */
-CDP__CALLED bool cdp__mail_put(cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number, const cdp__frame *f, const void *data) {
+/* False: there is no room for it now. What has been taken is looked up for all places at once:
+   that line of memory comes from the other side. */
+CDP__PRIVATE bool cdp__mail_put(cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number,
+    const cdp__frame *f, const void *data) {
     const uint32_t i = cdp__mail_place(channel, number);
     cdp_mail *p = &box->place[i];
     uint32_t k;
-    for (k = 0; k < CDP_MAIL_PLACES && w->put[i] != w->freed[i]; ++k) w->freed[(i + 1 + k) % CDP_MAIL_PLACES] = __atomic_load_n(&box->taken[(i + 1 + k) % CDP_MAIL_PLACES], __ATOMIC_ACQUIRE);
+    for (k = 0; k < CDP_MAIL_PLACES && w->put[i] != w->freed[i]; ++k)
+        w->freed[(i + 1 + k) % CDP_MAIL_PLACES] =
+            __atomic_load_n(&box->taken[(i + 1 + k) % CDP_MAIL_PLACES], __ATOMIC_ACQUIRE);
     if (w->put[i] != w->freed[i]) return false;
     p->number = number;
     p->channel = channel;
@@ -4313,19 +5287,24 @@ CDP__CALLED bool cdp__mail_put(cdp__post *w, cdp_mailbox *box, uint64_t channel,
     p->seq = f->seq;
     p->count = f->parts ? f->parts : f->count; /* uneven parts have no count */
     if (f->bytes) memcpy(p->data, data, f->bytes);
-    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_SEQ_CST); /* before looking whether the reader sleeps: it does the reverse */
+    /* before looking whether the reader sleeps: it does the reverse */
+    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_SEQ_CST);
     return true;
 }
 
 /* Where this frame lies, if it does. */
-CDP__PRIVATE const cdp_mail *cdp__mail_find(const cdp__post *w, const cdp_mailbox *box, uint64_t channel, uint32_t number) {
+CDP__PRIVATE const cdp_mail *cdp__mail_find(
+    const cdp__post *w, const cdp_mailbox *box, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__mail_place(channel, number);
     const cdp_mail *p = &box->place[i];
-    return __atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) != w->got[i] && p->number == number && p->channel == channel ? p : NULL;
+    return __atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) != w->got[i] && p->number == number
+            && p->channel == channel
+        ? p
+        : NULL;
 }
 
 /* False: no frame looks like that. */
-CDP__CALLED bool cdp__mail_frame(const cdp_mail *p, cdp__frame *f) {
+CDP__PRIVATE bool cdp__mail_frame(const cdp_mail *p, cdp__frame *f) {
     cdp_mail m;
     memcpy(&m, p, offsetof(cdp_mail, data));
     f->type = CDP__FRAME_DATA;
@@ -4343,63 +5322,75 @@ CDP__CALLED bool cdp__mail_frame(const cdp_mail *p, cdp__frame *f) {
 }
 
 /* It has been read: its place is free again. */
-CDP__CALLED void cdp__mail_taken(cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number) {
+CDP__PRIVATE void cdp__mail_taken(
+    cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__mail_place(channel, number);
     w->got[i] = __atomic_load_n(&box->place[i].serial, __ATOMIC_RELAXED);
     __atomic_store_n(&box->taken[i], w->got[i], __ATOMIC_RELEASE);
 }
 
-/* Has something been put there that was neither taken nor there when this was asked to `note` it? */
-CDP__CALLED bool cdp__mail_news(const cdp_mailbox *box, uint32_t seen[CDP_MAIL_PLACES], bool note) {
+/* Has something been put there that was neither taken nor there when this was asked to `note`
+   it? */
+CDP__PRIVATE bool cdp__mail_news(
+    const cdp_mailbox *box, uint32_t seen[CDP_MAIL_PLACES], bool note) {
     uint32_t i;
     bool news = false;
     for (i = 0; i < CDP_MAIL_PLACES; ++i) {
         const uint32_t serial = __atomic_load_n(&box->place[i].serial, __ATOMIC_SEQ_CST);
-        news = news || (serial != seen[i] && serial != __atomic_load_n(&box->taken[i], __ATOMIC_RELAXED));
+        news = news
+            || (serial != seen[i] && serial != __atomic_load_n(&box->taken[i], __ATOMIC_RELAXED));
         if (note) seen[i] = serial;
     }
     return news;
 }
 
-/* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------------------------------------- */
+/* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------- */
 
-/* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes of header (which group, how
-   many bytes, how far the reader of the opposite stream has come), then the bytes. A reader puts aside what belongs to a
-   stream that nobody reads yet, so it never keeps others waiting; a writer is never further ahead of its reader than
-   CDP__WINDOW, so what is put aside is bounded. A reader says how far it has come only when it sends something anyway, or
-   is asked by a writer that has come to the end of the window: what is sent to a rank that has done its part and left would
-   reset the connection and take with it what that rank sent last. Whatever order ranks use their groups in, no group waits for another. */
+/* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes
+   of header (which group, how many bytes, how far the reader of the opposite stream has come),
+   then the bytes. A reader puts aside what belongs to a stream that nobody reads yet, so it
+   never keeps others waiting; a writer is never further ahead of its reader than CDP__WINDOW, so
+   what is put aside is bounded. A reader says how far it has come only when it sends something
+   anyway, or is asked by a writer that has come to the end of the window: what is sent to a rank
+   that has done its part and left would reset the connection and take with it what that rank
+   sent last. Whatever order ranks use their groups in, no group waits for another. */
 #define CDP__CHUNK_BYTES 16u
-#define CDP__STAGE_BYTES (128u * 1024u) /* half of a usual L2, so that a reduction reads what the socket just wrote */
+/* half of a usual L2, so that a reduction reads what the socket just wrote */
+#define CDP__STAGE_BYTES (128u * 1024u)
 #define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
-#define CDP__CHUNK_ASK 0xfffffffeu   /* the sender may not go on before it hears how far the reader has come */
-#define CDP__CHUNK_READ 0xfffffffdu  /* the sender has read what it was lent */
-#define CDP__CHUNK_SEND 0xfffffffbu  /* the sender cannot read what it was lent, and is to be sent it */
-#define CDP__CHUNK_CROWD 0xfffffffcu /* the sender has CDP__ORPHANS streams that nobody reads yet, and this would be one more */
+/* the sender may not go on before it hears how far the reader has come */
+#define CDP__CHUNK_ASK 0xfffffffeu
+#define CDP__CHUNK_READ 0xfffffffdu /* the sender has read what it was lent */
+/* the sender cannot read what it was lent, and is to be sent it */
+#define CDP__CHUNK_SEND 0xfffffffbu
+/* the sender has CDP__ORPHANS streams that nobody reads yet, and this would be one more */
+#define CDP__CHUNK_CROWD 0xfffffffcu
 #define CDP__WINDOW (4u << 20)
-#define CDP__ORPHANS 256u            /* streams of groups that are not made here yet, at most */
-#define CDP__GONE 64u                /* groups that were destroyed lately: what still comes for them is dropped */
-#define CDP__WORLD_CHANNEL 1u        /* the group that was made with the transport */
+#define CDP__ORPHANS 256u /* streams of groups that are not made here yet, at most */
+/* groups that were destroyed lately: what still comes for them is dropped */
+#define CDP__GONE 64u
+#define CDP__WORLD_CHANNEL 1u /* the group that was made with the transport */
 
 typedef struct cdp__stream {
     uint64_t channel;
-    uint32_t peer;           /* rank in the world */
-    bool left;               /* the peer has left that group */
-    bool asking, asked;      /* we, the peer: may not go on */
-    bool lent;               /* the peer has not said yet that it has read what it was lent */
-    bool refused;            /* it has said that it cannot */
-    uint64_t sent, acked;    /* by us; of that, read by the peer */
-    uint64_t taken;          /* read here */
-    uint8_t *early;          /* a ring of bytes that came before somebody read them */
+    uint32_t peer;        /* rank in the world */
+    bool left;            /* the peer has left that group */
+    bool asking, asked;   /* we, the peer: may not go on */
+    bool lent;            /* the peer has not said yet that it has read what it was lent */
+    bool refused;         /* it has said that it cannot */
+    uint64_t sent, acked; /* by us; of that, read by the peer */
+    uint64_t taken;       /* read here */
+    uint8_t *early;       /* a ring of bytes that came before somebody read them */
     uint64_t early_at, early_used, early_room;
 } cdp__stream;
 
-/* A stream without a group: of one that is not made here yet, or of a lane of messages that was put away. */
+/* A stream without a group: of one that is not made here yet, or of a lane of messages that was
+   put away. */
 typedef struct cdp__orphan {
     cdp__stream stream;
     struct cdp__orphan *next;
-    cdp_group *top; /* the group whose lane was put away */
-    uint64_t wired; /* messages that it had */
+    cdp_group *top;    /* the group whose lane was put away */
+    uint64_t wired;    /* messages that it had */
     uint32_t put, got; /* and frames */
 } cdp__orphan;
 
@@ -4408,16 +5399,19 @@ typedef struct cdp__orphan {
 typedef struct cdp__trunk { /* one link */
     uint8_t tx_head[CDP__CHUNK_BYTES], rx_head[CDP__CHUNK_BYTES];
     uint32_t tx_head_left, rx_head_got;
-    uint64_t tx_left, rx_left;          /* of the chunk that is half sent, half received */
+    uint64_t tx_left, rx_left; /* of the chunk that is half sent, half received */
     cdp__post post;
-    cdp__stream *tx_stream, *rx_stream; /* whose it is. NULL: zeros fill up the chunk of a group that is gone; dropped */
+    /* whose it is. NULL: zeros fill up the chunk of a group that is gone; dropped */
+    cdp__stream *tx_stream, *rx_stream;
     uint8_t (*notes)[CDP__CHUNK_BYTES]; /* headers without bytes that are still to be sent */
     uint32_t note_count, note_room;
-    bool broken;                        /* what came over it was no chunk */
-    uint32_t crowd;                     /* 1: what came over it was one stream too many here, 2: one of ours was, there */
+    bool broken; /* what came over it was no chunk */
+    /* 1: what came over it was one stream too many here, 2: one of ours was, there */
+    uint32_t crowd;
 } cdp__trunk;
 
-/* How many groups of these ranks have been made here: their numbers must agree without a word being said. */
+/* How many groups of these ranks have been made here: their numbers must agree without a word
+   being said. */
 typedef struct cdp__made {
     uint64_t ranks; /* a hash of them */
     uint64_t count;
@@ -4432,19 +5426,19 @@ typedef struct cdp__mux {
     cdp__trunk *trunks;
     bool chores; /* some trunk has something to send that belongs to no stream */
     cdp__orphan *orphans[CDP__ORPHAN_ROWS]; /* by channel */
-    cdp__orphan *spare;    /* for the next lane that is put away */
-    uint32_t orphan_count; /* of groups that are not made here yet */
+    cdp__orphan *spare;                     /* for the next lane that is put away */
+    uint32_t orphan_count;                  /* of groups that are not made here yet */
     uint64_t lane_clock;
-    uint64_t news;         /* how often something came that a receive from any rank might take */
+    uint64_t news; /* how often something came that a receive from any rank might take */
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
-    cdp_group *groups; /* all */
-    cdp_group *active; /* those with something to do */
+    cdp_group *groups;         /* all */
+    cdp_group *active;         /* those with something to do */
     struct cdp__pend *pending; /* works that are no operations, in order of registration */
-    uint64_t looks;     /* how often that list was looked through */
-    cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
-    uint8_t *stage;    /* received bytes on their way into a reduction */
+    uint64_t looks;            /* how often that list was looked through */
+    cdp_group *calling;        /* whose function of cdp_work_then() is running, without the lock */
+    uint8_t *stage;            /* received bytes on their way into a reduction */
 
     /* who drives: at most one thread sleeps in transport.wait */
     void *thread;
@@ -4454,16 +5448,21 @@ typedef struct cdp__mux {
     bool sleeping;     /* somebody is in transport.wait */
     bool stop;         /* the progress thread is to end */
     uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
-    uint64_t drives, ended; /* count waits, and operations, of which many need none: so the thread sees that callers are active */
+    /* count waits, and operations, of which many need none: so the thread sees that callers are
+       active */
+    uint64_t drives, ended;
     uint64_t yield_again; /* in which drive letting others run is tried again */
-    bool brief;        /* the look at the groups that is under way is one of several: deadlines are looked at in the last */
+    /* the look at the groups that is under way is one of several: deadlines are looked at in the
+       last */
+    bool brief;
     int32_t spin_luck; /* whether looking before sleeping has paid off lately */
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
 } cdp__mux;
-/* ---- >>exec: runs round functions over streams ----------------------------------------------------------------------------- */
+/* ---- >>exec: runs round functions over streams ----------------------------------------------- */
 
-/* What is remembered of an operation: for the text of a mismatch that shows only later, and for cdp_group_records(). */
+/* What is remembered of an operation: for the text of a mismatch that shows only later, and for
+   cdp_group_records(). */
 typedef struct cdp__past {
     cdp__frame call;
     uint64_t start_ns, end_ns;
@@ -4476,10 +5475,12 @@ typedef struct cdp__past {
 typedef struct cdp__move {
     cdp__step step;
     uint64_t bytes, moved; /* of the payload, over all pieces */
-    uint64_t skip; /* bytes that come, and were read before where they lay */
+    uint64_t skip;         /* bytes that come, and were read before where they lay */
     bool done;
-    bool lent;     /* not sent: the receiver reads it where it lies */
-    bool returned; /* the receiver has put a note that it has done so among those to be sent; of a sender: it is sent after all */
+    bool lent; /* not sent: the receiver reads it where it lies */
+    /* the receiver has put a note that it has done so among those to be sent; of a sender: it is
+       sent after all */
+    bool returned;
 } cdp__move;
 
 /* What a group knows of one of its ranks, between two frames or inside one. */
@@ -4489,16 +5490,18 @@ typedef struct cdp__peer {
     uint32_t tx_head_left, rx_head_got;
     uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
     uint8_t tx_loan[CDP__LOAN_BYTES], rx_loan[CDP__LOAN_BYTES];
-    uint32_t put, got;         /* frames, by either way */
-    const cdp_mail *mail;      /* the frame that is being read lies there, */
-    uint32_t mail_at;          /* and so much of it has been read */
-    bool lending;              /* what tx_loan names, and it has not been recalled */
-    bool used;                 /* something went over this link: it may be told of a failure */
-    bool tell;                 /* ABORT is still to be sent */
-    uint32_t told;             /* bytes of the ABORT frame already sent */
-    bool waits_for_us;         /* it has said so when its deadline passed */
-    bool lost;                 /* nothing more comes over this link: receives from any rank do not count on it */
-    bool heard;                /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
+    uint32_t put, got;    /* frames, by either way */
+    const cdp_mail *mail; /* the frame that is being read lies there, */
+    uint32_t mail_at;     /* and so much of it has been read */
+    bool lending;         /* what tx_loan names, and it has not been recalled */
+    bool used;            /* something went over this link: it may be told of a failure */
+    bool tell;            /* ABORT is still to be sent */
+    uint32_t told;        /* bytes of the ABORT frame already sent */
+    bool waits_for_us;    /* it has said so when its deadline passed */
+    /* nothing more comes over this link: receives from any rank do not count on it */
+    bool lost;
+    /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
+    bool heard;
 } cdp__peer;
 
 /* What a look at the group found. */
@@ -4509,42 +5512,53 @@ typedef enum cdp__progress {
 } cdp__progress;
 
 typedef struct cdp__op {
-    cdp_request rq; /* defaults filled in; in_counts and out_counts say only whether there are any */
-    uint64_t *offs; /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
+    /* defaults filled in; in_counts and out_counts say only whether there are any */
+    cdp_request rq;
+    /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
+    uint64_t *offs;
     uint64_t parts;
     uint64_t seq;  /* of its work */
     uint64_t wire; /* its number as other ranks count it: cancelled messages have none */
     uint64_t deadline_ns, start_ns;
     cdp_work after; /* it does not begin before this is done */
-    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns); /* called with the lock held, by whoever drives */
+    /* called with the lock held, by whoever drives */
+    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
     cdp_message *got; /* a receive of up to `count` elements: where to say how many came */
     bool device;      /* a backend runs it: only the call is compared, by a barrier */
 } cdp__op;
 
-/* A work that is no operation of the queue. Its place is used again; `use` says which work of it is meant. */
-typedef enum cdp__pend_kind { CDP__PEND_FREE = 0, CDP__PEND_THEN, CDP__PEND_ANY, CDP__PEND_BATCH } cdp__pend_kind;
+/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
+   is meant. */
+typedef enum cdp__pend_kind {
+    CDP__PEND_FREE = 0,
+    CDP__PEND_THEN,
+    CDP__PEND_ANY,
+    CDP__PEND_BATCH
+} cdp__pend_kind;
 
 typedef struct cdp__pend {
     struct cdp__pend *next; /* in mux->pending */
     cdp_group *owner;
     cdp__pend_kind kind;
     uint64_t use;
-    uint64_t cancelled;   /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;       /* THEN: what it waits for. ANY: the receive that it has become */
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
+    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
     cdp_status (*func)(void *user, cdp_status status);
     void *user;
-    uint32_t left;        /* BATCH: messages that are not done yet */
-    cdp_group *of;        /* ANY: whose ranks are meant */
+    uint32_t left; /* BATCH: messages that are not done yet */
+    cdp_group *of; /* ANY: whose ranks are meant */
     cdp_transfer want;
     uint64_t seen; /* mux->news when it last looked */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
 
-#define CDP__PEND_BIT (1ull << 63) /* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
-#define CDP__DEVICE_BIT (1ull << 62) /* and this one alone: it is the backend's, and the rest the backend's number */
-#define CDP__CANCELS 16u           /* cancelled messages of a lane that are remembered */
+/* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
+#define CDP__PEND_BIT (1ull << 63)
+/* and this one alone: it is the backend's, and the rest the backend's number */
+#define CDP__DEVICE_BIT (1ull << 62)
+#define CDP__CANCELS 16u /* cancelled messages of a lane that are remembered */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -4555,24 +5569,28 @@ typedef enum cdp__health {
 #define CDP__GROUP_MAGIC 0x70726763u
 
 struct cdp_group {
-    uint32_t magic; /* so that the use of a destroyed group is noticed as long as its memory is not somebody else's */
+    /* so that the use of a destroyed group is noticed as long as its memory is not somebody
+       else's */
+    uint32_t magic;
     cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
     const cdp_os *os;
     cdp__mux *mux;
-    uint64_t channel;    /* its number, equal on all its ranks */
-    uint32_t *world;     /* the rank in the world of each of its ranks; NULL: the same */
-    uint8_t is;          /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS, CDP__EVEN */
-    cdp__hosts hosts;    /* where there are several */
-    cdp_group *next;     /* in mux->groups */
+    uint64_t channel; /* its number, equal on all its ranks */
+    uint32_t *world;  /* the rank in the world of each of its ranks; NULL: the same */
+    /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS,
+       CDP__EVEN */
+    uint8_t is;
+    cdp__hosts hosts; /* where there are several */
+    cdp_group *next;  /* in mux->groups */
     cdp_group *next_active;
-    bool active;         /* in mux->active */
-    cdp_group *parent;   /* of a lane: they fail together */
-    bool lane;           /* of messages */
-    uint32_t tag;        /* of a lane of messages */
-    uint64_t used_at;    /* mux->lane_clock, when the lane was used last */
-    uint32_t lanes;      /* of this group, ready for use */
-    uint32_t any_turn;   /* the rank that a receive from any rank looks at first */
-    uint64_t looked;     /* mux->looks, when links were last read for such receives */
+    bool active;       /* in mux->active */
+    cdp_group *parent; /* of a lane: they fail together */
+    bool lane;         /* of messages */
+    uint32_t tag;      /* of a lane of messages */
+    uint64_t used_at;  /* mux->lane_clock, when the lane was used last */
+    uint32_t lanes;    /* of this group, ready for use */
+    uint32_t any_turn; /* the rank that a receive from any rank looks at first */
+    uint64_t looked;   /* mux->looks, when links were last read for such receives */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
@@ -4585,26 +5603,26 @@ struct cdp_group {
     uint64_t wired;             /* messages, without the cancelled ones */
     uint64_t cancelled[CDP__CANCELS];
     uint32_t cancel_count;
-    uint32_t waiters;           /* threads that wait for one of its operations */
-    cdp__pend *pends;           /* desc.max_pending, made with the first one */
-    uint32_t pend_at;           /* where to look for a free one: the one that was free longest */
-    uint64_t soonest_ns;        /* no deadline in the queue is earlier */
+    uint32_t waiters;    /* threads that wait for one of its operations */
+    cdp__pend *pends;    /* desc.max_pending, made with the first one */
+    uint32_t pend_at;    /* where to look for a free one: the one that was free longest */
+    uint64_t soonest_ns; /* no deadline in the queue is earlier */
 
     /* the running operation */
     bool running;
-    uint64_t long_ns;       /* when to tell the transport that it takes long, and again */
-    uint64_t listen_ns;     /* when to look at what those say that nothing is wanted from */
-    uint64_t retract_ns;    /* when what is lent and not read is sent instead; 0: to be set */
-    int32_t blocked_peer;   /* whom the transport believes this rank to wait for, -1: nobody */
+    uint64_t long_ns;     /* when to tell the transport that it takes long, and again */
+    uint64_t listen_ns;   /* when to look at what those say that nothing is wanted from */
+    uint64_t retract_ns;  /* when what is lent and not read is sent instead; 0: to be set */
+    int32_t blocked_peer; /* whom the transport believes this rank to wait for, -1: nobody */
     uint32_t blocked_round;
     const cdp__algo *algo;
     cdp__shape shape;
     cdp__frame call; /* what this rank's frames say */
-    cdp__past *past;        /* desc.records of them, by sequence number */
+    cdp__past *past; /* desc.records of them, by sequence number */
     uint32_t round, rounds, move_count, step_count;
-    bool kept;              /* the steps of an operation like the last one */
+    bool kept; /* the steps of an operation like the last one */
     cdp__step steps[CDP__ROUND_MAX];
-    uint64_t copied;        /* bytes of the last one, while messages were awaited */
+    uint64_t copied; /* bytes of the last one, while messages were awaited */
     cdp__move moves[CDP__ROUND_MAX];
     uint64_t elem; /* bytes of one element */
     void *tmp;
@@ -4626,34 +5644,41 @@ struct cdp_group {
     uint32_t abort_in_bytes;
 };
 
-#define CDP__SETTLE_MS 300u             /* how long to ask for an earlier cause */
-#define CDP__TELL_MS 50u                /* how long a failed group tries to pass its cause on */
-#define CDP__ANSWER_MS 8u                /* how much of that is spent on waiting for answers only */
+#define CDP__SETTLE_MS 300u /* how long to ask for an earlier cause */
+#define CDP__TELL_MS 50u    /* how long a failed group tries to pass its cause on */
+#define CDP__ANSWER_MS 8u   /* how much of that is spent on waiting for answers only */
 #define CDP__LISTEN_MS 20u
-#define CDP__RETRACT_MS 5u              /* a copy of 4 MiB costs less than so late a reader */
-#define CDP__LONG_MS 1000u              /* a wait of that length is told to the transport */
+#define CDP__RETRACT_MS 5u /* a copy of 4 MiB costs less than so late a reader */
+#define CDP__LONG_MS 1000u /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
-CDP__CALLED cdp_status cdp__alive(const cdp_group *g, const char *call) {
+CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    return g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+    return g->magic == CDP__GROUP_MAGIC
+        ? CDP_OK
+        : cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
 /* A group speaks of its own ranks, errors and links of ranks in the world. */
-CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) { return g->world ? g->world[p] : p; }
+CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
+    return g->world ? g->world[p] : p;
+}
 
-CDP__CALLED void cdp__chunk_encode(uint8_t out[CDP__CHUNK_BYTES], uint64_t channel, uint32_t bytes, uint64_t taken) {
+CDP__PRIVATE void cdp__chunk_encode(
+    uint8_t out[CDP__CHUNK_BYTES], uint64_t channel, uint32_t bytes, uint64_t taken) {
     cdp__put_u64(out, channel);
     cdp__put_u32(out + 8, bytes);
     cdp__put_u32(out + 12, (uint32_t)taken);
 }
 
 /* A header without bytes, sent as soon as no chunk is in the way. False: out of memory. */
-CDP__CALLED bool cdp__trunk_note(cdp__mux *m, uint32_t peer, uint64_t channel, uint32_t bytes, uint64_t taken) {
+CDP__PRIVATE bool cdp__trunk_note(
+    cdp__mux *m, uint32_t peer, uint64_t channel, uint32_t bytes, uint64_t taken) {
     cdp__trunk *w = &m->trunks[peer];
     if (w->note_count == w->note_room) {
         const uint32_t room = w->note_room ? 2 * w->note_room : 4;
-        uint8_t(*notes)[CDP__CHUNK_BYTES] = (uint8_t(*)[CDP__CHUNK_BYTES])cdp__alloc(m->os, room * sizeof *notes);
+        uint8_t(*notes)[CDP__CHUNK_BYTES] =
+            (uint8_t(*)[CDP__CHUNK_BYTES])cdp__alloc(m->os, room * sizeof *notes);
         if (!notes) return false;
         if (w->notes) memcpy(notes, w->notes, w->note_count * sizeof *notes);
         cdp__free(m->os, w->notes);
@@ -4665,8 +5690,9 @@ CDP__CALLED bool cdp__trunk_note(cdp__mux *m, uint32_t peer, uint64_t channel, u
     return true;
 }
 
-/* Send what belongs to no stream: notes, and zeros for a chunk whose group is gone. True when the trunk is free. */
-CDP__CALLED bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
+/* Send what belongs to no stream: notes, and zeros for a chunk whose group is gone. True when
+   the trunk is free. */
+CDP__PRIVATE bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
     static const uint8_t zeros[512] = {0};
     cdp__trunk *w = &m->trunks[peer];
     while (!w->tx_stream) {
@@ -4690,9 +5716,12 @@ CDP__CALLED bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
     return false;
 }
 
-CDP__PRIVATE cdp__orphan **cdp__orphan_row(cdp__mux *m, uint64_t channel) { return &m->orphans[channel >> 8 & (CDP__ORPHAN_ROWS - 1)]; }
+CDP__PRIVATE cdp__orphan **cdp__orphan_row(cdp__mux *m, uint64_t channel) {
+    return &m->orphans[channel >> 8 & (CDP__ORPHAN_ROWS - 1)];
+}
 
-CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
+CDP__PRIVATE cdp__stream *cdp__orphan_stream(
+    cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
     cdp__orphan *o, **row = cdp__orphan_row(m, channel);
     uint32_t i;
     for (o = *row; o; o = o->next)
@@ -4700,7 +5729,9 @@ CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint3
     for (i = 0; i < CDP__GONE; ++i)
         if (m->gone[i] == channel) return NULL;
     if (make && m->orphan_count == CDP__ORPHANS) m->trunks[peer].crowd = 1;
-    if (!make || m->orphan_count == CDP__ORPHANS || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o))) return NULL;
+    if (!make || m->orphan_count == CDP__ORPHANS
+        || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o)))
+        return NULL;
     o->stream.channel = channel;
     o->stream.peer = peer;
     o->next = *row;
@@ -4709,8 +5740,9 @@ CDP__CALLED cdp__stream *cdp__orphan_stream(cdp__mux *m, uint64_t channel, uint3
     return &o->stream;
 }
 
-/* Whose chunk it is; NULL: of a group that is gone, or of more unknown ones than are put up with. */
-CDP__CALLED cdp__stream *cdp__mux_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
+/* Whose chunk it is; NULL: of a group that is gone, or of more unknown ones than are put up
+   with. */
+CDP__PRIVATE cdp__stream *cdp__mux_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
     cdp_group *g;
     uint32_t p;
     for (g = m->groups; g; g = g->next) {
@@ -4723,23 +5755,30 @@ CDP__CALLED cdp__stream *cdp__mux_stream(cdp__mux *m, uint64_t channel, uint32_t
 }
 
 /* A writer that has asked how far its reader is hears it as soon as half the window is free. */
-CDP__CALLED void cdp__stream_answer(cdp__mux *m, cdp__stream *s) {
+CDP__PRIVATE void cdp__stream_answer(cdp__mux *m, cdp__stream *s) {
     if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
-    s->asked = !cdp__trunk_note(m, s->peer, s->channel, 0, s->taken); /* out of memory: it waits a little longer */
+    /* out of memory: it waits a little longer */
+    s->asked = !cdp__trunk_note(m, s->peer, s->channel, 0, s->taken);
     (void)cdp__trunk_flush(m, s->peer);
 }
 
 /* A complete header has come. False: it is none. */
-CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
+CDP__PRIVATE bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
     cdp__trunk *w = &m->trunks[peer];
     const uint64_t channel = cdp__get_u64(w->rx_head);
     const uint32_t bytes = cdp__get_u32(w->rx_head + 8), taken = cdp__get_u32(w->rx_head + 12);
-    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel ? w->rx_stream : cdp__mux_stream(m, channel, peer, bytes && bytes != CDP__CHUNK_READ && bytes != CDP__CHUNK_SEND && bytes != CDP__CHUNK_CROWD);
+    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel
+        ? w->rx_stream
+        : cdp__mux_stream(m, channel, peer,
+            bytes && bytes != CDP__CHUNK_READ && bytes != CDP__CHUNK_SEND
+                && bytes != CDP__CHUNK_CROWD);
     w->rx_head_got = 0;
     w->rx_stream = s;
     w->rx_left = bytes >= CDP__CHUNK_SEND ? 0 : bytes;
     if (bytes == CDP__CHUNK_CROWD) w->crowd = 2;
-    else if (!s && bytes && bytes < CDP__CHUNK_LEAVE) (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0); /* it does not know yet */
+    /* it does not know yet */
+    else if (!s && bytes && bytes < CDP__CHUNK_LEAVE)
+        (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0);
     if (!s) return w->rx_left <= CDP__WINDOW;
     if (bytes == CDP__CHUNK_LEAVE || bytes == CDP__CHUNK_CROWD) {
         s->left = true;
@@ -4756,11 +5795,12 @@ CDP__CALLED bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
 }
 
 /* Make room for `more` bytes behind those that wait already. */
-CDP__CALLED bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
+CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
     uint64_t room = cdp__max(s->early_room, 1024);
     uint8_t *p;
     if (s->early_used + more <= s->early_room) return true;
-    while (room < s->early_used + more) room *= 2;
+    while (room < s->early_used + more)
+        room *= 2;
     p = (uint8_t *)cdp__alloc(os, room);
     if (!p) return false;
     if (s->early_used) {
@@ -4775,8 +5815,9 @@ CDP__CALLED bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t mor
     return true;
 }
 
-/* Put aside what is there of the chunk that is being received, or drop it. 1: moved, 0: later, < 0: failed. */
-CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
+/* Put aside what is there of the chunk that is being received, or drop it. 1: moved, 0: later, <
+   0: failed. */
+CDP__PRIVATE int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
     cdp__trunk *w = &m->trunks[peer];
     cdp__stream *s = w->rx_stream;
     cdp_iov v;
@@ -4786,7 +5827,8 @@ CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
         v.data = m->stage;
         v.bytes = cdp__min(w->rx_left, CDP__STAGE_BYTES);
     } else {
-        if (!cdp__stream_room(m->os, s, w->rx_left)) return cdp__fail_nomem("data that came early", w->rx_left);
+        if (!cdp__stream_room(m->os, s, w->rx_left))
+            return cdp__fail_nomem("data that came early", w->rx_left);
         at = (s->early_at + s->early_used) % s->early_room;
         v.data = s->early + at;
         v.bytes = cdp__min(w->rx_left, (at < s->early_at ? s->early_at : s->early_room) - at);
@@ -4800,12 +5842,15 @@ CDP__CALLED int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
 }
 
 /* Where one stream was too many, nothing else is read: what it carried is lost. */
-CDP__COLD cdp_status cdp__trunk_crowded(uint32_t where, uint32_t peer) {
-    return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0, "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; let it make these groups and ask for these messages earlier, or the others wait for it",
-                          CDP__ORPHANS, where);
+CDP__PRIVATE cdp_status cdp__trunk_crowded(uint32_t where, uint32_t peer) {
+    return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
+        "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; "
+        "let it make these groups and ask for these messages earlier, or the others wait for it",
+        CDP__ORPHANS, where);
 }
 
-/* Read headers, and put aside what others will want. 1: the next bytes of the link belong to `want`; 0: nothing now. */
+/* Read headers, and put aside what others will want. 1: the next bytes of the link belong to
+   `want`; 0: nothing now. */
 CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stream *want) {
     cdp__trunk *w = &m->trunks[peer];
     for (;;) {
@@ -4818,7 +5863,11 @@ CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stre
             continue;
         }
         if (w->crowd) return cdp__trunk_crowded(w->crowd == 1 ? m->rank : peer, peer);
-        if (w->broken) return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0, "rank %u sent something that is no chunk; the connection is damaged or speaks another version", peer);
+        if (w->broken)
+            return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
+                "rank %u sent something that is no chunk; the connection is damaged or speaks "
+                "another version",
+                peer);
         v.data = w->rx_head + w->rx_head_got;
         v.bytes = CDP__CHUNK_BYTES - w->rx_head_got;
         r = m->transport.recv(m->transport.self, peer, &v, 1);
@@ -4851,15 +5900,21 @@ CDP__PRIVATE int64_t cdp__stream_send(cdp__mux *m, cdp__stream *s, const cdp_iov
     if (w->tx_stream != s) {
         uint64_t bytes = 0, room;
         if (w->tx_stream || !cdp__trunk_flush(m, s->peer)) {
-            r = cdp__trunk_pump(m, s->peer, s); /* another chunk is in the way; see at least whether the link still stands */
+            /* another chunk is in the way; see at least whether the link still stands */
+            r = cdp__trunk_pump(m, s->peer, s);
             return r < 0 ? r : 0;
         }
-        for (i = 0; i < n; ++i) bytes += iov[i].bytes;
-        if (s->sent - s->acked + bytes > CDP__WINDOW && (r = cdp__trunk_pump(m, s->peer, s)) < 0) return r;
+        for (i = 0; i < n; ++i)
+            bytes += iov[i].bytes;
+        if (s->sent - s->acked + bytes > CDP__WINDOW && (r = cdp__trunk_pump(m, s->peer, s)) < 0)
+            return r;
         room = CDP__WINDOW - (s->sent - s->acked);
-        if (s->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
+        if (s->left)
+            return cdp__fail_peer(
+                CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
         if (!room) {
-            s->asking = s->asking || cdp__trunk_note(m, s->peer, s->channel, CDP__CHUNK_ASK, s->taken);
+            s->asking =
+                s->asking || cdp__trunk_note(m, s->peer, s->channel, CDP__CHUNK_ASK, s->taken);
             (void)cdp__trunk_flush(m, s->peer);
             return 0;
         }
@@ -4894,7 +5949,8 @@ CDP__PRIVATE int64_t cdp__stream_recv(cdp__mux *m, cdp__stream *s, const cdp_iov
             uint64_t left = iov[i].bytes;
             uint8_t *to = (uint8_t *)iov[i].data;
             while (left && s->early_used) {
-                const uint64_t bytes = cdp__min(cdp__min(left, s->early_used), s->early_room - s->early_at);
+                const uint64_t bytes =
+                    cdp__min(cdp__min(left, s->early_used), s->early_room - s->early_at);
                 memcpy(to, s->early + s->early_at, (size_t)bytes);
                 s->early_at = (s->early_at + bytes) % s->early_room;
                 s->early_used -= bytes;
@@ -4905,7 +5961,9 @@ CDP__PRIVATE int64_t cdp__stream_recv(cdp__mux *m, cdp__stream *s, const cdp_iov
         }
     } else {
         r = cdp__trunk_pump(m, s->peer, s);
-        if (r == 0 && s->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
+        if (r == 0 && s->left)
+            return cdp__fail_peer(
+                CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
         if (r <= 0) return r;
         i = cdp__iov_clip(iov, n, m->trunks[s->peer].rx_left, v);
         r = m->transport.recv(m->transport.self, s->peer, v, i);
@@ -4918,16 +5976,20 @@ CDP__PRIVATE int64_t cdp__stream_recv(cdp__mux *m, cdp__stream *s, const cdp_iov
 }
 
 /* Send what waits for a free trunk. */
-CDP__CALLED void cdp__mux_chores(cdp__mux *m) {
+CDP__PRIVATE void cdp__mux_chores(cdp__mux *m) {
     uint32_t i;
     m->chores = false;
     for (i = 0; i < m->world_size; ++i) {
         const cdp__trunk *w = &m->trunks[i];
-        if ((w->note_count || (!w->tx_stream && (w->tx_head_left || w->tx_left))) && !cdp__trunk_flush(m, i)) m->chores = true;
+        if ((w->note_count || (!w->tx_stream && (w->tx_head_left || w->tx_left)))
+            && !cdp__trunk_flush(m, i))
+            m->chores = true;
     }
 }
 
-CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) { return cdp__stream_send(g->mux, &g->peers[p].stream, iov, n); }
+CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) {
+    return cdp__stream_send(g->mux, &g->peers[p].stream, iov, n);
+}
 
 CDP__PRIVATE cdp_mailbox *cdp__peer_box(const cdp_group *g, uint32_t p, bool out) {
     const cdp_transport *t = &g->mux->transport;
@@ -4935,19 +5997,23 @@ CDP__PRIVATE cdp_mailbox *cdp__peer_box(const cdp_group *g, uint32_t p, bool out
 }
 
 /* Does frame number `got` of a stream lie beside it? */
-CDP__CALLED const cdp_mail *cdp__stream_mail(const cdp__mux *m, const cdp__stream *s, uint32_t got) {
+CDP__PRIVATE const cdp_mail *cdp__stream_mail(
+    const cdp__mux *m, const cdp__stream *s, uint32_t got) {
     const cdp_transport *t = &m->transport;
     const cdp_mailbox *box = t->mail ? (const cdp_mailbox *)t->mail(t->self, s->peer, false) : NULL;
     return box ? cdp__mail_find(&m->trunks[s->peer].post, box, s->channel, got) : NULL;
 }
 
-CDP__CALLED const cdp_mail *cdp__peer_mail(const cdp_group *g, uint32_t p) { return cdp__stream_mail(g->mux, &g->peers[p].stream, g->peers[p].got); }
+CDP__PRIVATE const cdp_mail *cdp__peer_mail(const cdp_group *g, uint32_t p) {
+    return cdp__stream_mail(g->mux, &g->peers[p].stream, g->peers[p].got);
+}
 
 /* The frame that lay there has been read. */
-CDP__CALLED void cdp__peer_read(cdp_group *g, uint32_t p) {
+CDP__PRIVATE void cdp__peer_read(cdp_group *g, uint32_t p) {
     cdp__peer *peer = &g->peers[p];
     peer->mail = NULL;
-    cdp__mail_taken(&g->mux->trunks[peer->stream.peer].post, cdp__peer_box(g, p, false), g->channel, peer->got - 1);
+    cdp__mail_taken(&g->mux->trunks[peer->stream.peer].post, cdp__peer_box(g, p, false), g->channel,
+        peer->got - 1);
 }
 
 CDP__PRIVATE int64_t cdp__peer_recv(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) {
@@ -4961,11 +6027,16 @@ CDP__PRIVATE int64_t cdp__peer_recv(cdp_group *g, uint32_t p, const cdp_iov *iov
     return (int64_t)bytes;
 }
 
-CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) { return &g->queue[g->queue_at]; } /* when there is one */
+/* when there is one */
+CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) {
+    return &g->queue[g->queue_at];
+}
 
-CDP__CALLED void *cdp__exec_buffer(cdp_group *g, uint8_t which, uint64_t off) {
+CDP__PRIVATE void *cdp__exec_buffer(cdp_group *g, uint8_t which, uint64_t off) {
     const cdp_request *rq = &cdp__exec_head(g)->rq;
-    uint8_t *base = (uint8_t *)(which == CDP__TMP ? g->tmp : which == CDP__IN && rq->in ? (void *)(uintptr_t)rq->in : rq->out);
+    uint8_t *base = (uint8_t *)(which == CDP__TMP ? g->tmp
+            : which == CDP__IN && rq->in          ? (void *)(uintptr_t)rq->in
+                                                  : rq->out);
     return base ? base + off * g->elem : NULL;
 }
 
@@ -4976,13 +6047,15 @@ CDP__PRIVATE void cdp__group_activate(cdp_group *g) {
     g->mux->active = g;
 }
 
-CDP__CALLED bool cdp__group_linked(const cdp_group *g, uint32_t p) {
+CDP__PRIVATE bool cdp__group_linked(const cdp_group *g, uint32_t p) {
     const cdp_transport *t = &g->mux->transport;
     return t->linked && t->linked(t->self, cdp__world_rank(g, p));
 }
 
 /* A lane belongs to another group: both fail together. */
-CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) { return g->parent ? g->parent : g; }
+CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
+    return g->parent ? g->parent : g;
+}
 
 /* "rank 3/8: allreduce #17 of 4194304 x f32 sum, ring (round 5/14): " */
 CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
@@ -4995,14 +6068,13 @@ CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
     }
 }
 
-/* A rank that has reached its deadline looks for the cause no longer than 5% of it, and awaits answers for another 5%. */
+/* A rank that has reached its deadline looks for the cause no longer than 5% of it, and awaits
+   answers for another 5%. */
 CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
     return g->error.status == CDP_ERR_TIMEOUT ? g->late_ms / 20 : 0;
 }
 
-CDP__UNHURRIED_BEGIN
-
-CDP__COLD void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
+CDP__PRIVATE void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
     cdp__frame f;
     memset(&f, 0, sizeof f);
     f.type = CDP__FRAME_ABORT;
@@ -5012,68 +6084,81 @@ CDP__COLD void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
 }
 
 /* What is lent to p belongs to this rank alone again: nobody reads it any more. */
-CDP__CALLED void cdp__exec_recall(cdp_group *g, uint32_t p) {
+CDP__PRIVATE void cdp__exec_recall(cdp_group *g, uint32_t p) {
     cdp__peer *peer = &g->peers[p];
     const cdp_transport *t = &g->mux->transport;
     if (peer->lending) t->recall(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan));
     peer->lending = false;
 }
 
-CDP__COLD void cdp__group_recall(cdp_group *g) {
+CDP__PRIVATE void cdp__group_recall(cdp_group *g) {
     uint32_t p;
-    for (p = 0; g->peers && p < g->desc.world_size; ++p) cdp__exec_recall(g, p);
+    for (p = 0; g->peers && p < g->desc.world_size; ++p)
+        cdp__exec_recall(g, p);
 }
 
-/* The group is broken: g->error is what this rank reports, `cause` what it passes on to every peer that it has exchanged
-   something with. */
+/* The group is broken: g->error is what this rank reports, `cause` what it passes on to every
+   peer that it has exchanged something with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     uint32_t i;
     cdp__group_recall(g);
     cdp__group_abort_frame(g, cause);
     for (i = 0; i < g->desc.world_size; ++i) {
-        if (cdp__group_linked(g, i) || (g->channel != CDP__WORLD_CHANNEL && i != g->desc.rank)) g->peers[i].used = true; /* of a smaller group nobody else tells */
+        /* of a smaller group nobody else tells */
+        if (cdp__group_linked(g, i) || (g->channel != CDP__WORLD_CHANNEL && i != g->desc.rank))
+            g->peers[i].used = true;
         g->peers[i].tell = g->peers[i].used;
     }
     g->health = CDP__FAILED;
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
-    g->answer_ns = g->os->now_ns(g->os->user) + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
-    if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failed) g->mux->transport.failed(g->mux->transport.self, cause);
+    g->answer_ns = g->os->now_ns(g->os->user)
+        + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
+    if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failed)
+        g->mux->transport.failed(g->mux->transport.self, cause);
     if (g->backend) g->backend->failed(g->backend->self, &g->error);
     cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
-/* Two ranks that differ blame each other. For a third one it is not the word of the first that counts, but what it calls
-   itself under the same number: when that is something else than the one that blames calls, it is the latter that differs. */
-CDP__COLD void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
+/* Two ranks that differ blame each other. For a third one it is not the word of the first that
+   counts, but what it calls itself under the same number: when that is something else than the
+   one that blames calls, it is the latter that differs. */
+CDP__PRIVATE void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
     char call[128], says[160];
     const char *at, *end, *found;
     size_t n;
     uint32_t i;
     cdp__format(says, sizeof says, "rank %d calls ", (int)cause->origin);
-    if (cause->status != CDP_ERR_MISMATCH || cause->peer < 0 || !(at = strstr(cause->text, says)) || !(end = strstr(at, ", rank "))) return;
+    if (cause->status != CDP_ERR_MISMATCH || cause->peer < 0 || !(at = strstr(cause->text, says))
+        || !(end = strstr(at, ", rank ")))
+        return;
     at += strlen(says);
     for (i = 0; i < g->desc.records; ++i) {
         cdp__format(says, sizeof says, " #%llu", (unsigned long long)g->past[i].call.seq);
         n = strlen(says);
         found = strstr(at, says);
-        if (!found || found >= end || (found[n] != ' ' && found[n] != ',')) continue; /* #1 begins #18, too */
+        /* #1 begins #18, too */
+        if (!found || found >= end || (found[n] != ' ' && found[n] != ',')) continue;
         cdp__frame_text(&g->past[i].call, call, sizeof call);
-        if (strlen(call) != (size_t)(end - at) || memcmp(at, call, (size_t)(end - at)) != 0) g->error.peer = cause->origin;
+        if (strlen(call) != (size_t)(end - at) || memcmp(at, call, (size_t)(end - at)) != 0)
+            g->error.peer = cause->origin;
     }
 }
 
-/* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this rank. */
+/* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this
+   rank. */
 CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     cdp__text t = {g->error.text, sizeof g->error.text, 0};
     char origin[24];
     cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
     g->error = *cause;
     g->error.rank = (int32_t)g->mux->rank;
-    if (cause->origin == g->error.rank) return; /* its own words may come back to a rank before it has spoken */
+    /* its own words may come back to a rank before it has spoken */
+    if (cause->origin == g->error.rank) return;
     cdp__group_take_sides(g, cause);
     cdp__text_add(&t, "rank %u/%u: told by ", g->mux->rank, g->mux->world_size);
-    if (strncmp(cause->text, origin, strlen(origin)) != 0) cdp__text_add(&t, "rank %d: ", (int)cause->origin);
+    if (strncmp(cause->text, origin, strlen(origin)) != 0)
+        cdp__text_add(&t, "rank %d: ", (int)cause->origin);
     cdp__text_add(&t, "%s", cause->text);
 }
 
@@ -5094,8 +6179,8 @@ CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
     cdp__group_spread(g, cause);
 }
 
-/* The first failure wins. `e` has status, peer, errno and the bare text of what happened. What a lane meets is settled by
-   the group that it belongs to. */
+/* The first failure wins. `e` has status, peer, errno and the bare text of what happened. What a
+   lane meets is settled by the group that it belongs to. */
 CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp_error *mine = &top->error;
@@ -5115,32 +6200,47 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
     cdp__text_add(&t, "%s", e->text);
     top->late_ms = g->late_ms;
     top->health = CDP__SETTLING;
-    top->settle_ns = g->os->now_ns(g->os->user) + (e->status == CDP_ERR_TIMEOUT ? cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(top)), CDP__SETTLE_MS) : CDP__SETTLE_MS) * CDP__MS;
+    top->settle_ns = g->os->now_ns(g->os->user)
+        + (e->status == CDP_ERR_TIMEOUT
+                  ? cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(top)), CDP__SETTLE_MS)
+                  : CDP__SETTLE_MS)
+            * CDP__MS;
     cdp__group_activate(top);
 }
 
-CDP__COLD void cdp__group_fail_last(cdp_group *g) { cdp__group_fail(g, cdp_last_error()); }
-
-/* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of somebody else. */
-CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
-    const cdp_transport *t = &g->mux->transport;
-    const int answer = g->channel == CDP__WORLD_CHANNEL && t->first_cause ? t->first_cause(t->self, &g->error, now >= g->settle_ns) : -1;
-    const cdp_error cause = g->error;
-    if (answer == 0 && now < g->settle_ns) return;
-    if (answer > 0) cdp__group_adopt(g, &cause);
-    else cdp__group_spread(g, &cause);
+CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
+    cdp__group_fail(g, cdp_last_error());
 }
 
-/* Whom this rank waits for, for the text of a timeout: a receive says more than a send, and one that waits for its turn nothing. */
-CDP__COLD const cdp__move *cdp__exec_late(const cdp_group *g) {
+/* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of
+   somebody else. */
+CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
+    const cdp_transport *t = &g->mux->transport;
+    const int answer = g->channel == CDP__WORLD_CHANNEL && t->first_cause
+        ? t->first_cause(t->self, &g->error, now >= g->settle_ns)
+        : -1;
+    const cdp_error cause = g->error;
+    if (answer == 0 && now < g->settle_ns) return;
+    if (answer > 0)
+        cdp__group_adopt(g, &cause);
+    else
+        cdp__group_spread(g, &cause);
+}
+
+/* Whom this rank waits for, for the text of a timeout: a receive says more than a send, and one
+   that waits for its turn nothing. */
+CDP__PRIVATE const cdp__move *cdp__exec_late(const cdp_group *g) {
     const cdp__move *late = NULL;
     uint32_t i;
     for (i = 0; i < g->move_count && g->running; ++i)
-        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND) && !((g->moves[i].step.flags & CDP__CHAINED) && !g->moves[i - 1].done)) late = &g->moves[i];
+        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)
+            && !((g->moves[i].step.flags & CDP__CHAINED) && !g->moves[i - 1].done))
+            late = &g->moves[i];
     return late;
 }
 
-/* A failed group has learned a deeper cause: who was told the old one, and still listens, hears the new one. */
+/* A failed group has learned a deeper cause: who was told the old one, and still listens, hears
+   the new one. */
 CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
     uint32_t i;
     for (i = 0; i < g->desc.world_size; ++i)
@@ -5153,50 +6253,62 @@ CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
 }
 
 /* Has this rank of the world said that it waits for us, or for somebody who does? */
-CDP__COLD bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
+CDP__PRIVATE bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p)
         if ((int32_t)cdp__world_rank(g, p) == rank) return g->peers[p].waits_for_us;
     return false;
 }
 
-/* Whom this rank was told to blame says that it waits for this rank, which is behind it: then it is whom this rank waits for
-   itself. The others hear it, since that one may have been told what this one was. Who waits is always ahead of whom it waits
-   for, unless the link between them is cut: there the blame stays, and does not go round in a circle. */
-CDP__COLD void cdp__group_pass_on(cdp_group *g, const cdp_error *cause) {
+/* Whom this rank was told to blame says that it waits for this rank, which is behind it: then it
+   is whom this rank waits for itself. The others hear it, since that one may have been told what
+   this one was. Who waits is always ahead of whom it waits for, unless the link between them is
+   cut: there the blame stays, and does not go round in a circle. */
+CDP__PRIVATE void cdp__group_pass_on(cdp_group *g, const cdp_error *cause) {
     const cdp__move *late = cdp__exec_late(g);
     cdp__text t = {g->error.text, sizeof g->error.text, strlen(g->error.text)};
-    if (!late || cause->op_seq < g->call.seq || (cause->op_seq == g->call.seq && cause->round <= g->round)) return;
+    if (!late || cause->op_seq < g->call.seq
+        || (cause->op_seq == g->call.seq && cause->round <= g->round))
+        return;
     g->error.peer = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
     g->error.origin = (int32_t)g->mux->rank;
     g->error.round = g->round;
     g->error.op_seq = g->call.seq;
     g->told_by = -1;
-    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", (unsigned)g->error.peer);
+    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u",
+        (unsigned)g->error.peer);
     cdp__group_correct(g, &g->error);
 }
 
-/* What to make of p's ABORT. It is the cause, with one exception: ranks that wait for each other in a chain reach their
-   deadlines together. Then each knows only its neighbour, and the one nearer to the end of the chain knows better: what a
-   rank says of its own deadline may be followed by what it has heard from there. */
+/* What to make of p's ABORT. It is the cause, with one exception: ranks that wait for each other
+   in a chain reach their deadlines together. Then each knows only its neighbour, and the one
+   nearer to the end of the chain knows better: what a rank says of its own deadline may be
+   followed by what it has heard from there. */
 CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error *cause) {
     const int32_t me = (int32_t)g->mux->rank, from = (int32_t)cdp__world_rank(g, p);
-    const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT, ours = late && g->error.origin == me;
-    const bool source = g->told_by == from || g->error.origin == from; /* of what this rank believes */
+    const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT,
+               ours = late && g->error.origin == me;
+    /* of what this rank believes */
+    const bool source = g->told_by == from || g->error.origin == from;
     if (cause->status == CDP_ERR_TIMEOUT) g->peers[p].heard = false; /* it may learn more */
-    if (ours && cause->status == CDP_ERR_TIMEOUT && cause->origin != me && (cause->peer == me || cdp__group_waits_for_us(g, cause->peer))) {
+    if (ours && cause->status == CDP_ERR_TIMEOUT && cause->origin != me
+        && (cause->peer == me || cdp__group_waits_for_us(g, cause->peer))) {
         if (cause->origin == from) g->peers[p].waits_for_us = true;
         return;
     }
     if (g->health != CDP__FAILED) {
         cdp__group_adopt(g, cause);
         g->told_by = from;
-    } else if (cause->peer != me && ((ours && g->error.peer == from) || (late && source && cause->origin != g->error.origin))) {
+    } else if (cause->peer != me
+        && ((ours && g->error.peer == from)
+            || (late && source && cause->origin != g->error.origin))) {
         cdp__group_quote(g, cause);
         cdp__group_correct(g, cause);
         g->told_by = from;
     }
-    if (late && g->told_by >= 0 && g->error.peer == from && cause->origin == from && cause->peer == me) cdp__group_pass_on(g, cause);
+    if (late && g->told_by >= 0 && g->error.peer == from && cause->origin == from
+        && cause->peer == me)
+        cdp__group_pass_on(g, cause);
 }
 
 /* Peer p announced an ABORT frame: read its payload as it comes. */
@@ -5217,32 +6329,42 @@ CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
     }
     g->abort_from = -1;
     if (peer->rx_left || !cdp__error_decode(g->abort_in, g->abort_in_bytes, &cause)) {
-        cdp__fail_peer(CDP_ERR_PEER_LOST, cdp__world_rank(g, p), 0, "rank %u failed and left without saying why", cdp__world_rank(g, p));
+        cdp__fail_peer(CDP_ERR_PEER_LOST, cdp__world_rank(g, p), 0,
+            "rank %u failed and left without saying why", cdp__world_rank(g, p));
         cdp__group_fail_last(g);
         return;
     }
     cdp__exec_take_abort(g, p, &cause);
 }
 
-CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) { return &g->past[seq % g->desc.records]; }
+CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
+    return &g->past[seq % g->desc.records];
+}
 
 CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
-    const cdp__frame *past = &cdp__past_at(g, theirs->seq)->call, *ours = past->seq == theirs->seq ? past : &g->call;
+    const cdp__frame *past = &cdp__past_at(g, theirs->seq)->call,
+                     *ours = past->seq == theirs->seq ? past : &g->call;
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
     cdp__frame_text(ours, here, sizeof here);
     cdp__frame_text(theirs, there, sizeof there);
     if (cdp__frame_same_call(&g->call, theirs))
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with other counts, other settings (small_bytes, piece_bytes) or another version", other,
-                       theirs->bytes, theirs->round + 1);
-    else if (g->running && cdp__exec_head(g)->got && theirs->kind == CDP_COLL_SEND && theirs->dtype == g->call.dtype && theirs->count > g->call.count)
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "the message of rank %u has %llu elements, but there is room for %llu only; ask cdp_probe() before", other, (unsigned long long)theirs->count, (unsigned long long)g->call.count);
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+            "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
+            "other counts, other settings (small_bytes, piece_bytes) or another version",
+            other, theirs->bytes, theirs->round + 1);
+    else if (g->running && cdp__exec_head(g)->got && theirs->kind == CDP_COLL_SEND
+        && theirs->dtype == g->call.dtype && theirs->count > g->call.count)
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+            "the message of rank %u has %llu elements, but there is room for %llu only; ask "
+            "cdp_probe() before",
+            other, (unsigned long long)theirs->count, (unsigned long long)g->call.count);
     else
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here, other, there);
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+            "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here,
+            other, there);
     cdp__group_fail_last(g);
 }
-
-CDP__UNHURRIED_END
 
 /* Bytes of the header of the next frame from p. 1: complete and decoded, 0: later, -1: failed. */
 CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
@@ -5254,8 +6376,10 @@ CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
         cdp_iov v;
         int64_t r = s->early_used ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
         if (r == 0 && !s->left) return 0;
-        mail = cdp__peer_mail(g, p); /* what was put there before this was sent, or the link was lost, is to be seen by now; */
-        if (mail) break;             /* then this is of the frame after it, and stays where whoever looks for that one looks */
+        /* what was put there before this was sent, or the link was lost, is to be seen by now; */
+        mail = cdp__peer_mail(g, p);
+        /* then this is of the frame after it, and stays where whoever looks for that one looks */
+        if (mail) break;
         v.data = peer->rx_head + peer->rx_head_got;
         v.bytes = CDP__FRAME_BYTES - peer->rx_head_got;
         if (r >= 0) r = cdp__peer_recv(g, p, &v, 1);
@@ -5274,7 +6398,10 @@ CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
         peer->rx_head_got = 0;
     }
     if (!frame) {
-        cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, p), 0, "rank %u sent something that is no frame; the connection is damaged or speaks another version", cdp__world_rank(g, p));
+        cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, p), 0,
+            "rank %u sent something that is no frame; the connection is damaged or speaks another "
+            "version",
+            cdp__world_rank(g, p));
         return -1;
     }
     peer->rx_left = f->bytes;
@@ -5286,9 +6413,10 @@ CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
     return 1;
 }
 
-/* Once something has failed, payload does not matter any more: what still arrives from p is thrown away, up to the ABORT
-   frame that may follow. Reading it has a second use: a process that ends with unread data resets its connections, and the
-   reset would overtake what it has told the others. */
+/* Once something has failed, payload does not matter any more: what still arrives from p is
+   thrown away, up to the ABORT frame that may follow. Reading it has a second use: a process
+   that ends with unread data resets its connections, and the reset would overtake what it has
+   told the others. */
 CDP__PRIVATE void cdp__exec_drain(cdp_group *g, uint32_t p) {
     cdp__peer *peer = &g->peers[p];
     int64_t r = 1;
@@ -5316,42 +6444,55 @@ CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
 }
 
 /* Does this frame belong to a call that this rank has come to, and calls otherwise? */
-CDP__PRIVATE bool cdp__exec_differs(cdp_group *g, const cdp__frame *f) { return f->seq <= g->call.seq && !cdp__frame_same_call(&cdp__past_at(g, f->seq)->call, f); }
+CDP__PRIVATE bool cdp__exec_differs(cdp_group *g, const cdp__frame *f) {
+    return f->seq <= g->call.seq && !cdp__frame_same_call(&cdp__past_at(g, f->seq)->call, f);
+}
 
-/* The transport gave p up (the reason is this thread's last error). What p had said before, if anything, is the better
-   explanation: an ABORT frame that it sent while this rank was only sending, or a call that is not ours. */
+/* The transport gave p up (the reason is this thread's last error). What p had said before, if
+   anything, is the better explanation: an ABORT frame that it sent while this rank was only
+   sending, or a call that is not ours. */
 CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
     const cdp_error e = *cdp_last_error();
     cdp__frame f;
-    if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0 && cdp__exec_recv_head(g, p, &f) > 0) {
-        if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
-        else if (cdp__exec_differs(g, &f)) cdp__exec_mismatch(g, p, &f);
+    if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0
+        && cdp__exec_recv_head(g, p, &f) > 0) {
+        if (f.type == CDP__FRAME_ABORT)
+            cdp__exec_read_abort(g);
+        else if (cdp__exec_differs(g, &f))
+            cdp__exec_mismatch(g, p, &f);
         if (g->health != CDP__HEALTHY) return;
     }
     cdp__group_fail(g, &e);
 }
 
-/* Can the receiver read it where it lies? Messages up to CDP__WINDOW are to be on their way before it asks for them. */
+/* Can the receiver read it where it lies? Messages up to CDP__WINDOW are to be on their way
+   before it asks for them. */
 CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *src) {
     cdp__peer *peer = &g->peers[m->step.peer];
     const cdp_transport *t = &g->mux->transport;
     uint64_t token;
-    if (!t->lend || m->moved || m->returned || m->bytes < g->desc.lend_bytes || (g->lane && m->bytes <= CDP__WINDOW) || !t->lend(t->self, peer->stream.peer, src, m->bytes, m->step.src != CDP__IN && g->rounds > 1, &token)) return false;
+    if (!t->lend || m->moved || m->returned || m->bytes < g->desc.lend_bytes
+        || (g->lane && m->bytes <= CDP__WINDOW)
+        || !t->lend(t->self, peer->stream.peer, src, m->bytes,
+            m->step.src != CDP__IN && g->rounds > 1, &token))
+        return false;
     cdp__put_u64(peer->tx_loan, token);
     cdp__put_u64(peer->tx_loan + 8, m->bytes);
     if (g->retract_ns == CDP__NEVER) g->retract_ns = 0;
     return peer->lending = peer->stream.lent = true;
 }
 
-/* The loan has ended unread, or not wholly: it is sent from its beginning, and the receiver skips what it has. */
-CDP__COLD void cdp__exec_unlend(cdp_group *g, cdp__move *m) {
+/* The loan has ended unread, or not wholly: it is sent from its beginning, and the receiver
+   skips what it has. */
+CDP__PRIVATE void cdp__exec_unlend(cdp_group *g, cdp__move *m) {
     cdp__peer *peer = &g->peers[m->step.peer];
     peer->lending = peer->stream.lent = peer->stream.refused = m->lent = false;
     m->returned = true;
 }
 
-/* Nothing moves: what is lent and not read is sent now, as far as the window lets it. A receiver that has begun reads on: it runs. */
-CDP__COLD bool cdp__exec_retract(cdp_group *g, uint64_t now) {
+/* Nothing moves: what is lent and not read is sent now, as far as the window lets it. A receiver
+   that has begun reads on: it runs. */
+CDP__PRIVATE bool cdp__exec_retract(cdp_group *g, uint64_t now) {
     const cdp_transport *t = &g->mux->transport;
     const bool set = !g->retract_ns;
     bool any = false, later = set;
@@ -5359,7 +6500,8 @@ CDP__COLD bool cdp__exec_retract(cdp_group *g, uint64_t now) {
     for (i = 0; i < g->move_count && t->retract && !set; ++i) {
         cdp__move *m = &g->moves[i];
         const cdp__peer *peer = &g->peers[m->step.peer];
-        if (m->step.kind != CDP__SEND || !m->lent || !peer->stream.lent || m->bytes > CDP__WINDOW) continue;
+        if (m->step.kind != CDP__SEND || !m->lent || !peer->stream.lent || m->bytes > CDP__WINDOW)
+            continue;
         if (peer->tx_head_left || peer->tx_left) {
             later = true;
         } else if (t->retract(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan))) {
@@ -5371,11 +6513,13 @@ CDP__COLD bool cdp__exec_retract(cdp_group *g, uint64_t now) {
     return any;
 }
 
-/* It is lent: has it been read? What the receiver says instead, and nobody waits for, is a failure, or belongs to another call. */
+/* It is lent: has it been read? What the receiver says instead, and nobody waits for, is a
+   failure, or belongs to another call. */
 CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__stream *s = &g->peers[p].stream;
-    const bool mail = cdp__peer_mail(g, p) != NULL; /* before the link is looked at: what was said there before that was put is to be seen */
+    /* before the link is looked at: what was said there before that was put is to be seen */
+    const bool mail = cdp__peer_mail(g, p) != NULL;
     const int64_t r = s->lent ? cdp__trunk_pump(g->mux, s->peer, s) : 0;
     cdp__frame f;
     uint32_t i;
@@ -5390,9 +6534,13 @@ CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
         m->done = true;
         return 1;
     }
-    if (r == 0 && !s->early_used && !s->left && !mail) return 0; /* looking once more might find that it has been read, and what comes after */
+    /* looking once more might find that it has been read, and what comes after */
+    if (r == 0 && !s->early_used && !s->left && !mail) return 0;
     for (i = 0; i < g->move_count; ++i)
-        if (r < 0 || (g->moves[i].step.kind != CDP__SEND && g->moves[i].step.peer == (int32_t)p && !g->moves[i].done)) return r < 0 ? r : 0;
+        if (r < 0
+            || (g->moves[i].step.kind != CDP__SEND && g->moves[i].step.peer == (int32_t)p
+                && !g->moves[i].done))
+            return r < 0 ? r : 0;
     got = cdp__exec_recv_head(g, p, &f);
     if (got > 0 && f.type != CDP__FRAME_ABORT) cdp__exec_mismatch(g, p, &f);
     return got;
@@ -5402,15 +6550,20 @@ CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
 CDP__PRIVATE bool cdp__exec_mail(cdp_group *g, uint32_t p, const cdp__frame *f, const void *data) {
     cdp__peer *peer = &g->peers[p];
     const cdp_transport *t = &g->mux->transport;
-    cdp_mailbox *box = f->bytes <= CDP_MAIL_BYTES && !peer->stream.left ? cdp__peer_box(g, p, true) : NULL;
-    if (!box || !cdp__mail_put(&g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->put, f, data)) return false;
+    cdp_mailbox *box =
+        f->bytes <= CDP_MAIL_BYTES && !peer->stream.left ? cdp__peer_box(g, p, true) : NULL;
+    if (!box
+        || !cdp__mail_put(
+            &g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->put, f, data))
+        return false;
     ++peer->put;
     peer->used = true;
     t->mailed(t->self, peer->stream.peer);
     return true;
 }
 
-/* One send of header and payload together, so that a small message is one system call. Returns bytes, 0, or < 0. */
+/* One send of header and payload together, so that a small message is one system call. Returns
+   bytes, 0, or < 0. */
 CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     const uint32_t p = (uint32_t)m->step.peer;
     cdp__peer *peer = &g->peers[p];
@@ -5424,7 +6577,8 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
         m->lent = cdp__exec_lend(g, m, src);
         f.type = m->lent ? CDP__FRAME_LENT : CDP__FRAME_DATA;
         f.round = g->round;
-        f.bytes = m->lent ? CDP__LOAN_BYTES : (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
+        f.bytes = m->lent ? CDP__LOAN_BYTES
+                          : (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
         if (!m->lent && cdp__exec_mail(g, p, &f, src ? src + m->moved : NULL)) {
             m->moved += f.bytes;
             m->done = m->moved == m->bytes;
@@ -5437,9 +6591,11 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     }
     v[0].data = peer->tx_head + (CDP__FRAME_BYTES - peer->tx_head_left);
     v[0].bytes = peer->tx_head_left;
-    v[1].data = m->lent ? peer->tx_loan + (CDP__LOAN_BYTES - peer->tx_left) : (void *)(uintptr_t)(src ? src + m->moved : NULL);
+    v[1].data = m->lent ? peer->tx_loan + (CDP__LOAN_BYTES - peer->tx_left)
+                        : (void *)(uintptr_t)(src ? src + m->moved : NULL);
     v[1].bytes = peer->tx_left;
-    r = peer->tx_head_left ? cdp__peer_send(g, p, v, peer->tx_left ? 2 : 1) : cdp__peer_send(g, p, v + 1, 1);
+    r = peer->tx_head_left ? cdp__peer_send(g, p, v, peer->tx_left ? 2 : 1)
+                           : cdp__peer_send(g, p, v + 1, 1);
     if (r <= 0) return r;
     peer->used = true;
     head = cdp__min((uint64_t)r, peer->tx_head_left);
@@ -5451,11 +6607,13 @@ CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
     return r;
 }
 
-/* Payload of a RECV goes straight to its place, also that of a RECV_REDUCE whose other operand lies elsewhere; that of one
-   whose operand is there already passes through the stage. Both are reduced in cache-sized portions. */
+/* Payload of a RECV goes straight to its place, also that of a RECV_REDUCE whose other operand
+   lies elsewhere; that of one whose operand is there already passes through the stage. Both are
+   reduced in cache-sized portions. */
 CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     cdp__peer *peer = &g->peers[m->step.peer];
-    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src, first = (m->step.flags & CDP__SRC_FIRST) != 0;
+    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src,
+               first = (m->step.flags & CDP__SRC_FIRST) != 0;
     uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off);
     uint8_t *stage = g->mux->stage;
     const uint64_t done = m->moved / g->elem;
@@ -5463,7 +6621,8 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     cdp_iov v;
     int64_t r;
     v.data = staged || m->skip ? stage + g->torn_bytes : dst + m->moved;
-    v.bytes = reduce || m->skip ? cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes) : peer->rx_left;
+    v.bytes = reduce || m->skip ? cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes)
+                                : peer->rx_left;
     if (m->skip) v.bytes = cdp__min(v.bytes, m->skip);
     r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
     if (r <= 0) return r;
@@ -5476,43 +6635,56 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     whole = m->moved / g->elem - done;
     if (staged) {
         memcpy(stage, g->torn, (size_t)g->torn_bytes);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, first, dst + done * g->elem, stage, whole);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, first, dst + done * g->elem,
+            stage, whole);
         g->torn_bytes = m->moved % g->elem; /* a torn element waits for its rest */
         memcpy(g->torn, stage + whole * g->elem, (size_t)g->torn_bytes);
     } else if (reduce) {
         const uint8_t *src = (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, !first, dst + done * g->elem, src + done * g->elem, whole);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, !first, dst + done * g->elem,
+            src + done * g->elem, whole);
     }
     return r;
 }
 
 #define CDP__LENT_SLICE (128u * 1024u)
-#define CDP__PULL_SLICE (1024u * 1024u) /* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
+/* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
+#define CDP__PULL_SLICE (1024u * 1024u)
 #define CDP__LENT_BLOCK (16u * 1024u)
 
-/* Copy or combine the next slice of what the sender lends, from where it lies. A loan that has been recalled is nothing to
-   complain of: the sender sends instead, or has failed or left, which it is about to say itself. What cannot be read is to be sent. */
+/* Copy or combine the next slice of what the sender lends, from where it lies. A loan that has
+   been recalled is nothing to complain of: the sender sends instead, or has failed or left,
+   which it is about to say itself. What cannot be read is to be sent. */
 CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t bytes) {
     const cdp_transport *t = &g->mux->transport;
     const uint32_t from = g->peers[m->step.peer].stream.peer;
     const uint64_t token = cdp__get_u64(g->peers[m->step.peer].rx_loan);
-    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src, first = (m->step.flags & CDP__SRC_FIRST) != 0;
+    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src,
+               first = (m->step.flags & CDP__SRC_FIRST) != 0;
     const cdp_dtype dtype = (cdp_dtype)g->call.dtype;
     const cdp_reduce op = (cdp_reduce)g->call.op;
     uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off) + m->moved;
-    const uint8_t *other = staged || !reduce ? NULL : (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off) + m->moved;
-    const uint8_t *lent = t->view ? (const uint8_t *)t->view(t->self, from, token, m->bytes) : NULL, *src = lent ? lent + m->moved : g->mux->stage;
+    const uint8_t *other = staged || !reduce
+        ? NULL
+        : (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off) + m->moved;
+    const uint8_t *lent = t->view ? (const uint8_t *)t->view(t->self, from, token, m->bytes) : NULL,
+                  *src = lent ? lent + m->moved : g->mux->stage;
     uint64_t at, n;
-    if (lent && (uintptr_t)lent % g->elem) { /* no sender of ours does that, but a kernel may not survive it */
+    /* no sender of ours does that, but a kernel may not survive it */
+    if (lent && (uintptr_t)lent % g->elem) {
         (void)t->unview(t->self, from, token);
         lent = NULL;
     }
     if (!lent) {
         int64_t r;
         if (!reduce) bytes = cdp__min(m->bytes - m->moved, CDP__PULL_SLICE);
-        r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes) : 0;
+        r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes)
+                    : 0;
         if (r == CDP_ERR_PEER_LOST) return r;
-        if (r < 0 && !cdp__trunk_note(g->mux, from, g->peers[m->step.peer].stream.channel, CDP__CHUNK_SEND, g->peers[m->step.peer].stream.taken)) return 0;
+        if (r < 0
+            && !cdp__trunk_note(g->mux, from, g->peers[m->step.peer].stream.channel,
+                CDP__CHUNK_SEND, g->peers[m->step.peer].stream.taken))
+            return 0;
         m->lent = r > 0;
         if (r < 0) m->skip = m->moved;
         if (r <= 0) return 1;
@@ -5520,7 +6692,9 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
     for (at = 0; at < bytes && (lent || reduce); at += n) {
         n = other ? cdp__min(bytes - at, CDP__LENT_BLOCK) : bytes;
         if (!staged && lent) memcpy(dst + at, src + at, (size_t)n);
-        if (reduce) cdp__reduce(dtype, op, other ? !first : first, dst + at, other ? other + at : src + at, n / g->elem);
+        if (reduce)
+            cdp__reduce(dtype, op, other ? !first : first, dst + at, other ? other + at : src + at,
+                n / g->elem);
     }
     if (lent) m->lent = t->unview(t->self, from, token);
     if (m->lent) m->moved += bytes;
@@ -5528,9 +6702,14 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
 }
 
 /* How far a message may be combined: one that is chained not further than the one before. */
-CDP__PRIVATE uint64_t cdp__exec_limit(const cdp__move *m) { return !(m->step.flags & CDP__CHAINED) || m[-1].done ? m->bytes : m[-1].lent ? m[-1].moved : m->moved; }
+CDP__PRIVATE uint64_t cdp__exec_limit(const cdp__move *m) {
+    return !(m->step.flags & CDP__CHAINED) || m[-1].done ? m->bytes
+        : m[-1].lent                                     ? m[-1].moved
+                                                         : m->moved;
+}
 
-/* A message that is lent: first its token, then the slices. In the end the sender is told that its bytes are free. */
+/* A message that is lent: first its token, then the slices. In the end the sender is told that
+   its bytes are free. */
 CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
     cdp__peer *peer = &g->peers[m->step.peer];
     cdp__stream *s = &peer->stream;
@@ -5554,8 +6733,11 @@ CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
         const uint64_t bytes = cdp__min(cdp__exec_limit(m) - m->moved, CDP__LENT_SLICE);
         return bytes ? cdp__exec_read_loan(g, m, bytes) : 0;
     }
-    if (!m->returned) m->returned = cdp__trunk_note(g->mux, s->peer, s->channel, CDP__CHUNK_READ, s->taken);
-    m->done = m->returned && (cdp__trunk_flush(g->mux, s->peer) || s->left || (!w->note_count && w->tx_stream)); /* who leaves after this has said it */
+    if (!m->returned)
+        m->returned = cdp__trunk_note(g->mux, s->peer, s->channel, CDP__CHUNK_READ, s->taken);
+    /* who leaves after this has said it */
+    m->done = m->returned
+        && (cdp__trunk_flush(g->mux, s->peer) || s->left || (!w->note_count && w->tx_stream));
     r = m->done ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
     return m->done || r < 0 ? r : 0;
 }
@@ -5563,12 +6745,13 @@ CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
 CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const cdp__frame *f) {
     const uint64_t left = m->bytes - m->moved + m->skip;
     if (!cdp__frame_same_call(&g->call, f) || f->round != g->round) return false;
-    if (f->type == CDP__FRAME_LENT) return left && !m->moved && (g->mux->transport.view || g->mux->transport.pull);
+    if (f->type == CDP__FRAME_LENT)
+        return left && !m->moved && (g->mux->transport.view || g->mux->transport.pull);
     return f->bytes <= left && (f->bytes == 0) == (m->bytes == 0);
 }
 
 /* A receive of up to so many elements learns how many there are. */
-CDP__CALLED bool cdp__exec_accept(cdp_group *g, cdp__move *m, const cdp__frame *f) {
+CDP__PRIVATE bool cdp__exec_accept(cdp_group *g, cdp__move *m, const cdp__frame *f) {
     cdp__op *op = cdp__exec_head(g);
     if (!op->got || m->moved || f->count > op->rq.count) return false;
     op->rq.count = g->shape.count = g->call.count = m->step.len = f->count;
@@ -5586,7 +6769,8 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
         const int got = cdp__exec_recv_head(g, p, &f);
         if (got <= 0) return got;
         if (f.type == CDP__FRAME_ABORT) return 1;
-        if (!cdp__exec_fits(g, m, &f) && !(cdp__exec_accept(g, m, &f) && cdp__exec_fits(g, m, &f))) {
+        if (!cdp__exec_fits(g, m, &f)
+            && !(cdp__exec_accept(g, m, &f) && cdp__exec_fits(g, m, &f))) {
             cdp__exec_mismatch(g, p, &f);
             return 1;
         }
@@ -5598,20 +6782,23 @@ CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
         const int64_t n = cdp__exec_recv_payload(g, m);
         if (n < 0) return n;
         r += n;
-    } else if (peer->rx_left && m->bytes > CDP__WINDOW / 2 && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) { /* it is not its turn: put aside, lest what the peer says of its window stands behind it */
+        /* it is not its turn: put aside, lest what the peer says of its window stands behind it */
+    } else if (peer->rx_left && m->bytes > CDP__WINDOW / 2
+        && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
         return -1;
     }
     m->done = m->moved == m->bytes && !peer->rx_left;
     return r;
 }
 
-/* Some of what may be copied while messages are under way: when nothing moves; much of it goes in step with them: what is sent,
-   too, is read once while it is in a cache. */
-CDP__COLD bool cdp__exec_meanwhile(cdp_group *g, bool moved) {
+/* Some of what may be copied while messages are under way: when nothing moves; much of it goes
+   in step with them: what is sent, too, is read once while it is in a cache. */
+CDP__PRIVATE bool cdp__exec_meanwhile(cdp_group *g, bool moved) {
     const cdp__step *s = &g->steps[g->step_count - 1];
     const uint64_t bytes = s->len * g->elem, n = cdp__min(bytes - g->copied, CDP__LENT_SLICE);
     if (s->src != CDP__IN || !n || (moved && bytes < CDP__PULL_SLICE)) return moved;
-    memcpy((uint8_t *)cdp__exec_buffer(g, s->dst, s->dst_off) + g->copied, (const uint8_t *)cdp__exec_buffer(g, s->src, s->src_off) + g->copied, (size_t)n);
+    memcpy((uint8_t *)cdp__exec_buffer(g, s->dst, s->dst_off) + g->copied,
+        (const uint8_t *)cdp__exec_buffer(g, s->src, s->src_off) + g->copied, (size_t)n);
     g->copied += n;
     return moved || g->copied < bytes;
 }
@@ -5628,18 +6815,21 @@ CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
         if (r < 0) cdp__exec_lost(g, (uint32_t)m->step.peer);
         any = any || r != 0;
     }
-    return i && i == g->move_count && g->steps[g->step_count - 1].kind == CDP__COPY ? cdp__exec_meanwhile(g, any) : any;
+    return i && i == g->move_count && g->steps[g->step_count - 1].kind == CDP__COPY
+        ? cdp__exec_meanwhile(g, any)
+        : any;
 }
 
 /* List the steps of the current round and post its messages. */
-CDP__COLD void cdp__exec_post(cdp_group *g) {
+CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
     uint32_t i;
     g->torn_bytes = 0;
     g->retract_ns = CDP__NEVER;
     g->step_count = g->algo->round(&g->shape, g->round, g->steps);
     CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
     g->move_count = 0;
-    for (i = 0; i < 2 * g->step_count; ++i) { /* first what others may be waiting for, then what to wait for */
+    /* first what others may be waiting for, then what to wait for */
+    for (i = 0; i < 2 * g->step_count; ++i) {
         const cdp__step *s = &g->steps[i % g->step_count];
         cdp__move *m = &g->moves[g->move_count];
         if (s->peer < 0 || (s->kind == CDP__SEND) != (i < g->step_count)) continue;
@@ -5656,13 +6846,19 @@ CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
     for (i = 0; i < g->step_count; ++i) {
         const cdp__step *s = &g->steps[i];
         void *dst;
-        if (s->peer >= 0 || !s->len || (g->copied && i + 1 == g->step_count)) continue; /* that one is done */
+        /* that one is done */
+        if (s->peer >= 0 || !s->len || (g->copied && i + 1 == g->step_count)) continue;
         dst = cdp__exec_buffer(g, s->dst, s->dst_off);
-        if (s->kind == CDP__COPY) memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
+        if (s->kind == CDP__COPY)
+            memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
         else if (s->kind == CDP__REDUCE)
-            cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, (s->flags & CDP__SRC_FIRST) != 0, dst, cdp__exec_buffer(g, s->src, s->src_off), s->len);
-        else if (s->kind == CDP__DIVIDE) cdp__divide((cdp_dtype)g->call.dtype, dst, s->len, g->desc.world_size);
-        else if (s->kind == CDP__SCALE) cdp__scale((cdp_dtype)g->call.dtype, dst, s->len, cdp__exec_head(g)->rq.factor);
+            cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op,
+                (s->flags & CDP__SRC_FIRST) != 0, dst, cdp__exec_buffer(g, s->src, s->src_off),
+                s->len);
+        else if (s->kind == CDP__DIVIDE)
+            cdp__divide((cdp_dtype)g->call.dtype, dst, s->len, g->desc.world_size);
+        else if (s->kind == CDP__SCALE)
+            cdp__scale((cdp_dtype)g->call.dtype, dst, s->len, cdp__exec_head(g)->rq.factor);
     }
 }
 
@@ -5681,9 +6877,12 @@ CDP__PRIVATE bool cdp__exec_need_tmp(cdp_group *g, uint64_t bytes) {
     return true;
 }
 
-CDP__PRIVATE uint64_t cdp__exec_long_ns(const cdp__op *op) { return cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS; }
+CDP__PRIVATE uint64_t cdp__exec_long_ns(const cdp__op *op) {
+    return cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS;
+}
 
-/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by rank, count as many. */
+/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
+   rank, count as many. */
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
@@ -5703,7 +6902,10 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op, boo
     f.kind = (uint8_t)rq->kind;
     f.dtype = (uint8_t)rq->dtype;
     f.op = (uint8_t)rq->op;
-    f.algo = again ? g->call.algo : (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind, op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size, g->is);
+    f.algo = again
+        ? g->call.algo
+        : (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind,
+            op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size, g->is);
     f.seq = op->wire;
     f.count = op->parts ? 0 : rq->count;
     f.parts = op->parts;
@@ -5712,17 +6914,22 @@ CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op, boo
 }
 
 /* Of an operation that is not like the one before. */
-CDP__COLD void cdp__exec_plan(cdp_group *g) {
+CDP__PRIVATE void cdp__exec_plan(cdp_group *g) {
     g->step_count = g->move_count = 0;
     g->rounds = g->algo->rounds(&g->shape);
-    if (!cdp__exec_need_tmp(g, g->algo->tmp_len(&g->shape) * g->elem)) cdp__group_fail_last(g);
-    else if (g->rounds) cdp__exec_post(g);
-    while (!g->step_count && g->round + 1 < g->rounds && g->health == CDP__HEALTHY) ++g->round, cdp__exec_post(g);
+    if (!cdp__exec_need_tmp(g, g->algo->tmp_len(&g->shape) * g->elem))
+        cdp__group_fail_last(g);
+    else if (g->rounds)
+        cdp__exec_post(g);
+    while (!g->step_count && g->round + 1 < g->rounds && g->health == CDP__HEALTHY) {
+        ++g->round;
+        cdp__exec_post(g);
+    }
     g->kept = g->round + 1 == g->rounds;
 }
 
 /* An operation like the one before, which had steps in its last round only, finds them there. */
-CDP__CALLED void cdp__exec_begin(cdp_group *g) {
+CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_request *rq = &op->rq;
     cdp__shape shape, *s = &shape;
@@ -5756,10 +6963,13 @@ CDP__CALLED void cdp__exec_begin(cdp_group *g) {
     g->shape = shape;
     g->round = again ? g->rounds - 1 : 0;
     g->running = true;
-    if (!op->start_ns) op->start_ns = g->os->now_ns(g->os->user); /* it had to wait for those before */
+    /* it had to wait for those before */
+    if (!op->start_ns) op->start_ns = g->os->now_ns(g->os->user);
     past->start_ns = op->start_ns;
     g->long_ns = op->start_ns + cdp__exec_long_ns(op);
-    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3 ? CDP__NEVER : op->start_ns + CDP__LISTEN_MS * CDP__MS;
+    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3
+        ? CDP__NEVER
+        : op->start_ns + CDP__LISTEN_MS * CDP__MS;
     g->retract_ns = CDP__NEVER;
     for (i = 0; again && i < g->move_count; ++i) {
         g->moves[i].moved = 0;
@@ -5775,13 +6985,18 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     cdp_error where;
     uint64_t seq;
     cdp__text text = {where.text, sizeof where.text, 0};
-    if (g->channel != CDP__WORLD_CHANNEL || !t->blocked || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round))) return;
+    if (g->channel != CDP__WORLD_CHANNEL || !t->blocked
+        || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round)))
+        return;
     cdp__error_clear(&where, CDP_PENDING);
     where.rank = (int32_t)g->desc.rank;
     where.peer = g->blocked_peer = peer;
     where.round = g->blocked_round = g->round;
     where.op_seq = g->call.seq;
-    for (seq = g->call.seq; seq && seq + CDP__NOTE_CALLS > g->call.seq && cdp__past_at(g, seq)->call.seq == seq; --seq) { /* this call and those before it */
+    /* this call and those before it */
+    for (seq = g->call.seq;
+         seq && seq + CDP__NOTE_CALLS > g->call.seq && cdp__past_at(g, seq)->call.seq == seq;
+         --seq) {
         char call[128];
         cdp__frame_text(&cdp__past_at(g, seq)->call, call, sizeof call);
         cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
@@ -5802,7 +7017,9 @@ CDP__PRIVATE bool cdp__exec_due(cdp_group *g, uint64_t now) {
     uint32_t i;
     if (now < g->soonest_ns) return false;
     g->soonest_ns = CDP__NEVER;
-    for (i = 0; i < g->queue_used; ++i) g->soonest_ns = cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    for (i = 0; i < g->queue_used; ++i)
+        g->soonest_ns =
+            cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
     return now >= g->soonest_ns;
 }
 
@@ -5818,35 +7035,42 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     ++g->mux->ended;
     if (op.got) op.got->count = op.rq.count;
     if (op.done) op.done(op.user, op.start_ns, now);
-    if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond); /* it may be what another caller waits for */
+    /* it may be what another caller waits for */
+    if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond);
 }
 
 /* Every message of the round is done: its local steps, then the next round or the end. */
 CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
     cdp__exec_local(g);
     g->copied = 0;
-    if (++g->round < g->rounds) cdp__exec_post(g);
-    else cdp__exec_complete(g);
+    if (++g->round < g->rounds)
+        cdp__exec_post(g);
+    else
+        cdp__exec_complete(g);
 }
-
-CDP__UNHURRIED_BEGIN
 
 CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__move *late = cdp__exec_late(g);
     const cdp__op *op = cdp__exec_head(g);
     uint32_t i;
-    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i) op = &g->queue[(g->queue_at + i) % g->queue_room];
+    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
+        op = &g->queue[(g->queue_at + i) % g->queue_room];
     g->late_ms = op->rq.timeout_ms;
     if (late)
-        cdp__fail_peer(CDP_ERR_TIMEOUT, cdp__world_rank(g, (uint32_t)late->step.peer), 0, "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)", op->rq.timeout_ms,
-                       cdp__world_rank(g, (uint32_t)late->step.peer), late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved, (unsigned long long)late->bytes);
+        cdp__fail_peer(CDP_ERR_TIMEOUT, cdp__world_rank(g, (uint32_t)late->step.peer), 0,
+            "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
+            op->rq.timeout_ms, cdp__world_rank(g, (uint32_t)late->step.peer),
+            late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved,
+            (unsigned long long)late->bytes);
     else
-        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start", op->rq.timeout_ms);
+        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
+            op->rq.timeout_ms);
     cdp__group_fail_last(g);
 }
 
-/* A rank that only sends does not hear what the receiver says. The receiver is in the same round or behind, and all that it
-   was to say before has been received: what it says now is a failure, or belongs to a call that is not ours. */
+/* A rank that only sends does not hear what the receiver says. The receiver is in the same round
+   or behind, and all that it was to say before has been received: what it says now is a failure,
+   or belongs to a call that is not ours. */
 CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
     uint32_t i, k;
     for (i = 0; i < g->move_count && g->running; ++i) {
@@ -5854,38 +7078,53 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
         bool listening = g->moves[i].step.kind != CDP__SEND || g->moves[i].done || g->moves[i].lent;
         cdp__frame f;
         int got;
-        for (k = 0; k < g->move_count; ++k) listening = listening || (g->moves[k].step.kind != CDP__SEND && g->moves[k].step.peer == (int32_t)p);
+        for (k = 0; k < g->move_count; ++k)
+            listening = listening
+                || (g->moves[k].step.kind != CDP__SEND && g->moves[k].step.peer == (int32_t)p);
         if (listening || (got = cdp__exec_recv_head(g, p, &f)) == 0) continue;
-        if (got < 0) cdp__exec_lost(g, p);
-        else if (f.type != CDP__FRAME_ABORT) cdp__exec_mismatch(g, p, &f);
+        if (got < 0)
+            cdp__exec_lost(g, p);
+        else if (f.type != CDP__FRAME_ABORT)
+            cdp__exec_mismatch(g, p, &f);
         return true;
     }
     return false;
 }
 
-/* Frame number `got` of a stream, when it has been put aside, or lies beside it. Nobody has asked for it yet. */
-CDP__COLD bool cdp__stream_peek(const cdp__mux *m, const cdp__stream *s, uint32_t got, cdp__frame *f) {
+/* Frame number `got` of a stream, when it has been put aside, or lies beside it. Nobody has
+   asked for it yet. */
+CDP__PRIVATE bool cdp__stream_peek(
+    const cdp__mux *m, const cdp__stream *s, uint32_t got, cdp__frame *f) {
     const cdp_mail *mail = cdp__stream_mail(m, s, got);
     uint8_t head[CDP__FRAME_BYTES];
     uint32_t i;
     if (mail) return cdp__mail_frame(mail, f);
     if (s->early_used < CDP__FRAME_BYTES) return false;
-    for (i = 0; i < CDP__FRAME_BYTES; ++i) head[i] = s->early[(s->early_at + i) % s->early_room];
+    for (i = 0; i < CDP__FRAME_BYTES; ++i)
+        head[i] = s->early[(s->early_at + i) % s->early_room];
     return cdp__frame_decode(head, f);
 }
 
-/* A rank reads from those that it needs something of now. Others may have failed and said so, or called something else: look
-   at what they sent. The world does so only when it waits for long: it hears of failures from the store, or from the hub. */
-CDP__COLD bool cdp__exec_listen(cdp_group *g) {
+/* A rank reads from those that it needs something of now. Others may have failed and said so, or
+   called something else: look at what they sent. The world does so only when it waits for long:
+   it hears of failures from the store, or from the hub. */
+CDP__PRIVATE bool cdp__exec_listen(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p) {
         const cdp__peer *peer = &g->peers[p];
         cdp__frame f;
-        if (p == g->desc.rank || peer->rx_left || peer->rx_head_got || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p))) continue;
+        if (p == g->desc.rank || peer->rx_left || peer->rx_head_got
+            || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p)))
+            continue;
         (void)cdp__trunk_pump(g->mux, peer->stream.peer, NULL);
-        if (!cdp__stream_peek(g->mux, &peer->stream, peer->got, &f) || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f)) || cdp__exec_recv_head(g, p, &f) <= 0) continue;
-        if (f.type == CDP__FRAME_ABORT) cdp__exec_read_abort(g);
-        else cdp__exec_mismatch(g, p, &f);
+        if (!cdp__stream_peek(g->mux, &peer->stream, peer->got, &f)
+            || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f))
+            || cdp__exec_recv_head(g, p, &f) <= 0)
+            continue;
+        if (f.type == CDP__FRAME_ABORT)
+            cdp__exec_read_abort(g);
+        else
+            cdp__exec_mismatch(g, p, &f);
         return true;
     }
     return false;
@@ -5911,16 +7150,20 @@ CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
     return CDP__BLOCKED;
 }
 
-/* Pass the failure on to p: first the rest of the piece that is half sent, with its true bytes, since the receiver may need
-   nothing more than those to complete its operation; then ABORT. The bytes are there: a work that failed is reported as
-   PENDING until telling has ended, so their memory still belongs to the library. */
+/* Pass the failure on to p: first the rest of the piece that is half sent, with its true bytes,
+   since the receiver may need nothing more than those to complete its operation; then ABORT. The
+   bytes are there: a work that failed is reported as PENDING until telling has ended, so their
+   memory still belongs to the library. */
 CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
     cdp__peer *peer = &g->peers[p];
     const bool inside = peer->tx_head_left || peer->tx_left;
     int64_t r;
     if (inside) {
         uint32_t i;
-        for (i = 0; i < g->move_count && !(g->moves[i].step.kind == CDP__SEND && g->moves[i].step.peer == (int32_t)p); ++i) {}
+        for (i = 0; i < g->move_count
+             && !(g->moves[i].step.kind == CDP__SEND && g->moves[i].step.peer == (int32_t)p);
+             ++i) {
+        }
         CDP_ASSERT(i < g->move_count);
         r = cdp__exec_send(g, &g->moves[i]);
     } else {
@@ -5935,10 +7178,11 @@ CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
     return r > 0 ? r : 0;
 }
 
-CDP__COLD void cdp__group_dump_failed(cdp_group *g);
+CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
-/* True while there is time, and some peer has not been told, or might still answer with its own ABORT (which empties the
-   connection, see cdp__exec_drain). An answer comes at once or not at all: it is awaited for CDP__ANSWER_MS only. */
+/* True while there is time, and some peer has not been told, or might still answer with its own
+   ABORT (which empties the connection, see cdp__exec_drain). An answer comes at once or not at
+   all: it is awaited for CDP__ANSWER_MS only. */
 CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
@@ -5950,14 +7194,17 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     }
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
-        if (!peer->used && cdp__group_linked(g, p)) peer->used = peer->tell = true; /* it has just come */
+        /* it has just come */
+        if (!peer->used && cdp__group_linked(g, p)) peer->used = peer->tell = true;
         if (peer->used && g->abort_from < 0) cdp__exec_drain(g, p);
         if (peer->used && g->abort_from >= 0) cdp__exec_read_abort(g);
     }
-    for (p = 0; p < g->desc.world_size; ++p) { /* after all of them, since what one says may correct what the others are told */
+    /* after all of them, since what one says may correct what the others are told */
+    for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
-        while (peer->tell && cdp__exec_tell(g, p) > 0) {}
+        while (peer->tell && cdp__exec_tell(g, p) > 0) {
+        }
         more = more || peer->tell || (!peer->heard && now < g->answer_ns) || g->abort_from >= 0;
     }
     if (!more) g->settle_ns = CDP__NEVER;
@@ -5965,22 +7212,28 @@ CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
     return more;
 }
 
-/* A work that is no operation. One that was not done when its group failed has failed, too. Whatever there is to do is one, too. */
+/* A work that is no operation. One that was not done when its group failed has failed, too.
+   Whatever there is to do is one, too. */
 #define CDP__ALL_WORK UINT64_MAX
-CDP__COLD cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
     const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
     const cdp__pend *s = g->pends ? g->pends + index : NULL;
     if (seq == CDP__ALL_WORK && !g->mux->active && !g->mux->pending) return CDP_OK;
     if (!(seq & CDP__PEND_BIT)) {
-        const cdp_status st = g->backend && g->health != CDP__FAILED ? g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0) : CDP_PENDING;
-        return g->health == CDP__FAILED ? g->error.status : st == CDP_OK ? st : CDP_PENDING; /* who waits hears why */
+        const cdp_status st = g->backend && g->health != CDP__FAILED
+            ? g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0)
+            : CDP_PENDING;
+        /* who waits hears why */
+        return g->health == CDP__FAILED ? g->error.status : st == CDP_OK ? st : CDP_PENDING;
     }
-    if (!s || index >= g->desc.max_pending || s->use == use) return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    if (!s || index >= g->desc.max_pending || s->use == use)
+        return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status
+                                                                      : CDP_PENDING;
     return s->use - use <= 64 && s->cancelled >> (s->use - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
 }
 
-/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being passed on, the memory of the
-   operation is still in use: not yet failed. */
+/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
+   passed on, the memory of the operation is still in use: not yet failed. */
 CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     uint32_t i;
     if (seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) return cdp__pend_look(g, seq);
@@ -5991,15 +7244,18 @@ CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
 }
 
 /* The first operation waits for a work of this or another group. True when it may begin. */
-CDP__COLD bool cdp__exec_gate(cdp_group *g, uint64_t now) {
+CDP__PRIVATE bool cdp__exec_gate(cdp_group *g, uint64_t now) {
     cdp__op *op = cdp__exec_head(g);
     const cdp_status st = cdp__work_look(op->after.group, op->after.seq);
     if (st == CDP_OK) {
         op->after.group = NULL;
     } else if (st != CDP_PENDING) {
         const cdp_group *other = op->after.group;
-        if (other->health == CDP__FAILED) cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s", other->error.text);
-        else cdp__fail(st, "what it was to start after was cancelled");
+        if (other->health == CDP__FAILED)
+            cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s",
+                other->error.text);
+        else
+            cdp__fail(st, "what it was to start after was cancelled");
         cdp__group_fail_last(g);
     } else if (cdp__exec_due(g, now)) {
         cdp__exec_fail_timeout(g, now);
@@ -6010,21 +7266,23 @@ CDP__COLD bool cdp__exec_gate(cdp_group *g, uint64_t now) {
     return st == CDP_OK;
 }
 
-CDP__UNHURRIED_END
-
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
     uint32_t i;
     if (g->health == CDP__SETTLING) cdp__exec_hear(g);
     if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, g->os->now_ns(g->os->user));
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
-    if (g->health == CDP__FAILED) return cdp__exec_telling(g, g->os->now_ns(g->os->user)) ? CDP__BLOCKED : CDP__IDLE;
+    if (g->health == CDP__FAILED)
+        return cdp__exec_telling(g, g->os->now_ns(g->os->user)) ? CDP__BLOCKED : CDP__IDLE;
     if (!g->queue_used) return CDP__IDLE;
-    if (!g->running && cdp__exec_head(g)->after.group && !cdp__exec_gate(g, g->os->now_ns(g->os->user))) return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
+    if (!g->running && cdp__exec_head(g)->after.group
+        && !cdp__exec_gate(g, g->os->now_ns(g->os->user)))
+        return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
     if (!g->running) cdp__exec_begin(g);
     if (g->abort_from >= 0) cdp__exec_read_abort(g);
     if (g->health != CDP__HEALTHY || cdp__exec_move(g)) return CDP__MOVED;
-    for (i = 0; i < g->move_count && g->moves[i].done; ++i) {}
+    for (i = 0; i < g->move_count && g->moves[i].done; ++i) {
+    }
     if (i == g->move_count && g->abort_from < 0 && g->health == CDP__HEALTHY) {
         cdp__exec_next(g);
         return CDP__MOVED;
@@ -6036,15 +7294,21 @@ CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
 /* When the group wants to be looked at again even if nothing arrives. */
 CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
-    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->os->now_ns(g->os->user) < g->answer_ns) return g->answer_ns;
+    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER
+        && g->os->now_ns(g->os->user) < g->answer_ns)
+        return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (!g->running && g->channel != CDP__WORLD_CHANNEL) return cdp__min(g->soonest_ns, g->listen_ns);
-    return g->running ? cdp__min(cdp__min(g->soonest_ns, g->retract_ns), cdp__min(g->long_ns, g->listen_ns)) : g->soonest_ns;
+    if (!g->running && g->channel != CDP__WORLD_CHANNEL)
+        return cdp__min(g->soonest_ns, g->listen_ns);
+    return g->running
+        ? cdp__min(cdp__min(g->soonest_ns, g->retract_ns), cdp__min(g->long_ns, g->listen_ns))
+        : g->soonest_ns;
 }
 
-/* ---- >>ring (pure): bytes from one writer to one reader, in memory that both see -------------------------------------------- */
+/* ---- >>ring (pure): bytes from one writer to one reader, in memory that both see ------------- */
 
-/* Head and tail only grow. Between the threads of a hub, or between processes: then neither believes what the other has stored. */
+/* Head and tail only grow. Between the threads of a hub, or between processes: then neither
+   believes what the other has stored. */
 typedef struct cdp__ring {
     uint64_t head; /* bytes ever written; only the writer stores */
     uint8_t pad_[56];
@@ -6052,8 +7316,10 @@ typedef struct cdp__ring {
     uint8_t pad2_[56];
 } cdp__ring; /* the bytes follow */
 
-/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces of memory. Returns how many. */
-CDP__CALLED uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room, const cdp_iov *v, uint32_t n, bool into_ring) {
+/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces
+   of memory. Returns how many. */
+CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room,
+    const cdp_iov *v, uint32_t n, bool into_ring) {
     uint8_t *bytes = (uint8_t *)(ring + 1);
     uint64_t off = at % size, moved = 0;
     uint32_t i;
@@ -6073,35 +7339,40 @@ CDP__CALLED uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at,
     return moved;
 }
 
-CDP__UNHURRIED_BEGIN
-
-/* ---- >>hub: the in-process transport -------------------------------------------------------------------------------------- */
+/* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
 /* A rank's bell: whoever changes one of its rings rings it. */
 typedef struct cdp__bell {
     cdp_lock lock;
     void *cond;
-    uint32_t rung, seen; /* `seen` is the owner's; 32 bits, since the alignment of 64-bit words is not everywhere that of an atomic one */
+    /* `seen` is the owner's; 32 bits, since the alignment of 64-bit words is not everywhere that
+       of an atomic one */
+    uint32_t rung, seen;
     bool sleeping, left, taken;
-    cdp_error note;     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
+    /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
+    cdp_error note;
 } cdp__bell;
 
-/* Bytes that a rank lends to another one. The reader holds the loan while it reads a slice, and whoever recalls it waits for that:
-   threads of one program share their fate, so that cannot last. */
+/* Bytes that a rank lends to another one. The reader holds the loan while it reads a slice, and
+   whoever recalls it waits for that: threads of one program share their fate, so that cannot
+   last. */
 #define CDP__LOANS 32u /* of one rank at once */
 typedef struct cdp__loan {
     const void *data;
     uint64_t bytes;
     uint32_t peer;
-    uint32_t state; /* 2: lent, 4: and read from, 1: being read, and a number that grows (atomic); with the place it is the token */
+    /* 2: lent, 4: and read from, 1: being read, and a number that grows (atomic); with the place
+       it is the token */
+    uint32_t state;
 } cdp__loan;
 
 struct cdp_hub {
     cdp_hub_desc desc;
     const cdp_os *os;
-    cdp__ring **rings; /* [from * world_size + to], made on first use; before each lies its mailbox */
+    /* [from * world_size + to], made on first use; before each lies its mailbox */
+    cdp__ring **rings;
     cdp__bell *bells;
-    cdp__loan *loans;  /* CDP__LOANS of each rank */
+    cdp__loan *loans; /* CDP__LOANS of each rank */
     cdp_lock cause_lock;
     cdp_error cause; /* the first failure of any rank; status OK: none yet */
     bool broken;     /* there is one, and every rank is to hear of it (atomic) */
@@ -6111,7 +7382,8 @@ typedef struct cdp__hub_end {
     cdp_hub *hub;
     uint32_t rank;
     bool told; /* this rank's group knows that the hub is broken */
-    bool made; /* when it leaves, it has left, and the others hear it; who made a mistake may call again */
+    /* when it leaves, it has left, and the others hear it; who made a mistake may call again */
+    bool made;
 } cdp__hub_end;
 
 /* Either side may come first; the loser of the race throws its ring away. */
@@ -6122,59 +7394,79 @@ CDP__PRIVATE cdp__ring *cdp__hub_ring(cdp_hub *h, uint32_t from, uint32_t to) {
     if (ring) return ring;
     box = (cdp_mailbox *)cdp__alloc(h->os, sizeof *box + sizeof *ring + h->desc.ring_bytes);
     if (!box) {
-        cdp__fail_nomem("the ring between two ranks of a hub", sizeof *box + sizeof *ring + h->desc.ring_bytes);
+        cdp__fail_nomem(
+            "the ring between two ranks of a hub", sizeof *box + sizeof *ring + h->desc.ring_bytes);
         return NULL;
     }
     ring = (cdp__ring *)(box + 1);
     memset(box, 0, sizeof *box + sizeof *ring);
-    if (__atomic_compare_exchange_n(slot, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return ring;
+    if (__atomic_compare_exchange_n(
+            slot, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return ring;
     cdp__free(h->os, box);
     return expected;
 }
 
-CDP__CALLED void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
+CDP__PRIVATE void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
     cdp__bell *b = &h->bells[rank];
-    __atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST); /* before looking whether somebody sleeps: the sleeper does the reverse */
+    /* before looking whether somebody sleeps: the sleeper does the reverse */
+    __atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&b->sleeping, __ATOMIC_SEQ_CST)) return;
     cdp_lock_acquire(&b->lock);
     if (b->cond) h->os->cond_broadcast(h->os->user, b->cond);
     cdp_lock_release(&b->lock);
 }
 
-CDP__PRIVATE int64_t cdp__hub_move(cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
+CDP__PRIVATE int64_t cdp__hub_move(
+    cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
     cdp_hub *h = e->hub;
     cdp__ring *ring = sending ? cdp__hub_ring(h, e->rank, peer) : cdp__hub_ring(h, peer, e->rank);
-    const bool left = __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE); /* before the ring: its last words count */
+    /* before the ring: its last words count */
+    const bool left = __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE);
     uint64_t moved, at, room;
     if (!ring) return CDP_ERR_NOMEM;
     at = __atomic_load_n(sending ? &ring->head : &ring->tail, __ATOMIC_RELAXED); /* ours */
-    room = sending ? h->desc.ring_bytes - (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE)) : __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE) - at;
-    if (left && (sending || !room)) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
+    room = sending ? h->desc.ring_bytes - (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE))
+                   : __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE) - at;
+    if (left && (sending || !room))
+        return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
     moved = cdp__ring_move(ring, h->desc.ring_bytes, at, room, v, n, sending);
     __atomic_store_n(sending ? &ring->head : &ring->tail, at + moved, __ATOMIC_RELEASE);
     if (moved) cdp__hub_bell(h, peer);
     return (int64_t)moved;
 }
 
-CDP__PRIVATE int64_t cdp__hub_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, true); }
-CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) { return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false); }
+CDP__PRIVATE int64_t cdp__hub_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    return cdp__hub_move((cdp__hub_end *)self, peer, v, n, true);
+}
+CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false);
+}
 
 CDP__PRIVATE void *cdp__hub_mail(void *self, uint32_t peer, bool out) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_hub *h = e->hub;
     const uint64_t n = h->desc.world_size;
-    cdp__ring *ring = __atomic_load_n(&h->rings[out ? e->rank * n + peer : peer * n + e->rank], __ATOMIC_ACQUIRE);
-    return ring && !(out && __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE)) ? (cdp_mailbox *)ring - 1 : NULL;
+    cdp__ring *ring =
+        __atomic_load_n(&h->rings[out ? e->rank * n + peer : peer * n + e->rank], __ATOMIC_ACQUIRE);
+    return ring && !(out && __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE))
+        ? (cdp_mailbox *)ring - 1
+        : NULL;
 }
 
-CDP__PRIVATE void cdp__hub_mailed(void *self, uint32_t peer) { cdp__hub_bell(((cdp__hub_end *)self)->hub, peer); }
+CDP__PRIVATE void cdp__hub_mailed(void *self, uint32_t peer) {
+    cdp__hub_bell(((cdp__hub_end *)self)->hub, peer);
+}
 
 CDP__PRIVATE bool cdp__hub_linked(void *self, uint32_t peer) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
-    return __atomic_load_n(&e->hub->rings[(uint64_t)peer * e->hub->desc.world_size + e->rank], __ATOMIC_ACQUIRE) != NULL;
+    return __atomic_load_n(
+               &e->hub->rings[(uint64_t)peer * e->hub->desc.world_size + e->rank], __ATOMIC_ACQUIRE)
+        != NULL;
 }
 
-/* Without threads nobody can ring while this one sleeps; then poll() sleeps a little, which lets others run. */
+/* Without threads nobody can ring while this one sleeps; then poll() sleeps a little, which lets
+   others run. */
 CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     const cdp_os *os = e->hub->os;
@@ -6184,7 +7476,8 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
         if (b->cond) {
             cdp_lock_acquire(&b->lock);
             __atomic_store_n(&b->sleeping, true, __ATOMIC_SEQ_CST);
-            while (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen && os->now_ns(os->user) < deadline_ns)
+            while (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen
+                && os->now_ns(os->user) < deadline_ns)
                 os->cond_wait(os->user, b->cond, b->lock.mutex, deadline_ns);
             __atomic_store_n(&b->sleeping, false, __ATOMIC_SEQ_CST);
             cdp_lock_release(&b->lock);
@@ -6196,7 +7489,8 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
     b->seen = __atomic_load_n(&b->rung, __ATOMIC_SEQ_CST);
     if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
     e->told = true;
-    return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed"); /* who and why: cdp__hub_first_cause */
+    /* who and why: cdp__hub_first_cause */
+    return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
 
 CDP__PRIVATE void cdp__hub_wake(void *self) {
@@ -6204,12 +7498,16 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
-CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
+CDP__PRIVATE bool cdp__hub_lend(
+    void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)e->rank * CDP__LOANS;
     uint32_t i, state = 0;
     (void)fresh;
-    for (i = 0; i < CDP__LOANS && (state = __atomic_load_n(&l[i].state, __ATOMIC_RELAXED)) & 2; ++i) {} /* only its owner makes a loan of it */
+    /* only its owner makes a loan of it */
+    for (i = 0; i < CDP__LOANS && (state = __atomic_load_n(&l[i].state, __ATOMIC_RELAXED)) & 2;
+         ++i) {
+    }
     if (i == CDP__LOANS) return false;
     l[i].data = data;
     l[i].bytes = bytes;
@@ -6223,7 +7521,8 @@ CDP__PRIVATE bool cdp__hub_lend(void *self, uint32_t peer, const void *data, uin
 CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_os *os = e->hub->os;
-    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, state = __atomic_and_fetch(at, ~6u, __ATOMIC_ACQ_REL);
+    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state,
+             state = __atomic_and_fetch(at, ~6u, __ATOMIC_ACQ_REL);
     (void)peer;
     while (state & 1) { /* its reader does not get to the next slice any more */
         if (os->thread_yield) os->thread_yield(os->user);
@@ -6236,7 +7535,9 @@ CDP__PRIVATE bool cdp__hub_retract(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     uint32_t state = (uint32_t)token;
     (void)peer;
-    return __atomic_compare_exchange_n(&e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, &state, (state & ~2u) + 8, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(
+        &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, &state,
+        (state & ~2u) + 8, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 CDP__PRIVATE uint32_t cdp__hub_host(void *self, uint32_t peer) {
@@ -6250,15 +7551,21 @@ CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token
     cdp__loan *l = e->hub->loans + (uint64_t)peer * CDP__LOANS + (token >> 32);
     uint32_t state = (uint32_t)token;
     if (token >> 32 >= CDP__LOANS || (token & 7) != 2) return NULL;
-    if (!__atomic_compare_exchange_n(&l->state, &state, state | 5, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED) &&
-        (state != ((uint32_t)token | 4) || !__atomic_compare_exchange_n(&l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))) return NULL;
+    if (!__atomic_compare_exchange_n(
+            &l->state, &state, state | 5, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
+        && (state != ((uint32_t)token | 4)
+            || !__atomic_compare_exchange_n(
+                &l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)))
+        return NULL;
     if (l->peer == e->rank && l->bytes == bytes) return l->data;
     __atomic_fetch_and(&l->state, ~1u, __ATOMIC_RELEASE);
     return NULL;
 }
 
 CDP__PRIVATE bool cdp__hub_unview(void *self, uint32_t peer, uint64_t token) {
-    __atomic_fetch_and(&((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, ~1u, __ATOMIC_RELEASE);
+    __atomic_fetch_and(
+        &((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, ~1u,
+        __ATOMIC_RELEASE);
     return true;
 }
 
@@ -6269,9 +7576,10 @@ CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
     cdp_lock_release(&e->hub->cause_lock);
 }
 
-/* The end of the chain of who waits for whom is whom nobody hears from: a rank that does not wait, or one that waits for what
-   the next has sent long ago. Unless, on the way, somebody calls something else than this rank. Cause_lock held. */
-CDP__CALLED void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
+/* The end of the chain of who waits for whom is whom nobody hears from: a rank that does not
+   wait, or one that waits for what the next has sent long ago. Unless, on the way, somebody
+   calls something else than this rank. Cause_lock held. */
+CDP__PRIVATE void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     const int32_t me = e->rank;
     int32_t from = me, rank = e->peer;
@@ -6281,7 +7589,8 @@ CDP__CALLED void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
         const cdp_error *note = &h->bells[rank].note;
         char call[128];
         if (note->status != CDP_PENDING || note->peer < 0) break;
-        if (cdp__notes_differ(e, &h->bells[me].note, note, seq, (uint32_t)rank, h->desc.world_size)) return;
+        if (cdp__notes_differ(e, &h->bells[me].note, note, seq, (uint32_t)rank, h->desc.world_size))
+            return;
         if (note->op_seq > seq || (note->op_seq == seq && note->round >= round)) {
             cdp__note_call(note, seq, call, sizeof call);
             if (from != me || !call[0]) rank = from;
@@ -6293,8 +7602,14 @@ CDP__CALLED void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
         round = note->round;
     }
     if (rank == e->peer || hops == h->desc.world_size) return; /* in a circle there is no end */
-    if (rank == me) cdp__text_add(&t, "; that rank has ended this operation: rank %d seems to call something else than the others", (int)rank);
-    else cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d", (int)rank);
+    if (rank == me)
+        cdp__text_add(&t,
+            "; that rank has ended this operation: rank %d seems to call something else than the "
+            "others",
+            (int)rank);
+    else
+        cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d",
+            (int)rank);
     e->peer = rank;
 }
 
@@ -6320,7 +7635,9 @@ CDP__PRIVATE void cdp__hub_failed(void *self, const cdp_error *cause) {
     (void)cdp__hub_first_cause(self, &e, true);
     end->told = true;
     if (__atomic_exchange_n(&end->hub->broken, true, __ATOMIC_ACQ_REL)) return;
-    for (r = 0; r < end->hub->desc.world_size; ++r) cdp__hub_bell(end->hub, r); /* also those that have no traffic with us */
+    /* also those that have no traffic with us */
+    for (r = 0; r < end->hub->desc.world_size; ++r)
+        cdp__hub_bell(end->hub, r);
 }
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
@@ -6328,19 +7645,25 @@ CDP__PRIVATE void cdp__hub_leave(void *self) {
     uint32_t r;
     __atomic_store_n(&e->hub->bells[e->rank].left, e->made, __ATOMIC_RELEASE);
     __atomic_store_n(&e->hub->bells[e->rank].taken, e->made, __ATOMIC_RELEASE);
-    for (r = 0; r < e->hub->desc.world_size; ++r) cdp__hub_bell(e->hub, r);
+    for (r = 0; r < e->hub->desc.world_size; ++r)
+        cdp__hub_bell(e->hub, r);
     cdp__free(e->hub->os, e);
 }
 
-CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
+CDP__PRIVATE cdp_status cdp__hub_attach(
+    cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
     cdp__hub_end *e;
     if (h->desc.world_size != world_size)
-        return cdp__fail(CDP_ERR_INVALID, "the hub connects %u ranks, the group is to have %u: make them equal", h->desc.world_size, world_size);
+        return cdp__fail(CDP_ERR_INVALID,
+            "the hub connects %u ranks, the group is to have %u: make them equal",
+            h->desc.world_size, world_size);
     e = (cdp__hub_end *)cdp__alloc_zero(h->os, sizeof *e);
     if (!e) return cdp__fail_nomem("a rank's end of a hub", sizeof *e);
     if (__atomic_exchange_n(&h->bells[rank].taken, true, __ATOMIC_ACQ_REL)) {
         cdp__free(h->os, e);
-        return cdp__fail(CDP_ERR_INVALID, "rank %u of this hub has a group, or had one; for another world make another hub", rank);
+        return cdp__fail(CDP_ERR_INVALID,
+            "rank %u of this hub has a group, or had one; for another world make another hub",
+            rank);
     }
     e->hub = h;
     e->rank = rank;
@@ -6366,7 +7689,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(cdp_hub *h, uint32_t rank, uint32_t worl
     return CDP_OK;
 }
 
-CDP__SELDOM CDP_API void cdp_hub_destroy(cdp_hub *h) {
+CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
     for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
@@ -6382,15 +7705,17 @@ CDP__SELDOM CDP_API void cdp_hub_destroy(cdp_hub *h) {
     cdp__free(h->os, h);
 }
 
-CDP__COLD cdp_status cdp__world_wrong(const char *call, uint32_t size) {
-    return cdp__fail(CDP_ERR_INVALID, "%s: world_size %u is not in 1 .. 65535; set it to the number of ranks", call, size);
+CDP__PRIVATE cdp_status cdp__world_wrong(const char *call, uint32_t size) {
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: world_size %u is not in 1 .. 65535; set it to the number of ranks", call, size);
 }
 
-CDP__SELDOM CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
+CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create needs a desc and a place for the result");
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_hub_create needs a desc and a place for the result");
     *out = NULL;
     if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
     os = desc->os ? desc->os : cdp_os_default();
@@ -6399,15 +7724,18 @@ CDP__SELDOM CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub 
     h->os = os;
     h->desc = *desc;
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
-    h->rings = (cdp__ring **)cdp__alloc_zero(os, (uint64_t)desc->world_size * desc->world_size * sizeof *h->rings);
+    h->rings = (cdp__ring **)cdp__alloc_zero(
+        os, (uint64_t)desc->world_size * desc->world_size * sizeof *h->rings);
     h->bells = (cdp__bell *)cdp__alloc_zero(os, desc->world_size * sizeof *h->bells);
-    h->loans = (cdp__loan *)cdp__alloc_zero(os, desc->world_size * (uint64_t)CDP__LOANS * sizeof *h->loans);
+    h->loans = (cdp__loan *)cdp__alloc_zero(
+        os, desc->world_size * (uint64_t)CDP__LOANS * sizeof *h->loans);
     for (i = 0; h->rings && h->bells && i < desc->world_size; ++i) {
         if (!cdp__lock_open(&h->bells[i].lock, os, os->mutex_create != NULL)) break;
         h->bells[i].cond = os->cond_create ? os->cond_create(os->user) : NULL;
         if (os->cond_create && !h->bells[i].cond) break;
     }
-    if (!h->rings || !h->bells || !h->loans || i < desc->world_size || !cdp__lock_open(&h->cause_lock, os, os->mutex_create != NULL)) {
+    if (!h->rings || !h->bells || !h->loans || i < desc->world_size
+        || !cdp__lock_open(&h->cause_lock, os, os->mutex_create != NULL)) {
         cdp_hub_destroy(h);
         return cdp__fail_nomem("a hub", sizeof *h);
     }
@@ -6415,24 +7743,29 @@ CDP__SELDOM CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub 
     return CDP_OK;
 }
 
-/* ---- >>pending: works that are no operations ------------------------------------------------------------------------------------- */
+/* ---- >>pending: works that are no operations ------------------------------------------------- */
 
-/* Such a work is a place in a pool of its group, and the number of times that this place had been used before; so it stays a plain
-   value, and nothing is allocated after the pool. Those that wait for something stand in one list per mux, which is looked
-   through by whoever drives. */
+/* Such a work is a place in a pool of its group, and the number of times that this place had
+   been used before; so it stays a plain value, and nothing is allocated after the pool. Those
+   that wait for something stand in one list per mux, which is looked through by whoever drives. */
 
-/* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it waits for may need it. */
-CDP__COLD bool *cdp__inside(void) {
+/* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it
+   waits for may need it. */
+CDP__PRIVATE bool *cdp__inside(void) {
     static CDP__THREAD_LOCAL bool inside;
     return &inside;
 }
 
-CDP__COLD cdp_status cdp__must_not_wait(void) {
-    return *cdp__inside() ? cdp__fail(CDP_ERR_STATE, "a function given to cdp_work_then() must not wait; start an operation and return, or chain another function") : CDP_OK;
+CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
+    return *cdp__inside() ? cdp__fail(CDP_ERR_STATE,
+               "a function given to cdp_work_then() must not wait; start an operation and return, "
+               "or chain another function")
+                          : CDP_OK;
 }
 
-/* A free place of the group's pool, the one that was free longest; NULL: the reason is this thread's last error. Lock held. */
-CDP__COLD cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
+/* A free place of the group's pool, the one that was free longest; NULL: the reason is this
+   thread's last error. Lock held. */
+CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
     const uint32_t room = g->desc.max_pending;
     cdp__pend *s;
     uint32_t i;
@@ -6441,9 +7774,13 @@ CDP__COLD cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work 
         (void)cdp__fail_nomem("the pool of pending works", room * sizeof *s);
         return NULL;
     }
-    for (i = 0; i < room && g->pends[(g->pend_at + i) % room].kind; ++i) {}
+    for (i = 0; i < room && g->pends[(g->pend_at + i) % room].kind; ++i) {
+    }
     if (i == room) {
-        (void)cdp__fail(CDP_ERR_STATE, "all %u places for works that are no operations are taken; wait for some of them, or set max_pending in the desc of the group", room);
+        (void)cdp__fail(CDP_ERR_STATE,
+            "all %u places for works that are no operations are taken; wait for some of them, or "
+            "set max_pending in the desc of the group",
+            room);
         return NULL;
     }
     g->pend_at = (g->pend_at + i) % room;
@@ -6461,36 +7798,40 @@ CDP__COLD cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work 
     return s;
 }
 
-CDP__COLD void cdp__pend_enlist(cdp__pend *s) {
+CDP__PRIVATE void cdp__pend_enlist(cdp__pend *s) {
     cdp__pend **at = &s->owner->mux->pending;
-    while (*at) at = &(*at)->next;
+    while (*at)
+        at = &(*at)->next;
     *at = s;
 }
 
-CDP__COLD void cdp__pend_unlist(cdp__pend *s) {
+CDP__PRIVATE void cdp__pend_unlist(cdp__pend *s) {
     cdp__pend **at = &s->owner->mux->pending;
-    while (*at && *at != s) at = &(*at)->next;
+    while (*at && *at != s)
+        at = &(*at)->next;
     if (*at) *at = s->next;
 }
 
 /* Its work has ended, well or by being cancelled. */
-CDP__COLD void cdp__pend_close(cdp__pend *s, bool cancelled) {
+CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
     s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
     s->kind = CDP__PEND_FREE;
     ++s->use;
 }
 
 /* Others may wait for what has just changed. */
-CDP__COLD void cdp__mux_tell(cdp__mux *m) {
+CDP__PRIVATE void cdp__mux_tell(cdp__mux *m) {
     if (m->cond) m->os->cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
-/* Call the function of a work that has ended as `st`, without the lock. An error of its own breaks the group. */
-CDP__COLD void cdp__pend_call(cdp__pend *s, cdp_status st) {
+/* Call the function of a work that has ended as `st`, without the lock. An error of its own
+   breaks the group. */
+CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__mux *m = g->mux;
-    const bool within = *cdp__inside(); /* a function of another world, which lets this one advance */
+    /* a function of another world, which lets this one advance */
+    const bool within = *cdp__inside();
     cdp_status answer;
     cdp__pend_unlist(s);
     m->calling = g;
@@ -6502,7 +7843,9 @@ CDP__COLD void cdp__pend_call(cdp__pend *s, cdp_status st) {
     m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
         const bool first = g->health == CDP__HEALTHY;
-        if (cdp_last_error()->status != answer) cdp__fail(answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
+        if (cdp_last_error()->status != answer)
+            cdp__fail(
+                answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
         cdp__group_fail_last(g);
         if (first) cdp__group_spread(g, &g->error);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
@@ -6512,21 +7855,24 @@ CDP__COLD void cdp__pend_call(cdp__pend *s, cdp_status st) {
 }
 
 /* Why a work has failed, as this thread's last error. */
-CDP__COLD cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
-    if (g->health == CDP__FAILED && g->error.status == st) *cdp__error_slot() = g->error;
-    else (void)cdp__fail(st, "this work was cancelled on this rank");
+CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
+    if (g->health == CDP__FAILED && g->error.status == st)
+        *cdp__error_slot() = g->error;
+    else
+        (void)cdp__fail(st, "this work was cancelled on this rank");
     return st;
 }
 
 /* What waits for others, in the order of the calls; functions one at a time. */
-CDP__COLD cdp__progress cdp__pends_poll(cdp__mux *m) {
+CDP__PRIVATE cdp__progress cdp__pends_poll(cdp__mux *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
     ++m->looks;
     for (s = m->pending; s; s = s->next) {
         cdp_status st;
         if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may be another now */
-        st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq) : CDP_PENDING;
+        st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq)
+                                                      : CDP_PENDING;
         if (st == CDP_PENDING) continue;
         if (st != CDP_OK) (void)cdp__work_explain(s->after.group, st);
         cdp__pend_call(s, st);
@@ -6535,23 +7881,28 @@ CDP__COLD cdp__progress cdp__pends_poll(cdp__mux *m) {
     return CDP__IDLE;
 }
 
-CDP__COLD uint64_t cdp__pends_deadline(const cdp__mux *m) {
+CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__mux *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
-    for (s = m->pending; s; s = s->next) at = cdp__min(at, s->deadline_ns);
+    for (s = m->pending; s; s = s->next)
+        at = cdp__min(at, s->deadline_ns);
     return at;
 }
 
-/* The group is being destroyed: what waits there is called a last time, and what other groups were to start afterwards fails. */
-CDP__COLD void cdp__pends_drop(cdp_group *g) {
+/* The group is being destroyed: what waits there is called a last time, and what other groups
+   were to start afterwards fails. */
+CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp__pend *s;
     cdp_group *x;
     uint32_t i;
     for (s = m->pending; s; s = s ? s->next : m->pending) {
         if (s->owner != g && s->of != g) continue;
-        if (s->kind == CDP__PEND_THEN) cdp__pend_call(s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
-        else cdp__pend_unlist(s);
+        if (s->kind == CDP__PEND_THEN)
+            cdp__pend_call(
+                s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
+        else
+            cdp__pend_unlist(s);
         s = NULL;
     }
     for (x = m->groups; x; x = x->next)
@@ -6559,45 +7910,55 @@ CDP__COLD void cdp__pends_drop(cdp_group *g) {
             cdp_work *after = &x->queue[(x->queue_at + i) % x->queue_room].after;
             if (!after->group || cdp__group_top(after->group) != g) continue;
             if (x != g && x->parent != g && cdp__work_look(after->group, after->seq) != CDP_OK) {
-                cdp__fail(CDP_ERR_STATE, "the group of the work that it was to start after was destroyed");
+                cdp__fail(CDP_ERR_STATE,
+                    "the group of the work that it was to start after was destroyed");
                 cdp__group_fail_last(x);
             }
             after->group = NULL;
         }
 }
 
-/* ---- >>drive: who lets communication advance ---------------------------------------------------------------------------------- */
+/* ---- >>drive: who lets communication advance ------------------------------------------------- */
 
-/* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so that a synchronous
-   operation needs no hand-over between threads; the progress thread stands by while callers come and go, and takes over
-   when work is in flight and nobody waits for it, or when nobody has waited for a while (then it watches for news). */
+/* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
+   that a synchronous operation needs no hand-over between threads; the progress thread stands by
+   while callers come and go, and takes over when work is in flight and nobody waits for it, or
+   when nobody has waited for a while (then it watches for news). */
 #define CDP__STAND_BY_MS 2u /* how soon after the last caller the thread goes back to its watch */
 #define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
 #define CDP__YIELDS 4u      /* times spin_us: how long others are let run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
-#define CDP__LOOKS 8u       /* looks at what is awaited for each look at all sockets, and at the clock */
-#define CDP__FIRST_MOVES 3u /* what a starting caller does itself: copy in, and the first bytes out */
+/* looks at what is awaited for each look at all sockets, and at the clock */
+#define CDP__LOOKS 8u
+/* what a starting caller does itself: copy in, and the first bytes out */
+#define CDP__FIRST_MOVES 3u
 
-/* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that just released it. */
+/* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that
+   just released it. */
 CDP__PRIVATE void cdp__drive_breathe(cdp__mux *m) {
     uint32_t i;
     if (!__atomic_load_n(&m->knocking, __ATOMIC_RELAXED)) return;
     cdp_lock_release(&m->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&m->knocking, __ATOMIC_RELAXED); ++i) m->os->thread_yield(m->os->user);
+    for (i = 0; i < 64 && __atomic_load_n(&m->knocking, __ATOMIC_RELAXED); ++i)
+        m->os->thread_yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
 
 /* How every call from outside takes the lock. */
-CDP__CALLED void cdp__enter(cdp_group *g) {
+CDP__PRIVATE void cdp__enter(cdp_group *g) {
     __atomic_add_fetch(&g->mux->knocking, 1, __ATOMIC_RELAXED);
     cdp_lock_acquire(&g->mux->lock);
     __atomic_sub_fetch(&g->mux->knocking, 1, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE void cdp__leave(cdp_group *g) { cdp_lock_release(&g->mux->lock); }
+CDP__PRIVATE void cdp__leave(cdp_group *g) {
+    cdp_lock_release(&g->mux->lock);
+}
 
 /* Is there anything to let advance? */
-CDP__PRIVATE bool cdp__mux_busy(const cdp__mux *m) { return m->active || m->pending; }
+CDP__PRIVATE bool cdp__mux_busy(const cdp__mux *m) {
+    return m->active || m->pending;
+}
 
 /* One look at every group that has something to do. */
 CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
@@ -6610,7 +7971,8 @@ CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
         if (p > most) most = p;
         if (*at != g) { /* another one became active: it stands in front */
             most = CDP__MOVED;
-            for (at = &m->active; *at != g; at = &(*at)->next_active) {}
+            for (at = &m->active; *at != g; at = &(*at)->next_active) {
+            }
         }
         if (p == CDP__IDLE) {
             *at = g->next_active;
@@ -6627,17 +7989,20 @@ CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
 }
 
 CDP__PRIVATE void cdp__drive_poll(cdp__mux *m) {
-    while (cdp__mux_poll(m) == CDP__MOVED) cdp__drive_breathe(m);
+    while (cdp__mux_poll(m) == CDP__MOVED)
+        cdp__drive_breathe(m);
 }
 
 CDP__PRIVATE uint64_t cdp__mux_deadline(const cdp__mux *m) {
     const cdp_group *g;
     uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
-    for (g = m->active; g; g = g->next_active) at = cdp__min(at, cdp__exec_deadline(g));
+    for (g = m->active; g; g = g->next_active)
+        at = cdp__min(at, cdp__exec_deadline(g));
     return at;
 }
 
-/* The transport has news of the whole job, or does not work any more: the reason is this thread's last error. */
+/* The transport has news of the whole job, or does not work any more: the reason is this
+   thread's last error. */
 CDP__PRIVATE void cdp__mux_wait_failed(cdp__mux *m) {
     const cdp_error e = *cdp_last_error();
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
@@ -6663,16 +8028,22 @@ CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
     if (m->cond && m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* the next driver */
 }
 
-/* Look for a few microseconds before sleeping: a wake-up costs more than most small operations. Where looking has not
-   paid off lately (more ranks than cores), it is tried only now and then; in between others are let run, which are likely to
-   be those that are waited for, unless that took long the last time (somebody else uses the core). Returns true when it is
-   worth another poll. */
-CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint64_t now, uint64_t until_ns, uint32_t *looks, uint32_t *spun) {
+/* Look for a few microseconds before sleeping: a wake-up costs more than most small operations.
+   Where looking has not paid off lately (more ranks than cores), it is tried only now and then;
+   in between others are let run, which are likely to be those that are waited for, unless that
+   took long the last time (somebody else uses the core). Returns true when it is worth another
+   poll. */
+CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint64_t now,
+    uint64_t until_ns, uint32_t *looks, uint32_t *spun) {
     const bool out_of_luck = m->spin_luck < 0 && (m->drives & 31) != 0;
     if (desc->no_spin || m->sleeping) return false;
     if (!out_of_luck && now >= until_ns) return false;
-    if (out_of_luck && (!m->os->thread_yield || m->drives < m->yield_again || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull)) return false;
-    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__mux_wait(m, NULL, 0); /* what is awaited is looked at in any case; now also the rest */
+    if (out_of_luck
+        && (!m->os->thread_yield || m->drives < m->yield_again
+            || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
+        return false;
+    /* what is awaited is looked at in any case; now also the rest */
+    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__mux_wait(m, NULL, 0);
     if (!out_of_luck) {
         ++*spun;
         return true;
@@ -6684,20 +8055,23 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
     return true;
 }
 
-/* Drive until operation `seq` of g is done, the group has failed and passed it on, or the deadline. */
-CDP__COLD void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+/* Drive until operation `seq` of g is done, the group has failed and passed it on, or the
+   deadline. */
+CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
     cdp__mux *m = g->mux;
     uint64_t spin_until = 0;
     uint32_t spun = 0, looks = 0;
     bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->drives;
-    if (m->sleeping) m->transport.wake(m->transport.self); /* the progress thread: it will stand by */
+    /* the progress thread: it will stand by */
+    if (m->sleeping) m->transport.wake(m->transport.self);
     for (;;) {
         const uint64_t before = g->completed;
         uint32_t look;
         uint64_t now;
-        for (look = spinning && !m->sleeping && !m->pending ? 0 : CDP__LOOKS; look < CDP__LOOKS && cdp__work_look(g, seq) == CDP_PENDING; ++look) {
+        for (look = spinning && !m->sleeping && !m->pending ? 0 : CDP__LOOKS;
+             look < CDP__LOOKS && cdp__work_look(g, seq) == CDP_PENDING; ++look) {
             m->brief = true;
             (void)cdp__mux_poll(m);
             m->brief = false;
@@ -6714,8 +8088,10 @@ CDP__COLD void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns
     }
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
-    if (m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* one of them drives now */
-    else if (m->thread && cdp__mux_busy(m)) m->os->cond_broadcast(m->os->user, m->park);
+    if (m->callers)
+        m->os->cond_broadcast(m->os->user, m->cond); /* one of them drives now */
+    else if (m->thread && cdp__mux_busy(m))
+        m->os->cond_broadcast(m->os->user, m->park);
 }
 
 CDP__PRIVATE void cdp__drive_thread(void *arg) {
@@ -6724,9 +8100,11 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives + m->ended)) { /* stand by */
+        /* stand by */
+        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives + m->ended)) {
             seen = m->drives + m->ended;
-            os->cond_wait(os->user, m->park, m->lock.mutex, os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
+            os->cond_wait(os->user, m->park, m->lock.mutex,
+                os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__mux_poll(m) == CDP__MOVED) {
             cdp__drive_breathe(m);
         } else {
@@ -6736,17 +8114,23 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
     cdp_lock_release(&m->lock);
 }
 
-/* ---- >>group -------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>group --------------------------------------------------------------------------------- */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
-    (void)self, (void)v, (void)n;
+    (void)self;
+    (void)v;
+    (void)n;
     return cdp__fail_peer(CDP_ERR_INTERNAL, peer, 0, "a group of one has nobody to talk to");
 }
 CDP__PRIVATE cdp_status cdp__alone_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
-    (void)self, (void)lock, (void)deadline_ns;
+    (void)self;
+    (void)lock;
+    (void)deadline_ns;
     return CDP_OK;
 }
-CDP__PRIVATE void cdp__alone_nothing(void *self) { (void)self; }
+CDP__PRIVATE void cdp__alone_nothing(void *self) {
+    (void)self;
+}
 
 CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc) {
     cdp_group_desc d = *desc;
@@ -6764,7 +8148,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     return d;
 }
 
-CDP__COLD void cdp__mux_destroy(cdp__mux *m) {
+CDP__PRIVATE void cdp__mux_destroy(cdp__mux *m) {
     const cdp_os *os = m->os;
     uint32_t i;
     if (m->thread) {
@@ -6789,7 +8173,8 @@ CDP__COLD void cdp__mux_destroy(cdp__mux *m) {
         m->made = made->next;
         cdp__free(os, made);
     }
-    for (i = 0; m->trunks && i < m->world_size; ++i) cdp__free(os, m->trunks[i].notes);
+    for (i = 0; m->trunks && i < m->world_size; ++i)
+        cdp__free(os, m->trunks[i].notes);
     if (m->cond) os->cond_destroy(os->user, m->cond);
     if (m->park) os->cond_destroy(os->user, m->park);
     cdp__lock_close(&m->lock);
@@ -6799,8 +8184,10 @@ CDP__COLD void cdp__mux_destroy(cdp__mux *m) {
     cdp__free(os, m);
 }
 
-CDP__COLD cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
-    const bool threads = os->thread_start && os->mutex_create; /* callers may be threads even without a progress thread */
+CDP__PRIVATE cdp__mux *cdp__mux_create(
+    const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
+    /* callers may be threads even without a progress thread */
+    const bool threads = os->thread_start && os->mutex_create;
     cdp__mux *m = (cdp__mux *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
     m->os = os;
@@ -6810,7 +8197,8 @@ CDP__COLD cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, ui
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
     m->cond = threads ? os->cond_create(os->user) : NULL;
     m->park = threads ? os->cond_create(os->user) : NULL;
-    if (!m->trunks || !m->stage || (threads && (!m->cond || !m->park)) || !cdp__lock_open(&m->lock, os, threads)) {
+    if (!m->trunks || !m->stage || (threads && (!m->cond || !m->park))
+        || !cdp__lock_open(&m->lock, os, threads)) {
         cdp__mux_destroy(m);
         return NULL;
     }
@@ -6819,14 +8207,17 @@ CDP__COLD cdp__mux *cdp__mux_create(const cdp_os *os, const cdp_transport *t, ui
 }
 
 /* Streams that came before the group was made are its own now. */
-CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
+CDP__PRIVATE void cdp__group_take_orphans(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp__orphan **at = cdp__orphan_row(m, g->channel);
     cdp__peer *peer;
     uint32_t p;
     while (*at) {
         cdp__orphan *o = *at;
-        for (p = 0; p < g->desc.world_size && (o->stream.channel != g->channel || cdp__world_rank(g, p) != o->stream.peer); ++p) {}
+        for (p = 0; p < g->desc.world_size
+             && (o->stream.channel != g->channel || cdp__world_rank(g, p) != o->stream.peer);
+             ++p) {
+        }
         if (p == g->desc.world_size) {
             at = &o->next;
             continue;
@@ -6836,7 +8227,8 @@ CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
         peer->put = o->put;
         peer->got = o->got;
         peer->used = true;
-        if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = &peer->stream;
+        if (m->trunks[o->stream.peer].rx_stream == &o->stream)
+            m->trunks[o->stream.peer].rx_stream = &peer->stream;
         *at = o->next;
         if (o->top) {
             g->wired = o->wired;
@@ -6850,13 +8242,15 @@ CDP__COLD void cdp__group_take_orphans(cdp_group *g) {
 }
 
 /* Tell the others that this rank has left, and let go of the trunks. Lock held. */
-CDP__COLD void cdp__group_unlink(cdp_group *g) {
+CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group **at;
     uint32_t p, i;
-    for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {}
+    for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {
+    }
     if (*at) *at = g->next_active;
-    for (at = &m->groups; *at && *at != g; at = &(*at)->next) {}
+    for (at = &m->groups; *at && *at != g; at = &(*at)->next) {
+    }
     if (*at) *at = g->next;
     m->gone[m->gone_at++ % CDP__GONE] = g->channel;
     cdp__group_recall(g);
@@ -6865,21 +8259,29 @@ CDP__COLD void cdp__group_unlink(cdp_group *g) {
         cdp__trunk *w = &m->trunks[s->peer];
         if (w->tx_stream == s) w->tx_stream = NULL;
         if (w->rx_stream == s) w->rx_stream = NULL;
-        for (i = 0; i < CDP_MAIL_PLACES && p != g->desc.rank; ++i) { /* nobody will ask for it any more */
-            if (g->peers[p].mail) cdp__peer_read(g, p);
-            else if (cdp__peer_mail(g, p)) ++g->peers[p].got, cdp__peer_read(g, p);
+        /* nobody will ask for it any more */
+        for (i = 0; i < CDP_MAIL_PLACES && p != g->desc.rank; ++i) {
+            if (g->peers[p].mail)
+                cdp__peer_read(g, p);
+            else if (cdp__peer_mail(g, p)) {
+                ++g->peers[p].got;
+                cdp__peer_read(g, p);
+            }
         }
-        if ((m->groups || g->backed) && g->peers[p].used) (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
+        if ((m->groups || g->backed) && g->peers[p].used)
+            (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
     }
     if (m->chores) cdp__mux_chores(m);
 }
 
-CDP__COLD void cdp__group_free(cdp_group *g) {
+CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     const cdp_os *os = g->os;
     uint32_t i;
     g->magic = 0;
-    for (i = 0; g->queue && i < g->queue_room; ++i) cdp__free(os, g->queue[i].offs);
-    for (i = 0; g->peers && i < g->desc.world_size; ++i) cdp__free(os, g->peers[i].stream.early);
+    for (i = 0; g->queue && i < g->queue_room; ++i)
+        cdp__free(os, g->queue[i].offs);
+    for (i = 0; g->peers && i < g->desc.world_size; ++i)
+        cdp__free(os, g->peers[i].stream.early);
     cdp__free(os, g->past);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
@@ -6891,7 +8293,7 @@ CDP__COLD void cdp__group_free(cdp_group *g) {
 }
 
 /* Its lanes that were put away are not needed any more. Lock held. */
-CDP__COLD void cdp__group_forget_lanes(cdp_group *g) {
+CDP__PRIVATE void cdp__group_forget_lanes(cdp_group *g) {
     cdp__mux *m = g->mux;
     uint32_t i;
     for (i = 0; i < CDP__ORPHAN_ROWS; ++i) {
@@ -6902,8 +8304,10 @@ CDP__COLD void cdp__group_forget_lanes(cdp_group *g) {
                 at = &o->next;
                 continue;
             }
-            if (m->trunks[o->stream.peer].rx_stream == &o->stream) m->trunks[o->stream.peer].rx_stream = NULL;
-            (void)cdp__trunk_note(m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
+            if (m->trunks[o->stream.peer].rx_stream == &o->stream)
+                m->trunks[o->stream.peer].rx_stream = NULL;
+            (void)cdp__trunk_note(
+                m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
             m->gone[m->gone_at++ % CDP__GONE] = o->stream.channel;
             *at = o->next;
             cdp__free(m->os, o->stream.early);
@@ -6912,19 +8316,25 @@ CDP__COLD void cdp__group_forget_lanes(cdp_group *g) {
     }
 }
 
-/* Threads that still wait for operations of the group leave with an error, and its functions have their last call. Lock held. */
-CDP__COLD void cdp__group_dismiss(cdp_group *g) {
+/* Threads that still wait for operations of the group leave with an error, and its functions
+   have their last call. Lock held. */
+CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp__mux *m = g->mux;
     cdp_group *x;
     uint32_t waiting;
-    while (m->calling) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+    while (m->calling)
+        m->os->cond_wait(
+            m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     cdp__pends_drop(g);
     for (;;) {
         for (waiting = 0, x = m->groups; x; x = x->next) {
             if ((x != g && x->parent != g) || !x->waiters) continue;
             waiting += x->waiters;
             if (x->health == CDP__FAILED && x->settle_ns == CDP__NEVER) continue;
-            cdp__fail(CDP_ERR_STATE, "rank %u/%u: the group was destroyed while this thread was waiting for one of its operations", g->desc.rank, g->desc.world_size);
+            cdp__fail(CDP_ERR_STATE,
+                "rank %u/%u: the group was destroyed while this thread was waiting for one of its "
+                "operations",
+                g->desc.rank, g->desc.world_size);
             x->error = *cdp_last_error();
             cdp__group_recall(x);
             x->health = CDP__FAILED;
@@ -6932,21 +8342,25 @@ CDP__COLD void cdp__group_dismiss(cdp_group *g) {
         }
         if (!waiting) return;
         cdp__mux_tell(m);
-        m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
+        m->os->cond_wait(
+            m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     }
 }
 
 /* A function given to cdp_work_then() destroys nothing that works of the group may still use. */
-CDP__COLD bool cdp__destroys_inside(cdp_group *g, const char *call) {
+CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
     if (!*cdp__inside()) return false;
     (void)call; /* CDP_NO_LOG_STRINGS */
     cdp__enter(g);
-    cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank, "%s: a function given to cdp_work_then() must not destroy groups, nor a ddp in a backward pass; nothing was done", call);
+    cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank,
+        "%s: a function given to cdp_work_then() must not destroy groups, nor a ddp in a backward "
+        "pass; nothing was done",
+        call);
     cdp__leave(g);
     return true;
 }
 
-CDP__SELDOM CDP_API void cdp_group_destroy(cdp_group *g) {
+CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__mux *m;
     cdp_group *x, *next;
     bool last;
@@ -6960,7 +8374,10 @@ CDP__SELDOM CDP_API void cdp_group_destroy(cdp_group *g) {
     }
     cdp__enter(g);
     cdp__group_dismiss(g);
-    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER) cdp__drive_until(g, CDP__ALL_WORK, m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS); /* a failure is passed on before leaving */
+    /* a failure is passed on before leaving */
+    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER)
+        cdp__drive_until(g, CDP__ALL_WORK,
+            m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
     for (x = m->groups; x; x = next) {
         next = x->next;
         if (x->parent != g) continue;
@@ -6977,7 +8394,7 @@ CDP__SELDOM CDP_API void cdp_group_destroy(cdp_group *g) {
 }
 
 /* What the group is, and which of its ranks are on one host. False: out of memory. */
-CDP__COLD bool cdp__group_look_round(cdp_group *g) {
+CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     const cdp_transport *t = &g->mux->transport;
     const uint32_t n = g->desc.world_size;
     uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
@@ -6985,7 +8402,8 @@ CDP__COLD bool cdp__group_look_round(cdp_group *g) {
     cdp__hosts *h = &g->hosts;
     h->ranks = list;
     h->fewest = UINT32_MAX;
-    for (i = 0; i < n && host && list; ++i) host[i] = t->host(t->self, g->peers[i].stream.peer);
+    for (i = 0; i < n && host && list; ++i)
+        host[i] = t->host(t->self, g->peers[i].stream.peer);
     for (i = 0; i < n && host && list; ++i) {
         const uint32_t first = at, of = host[i];
         if (of == UINT32_MAX) continue; /* it is in the list already */
@@ -7010,8 +8428,10 @@ CDP__COLD bool cdp__group_look_round(cdp_group *g) {
     return host && list;
 }
 
-/* A group over links that stand already. `world` (NULL: all) becomes its own. Lock held where others may use the mux. */
-CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
+/* A group over links that stand already. `world` (NULL: all) becomes its own. Lock held where
+   others may use the mux. */
+CDP__PRIVATE cdp_group *cdp__group_make(
+    cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
     uint32_t p;
     if (!g) return NULL;
@@ -7048,26 +8468,38 @@ CDP__COLD cdp_group *cdp__group_make(cdp__mux *m, const cdp_group_desc *desc, ui
 }
 
 /* The caller's rows, names looked up. */
-CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) {
+CDP__PRIVATE cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
     uint32_t i, a;
     m->choosing.rows = rows;
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
-    if (desc->choice_count && !desc->choices) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
+    if (desc->choice_count && !desc->choices)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
-        for (a = 0; a < CDP__ALGO_COUNT && (cdp__algo_at(a)->kind != c->kind || !c->algorithm || strcmp(cdp__algo_at(a)->name, c->algorithm) != 0); ++a) {}
+        for (a = 0; a < CDP__ALGO_COUNT
+             && (cdp__algo_at(a)->kind != c->kind || !c->algorithm
+                 || strcmp(cdp__algo_at(a)->name, c->algorithm) != 0);
+             ++a) {
+        }
         if (a == CDP__ALGO_COUNT) {
             char known[160] = "";
             cdp__text t = {known, sizeof known, 0};
             for (a = 0; a < CDP__ALGO_COUNT; ++a)
-                if (cdp__algo_at(a)->kind == c->kind) cdp__text_add(&t, "%s%s", t.used ? ", " : "", cdp__algo_at(a)->name);
-            return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s", i, c->algorithm, cdp_coll_name(c->kind), known);
+                if (cdp__algo_at(a)->kind == c->kind)
+                    cdp__text_add(&t, "%s%s", t.used ? ", " : "", cdp__algo_at(a)->name);
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s",
+                i, c->algorithm, cdp_coll_name(c->kind), known);
         }
         if (desc->reproducible && !cdp__algo_at(a)->fixed)
-            return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which `reproducible` forbids", i, c->algorithm);
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which "
+                "`reproducible` forbids",
+                i, c->algorithm);
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
@@ -7077,49 +8509,74 @@ CDP__COLD cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) 
     return CDP_OK;
 }
 
-CDP__SELDOM CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
+CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;
     cdp_transport t;
     cdp_status st = CDP_OK;
     cdp__mux *m = NULL;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
+    if (!desc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
     *out = NULL;
     d = cdp__group_desc_defaults(desc);
     memset(&t, 0, sizeof t);
     if (desc->transport) t = *desc->transport;
-    if (desc->world_size - 1 >= 65535) st = cdp__world_wrong("cdp_group_create", desc->world_size);
-    else if (desc->rank >= desc->world_size) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u", desc->rank, desc->world_size);
-    else if (desc->transport ? !t.send || !t.recv || !t.wait || !t.wake : !desc->hub && desc->world_size > 1)
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake (or cdp_init_from_env of cdp_tcp.h)", desc->world_size);
-    else if (desc->dump_path && strlen(desc->dump_path) > 1000) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: dump_path has %u bytes; at most 1000 are kept", (unsigned)strlen(desc->dump_path));
-    else if (!desc->transport && desc->hub) st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
-    else if (!desc->transport) t.send = t.recv = cdp__alone_move, t.wait = cdp__alone_wait, t.wake = t.destroy = cdp__alone_nothing;
+    if (desc->world_size - 1 >= 65535)
+        st = cdp__world_wrong("cdp_group_create", desc->world_size);
+    else if (desc->rank >= desc->world_size)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u",
+            desc->rank, desc->world_size);
+    else if (desc->transport ? !t.send || !t.recv || !t.wait || !t.wake
+                             : !desc->hub && desc->world_size > 1)
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
+            "(or cdp_init_from_env of cdp_tcp.h)",
+            desc->world_size);
+    else if (desc->dump_path && strlen(desc->dump_path) > 1000)
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: dump_path has %u bytes; at most 1000 are kept",
+            (unsigned)strlen(desc->dump_path));
+    else if (!desc->transport && desc->hub)
+        st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
+    else if (!desc->transport) {
+        t.send = t.recv = cdp__alone_move;
+        t.wait = cdp__alone_wait;
+        t.wake = t.destroy = cdp__alone_nothing;
+    }
     if (st == CDP_OK) m = cdp__mux_create(d.os, &t, d.rank, d.world_size);
     if (!m) {
         if (t.destroy) t.destroy(t.self);
-        return st == CDP_OK ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__trunk) + CDP__STAGE_BYTES) : st;
+        return st == CDP_OK
+            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__trunk) + CDP__STAGE_BYTES)
+            : st;
     }
     m->given = *desc;
     if (!desc->lend_bytes && !t.retract) d.lend_bytes = CDP__WINDOW + 1;
     st = cdp__choices_read(m, desc);
     if (t.destroy == cdp__hub_leave) ((cdp__hub_end *)t.self)->made = st != CDP_ERR_INVALID;
-    if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL))) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
+    if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL)))
+        st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
     if (st != CDP_OK) {
         cdp__mux_destroy(m);
         return st;
     }
-    if (m->cond && !d.no_thread && d.world_size > 1 && !(m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m))) {
+    if (m->cond && !d.no_thread && d.world_size > 1
+        && !(m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m))) {
         cdp_group_destroy(*out);
         *out = NULL;
-        return cdp__fail(CDP_ERR_IO, "cannot start the progress thread; set no_thread in the desc and call cdp_poll() instead");
+        return cdp__fail(CDP_ERR_IO,
+            "cannot start the progress thread; set no_thread in the desc and call cdp_poll() "
+            "instead");
     }
     return CDP_OK;
 }
 
-/* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the ranks, and how many there were. */
-CDP__COLD uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
+/* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
+   ranks, and how many there were. */
+CDP__PRIVATE uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
     cdp__made *made;
-    for (made = m->made; made && made->ranks != ranks; made = made->next) {}
+    for (made = m->made; made && made->ranks != ranks; made = made->next) {
+    }
     if (!made) {
         made = (cdp__made *)cdp__alloc_zero(m->os, sizeof *made);
         if (!made) return 0;
@@ -7132,7 +8589,8 @@ CDP__COLD uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
 }
 
 /* The group of these ranks (in the world). Lock held. NULL: out of memory. */
-CDP__COLD cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
+CDP__PRIVATE cdp_group *cdp__group_of(
+    cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
     uint32_t *own = (uint32_t *)cdp__alloc(parent->os, count * sizeof *own);
     cdp_group *g;
@@ -7140,26 +8598,39 @@ CDP__COLD cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uin
     memcpy(own, world, count * sizeof *own);
     d.world_size = count;
     d.records = records;
-    for (d.rank = 0; own[d.rank] != parent->mux->rank; ++d.rank) {}
+    for (d.rank = 0; own[d.rank] != parent->mux->rank; ++d.rank) {
+    }
     g = cdp__group_make(parent->mux, &d, channel, own);
     if (!g) cdp__free(parent->os, own);
     return g;
 }
 
-CDP__SELDOM CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+CDP_API cdp_status cdp_group_new(
+    cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
     if (cdp__alive(parent, "cdp_group_new") != CDP_OK) return cdp_last_error()->status;
-    if (!ranks || !out || !count) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
+    if (!ranks || !out || !count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
     *out = NULL;
     for (i = 0; i < count; ++i) {
-        if (ranks[i] >= parent->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: rank %u is not below the parent's size %u", ranks[i], parent->desc.world_size);
+        if (ranks[i] >= parent->desc.world_size)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_group_new: rank %u is not below the parent's size %u", ranks[i],
+                parent->desc.world_size);
         for (k = 0; k < i; ++k)
-            if (ranks[k] == ranks[i]) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: rank %u is in the list twice", ranks[i]);
+            if (ranks[k] == ranks[i])
+                return cdp__fail(
+                    CDP_ERR_INVALID, "cdp_group_new: rank %u is in the list twice", ranks[i]);
         member = member || ranks[i] == parent->desc.rank;
     }
-    if (!member) return cdp__fail(CDP_ERR_INVALID, "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group make it", parent->desc.rank);
+    if (!member)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group "
+            "make it",
+            parent->desc.rank);
     world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
     if (!world) return cdp__fail_nomem("a group", count * sizeof *world);
     for (i = 0; i < count; ++i) {
@@ -7176,12 +8647,15 @@ CDP__SELDOM CDP_API cdp_status cdp_group_new(cdp_group *parent, const uint32_t *
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
 }
 
-CDP__SELDOM CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
+CDP_API cdp_status cdp_group_split(
+    cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
     cdp_status st;
     if (cdp__alive(parent, "cdp_group_split") != CDP_OK) return cdp_last_error()->status;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
+    if (!out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
     *out = NULL;
     all = (uint32_t *)cdp__alloc(parent->os, 3ull * n * sizeof *all);
     if (!all) return cdp__fail_nomem("a split", 3ull * n * sizeof *all);
@@ -7189,14 +8663,17 @@ CDP__SELDOM CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color
     all[2 * me] = color;
     all[2 * me + 1] = key;
     st = cdp_allgather(parent, NULL, all, 2, CDP_DTYPE_U32);
-    for (i = 0; i < n && st == CDP_OK; ++i) { /* insert by key; ranks come in order, so equal keys stay in it */
+    /* insert by key; ranks come in order, so equal keys stay in it */
+    for (i = 0; i < n && st == CDP_OK; ++i) {
         if (all[2 * i] != color) continue;
-        for (k = count++; k && all[2 * ranks[k - 1] + 1] > all[2 * i + 1]; --k) ranks[k] = ranks[k - 1];
+        for (k = count++; k && all[2 * ranks[k - 1] + 1] > all[2 * i + 1]; --k)
+            ranks[k] = ranks[k - 1];
         ranks[k] = i;
     }
     if (st == CDP_OK && color != CDP_NO_COLOR) st = cdp_group_new(parent, ranks, count, out);
     cdp__free(parent->os, all);
-    if (st == CDP_OK && parent->backend && parent->backend->split) st = parent->backend->split(parent->backend->self, color, key, *out);
+    if (st == CDP_OK && parent->backend && parent->backend->split)
+        st = parent->backend->split(parent->backend->self, color, key, *out);
     if (st != CDP_OK && *out) {
         const cdp_error e = *cdp_last_error();
         cdp_group_destroy(*out);
@@ -7206,7 +8683,9 @@ CDP__SELDOM CDP_API cdp_status cdp_group_split(cdp_group *parent, uint32_t color
     return st;
 }
 
-CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) { return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX; }
+CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
+    return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
+}
 
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
     uint32_t p;
@@ -7215,12 +8694,19 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
     return UINT32_MAX;
 }
 
-CDP_API uint32_t cdp_rank(const cdp_group *g) { return g ? g->desc.rank : 0; }
-CDP_API uint32_t cdp_size(const cdp_group *g) { return g ? g->desc.world_size : 0; }
-CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) { return g ? &g->desc : NULL; }
+CDP_API uint32_t cdp_rank(const cdp_group *g) {
+    return g ? g->desc.rank : 0;
+}
+CDP_API uint32_t cdp_size(const cdp_group *g) {
+    return g ? g->desc.world_size : 0;
+}
+CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
+    return g ? &g->desc : NULL;
+}
 
-/* The group's failure becomes this thread's last error. Lock held. While SETTLING the cause is not final: not failed yet. */
-CDP__COLD cdp_status cdp__group_report(cdp_group *g) {
+/* The group's failure becomes this thread's last error. Lock held. While SETTLING the cause is
+   not final: not failed yet. */
+CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
     *cdp__error_slot() = g->error;
     return g->error.status;
@@ -7258,7 +8744,8 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
 /* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     if (g->health == CDP__FAILED) return;
-    g->health = cdp__group_top(g)->health = CDP__HEALTHY; /* somebody's word is better than a cause that is still being settled */
+    /* somebody's word is better than a cause that is still being settled */
+    g->health = cdp__group_top(g)->health = CDP__HEALTHY;
     cdp__group_fail(g, e);
     cdp__group_spread(cdp__group_top(g), &cdp__group_top(g)->error);
     cdp__drive_poll(g->mux);
@@ -7268,7 +8755,8 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
     if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
-    cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
+    cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "aborted: %s",
+        reason && *reason ? reason : "no reason given");
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
     cdp__leave(g);
@@ -7282,20 +8770,22 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     m = g->mux;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
-    if (!m->sleeping) cdp__mux_wait(m, NULL, 0); /* also when nothing is in flight: there may be news */
+    /* also when nothing is in flight: there may be news */
+    if (!m->sleeping) cdp__mux_wait(m, NULL, 0);
     cdp__drive_until(g, CDP__ALL_WORK, until);
     st = cdp__group_report(g);
     cdp__leave(g);
     return st;
 }
 
-/* ---- >>device: what a backend runs ------------------------------------------------------------------------------------------------ */
+/* ---- >>device: what a backend runs ----------------------------------------------------------- */
 
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
     if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
     if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
-    if (g->backend) return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
+    if (g->backend)
+        return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
     own = (cdp_backend *)cdp__alloc(g->os, sizeof *own);
     if (!own) return cdp__fail_nomem("a backend", sizeof *own);
     *own = *backend;
@@ -7315,7 +8805,9 @@ CDP_API void cdp_group_clear_backend(cdp_group *g) {
     cdp__leave(g);
 }
 
-CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) { return g ? g->backend : NULL; }
+CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) {
+    return g ? g->backend : NULL;
+}
 
 CDP_API void cdp_group_fail(cdp_group *g) {
     if (!g) return;
@@ -7325,17 +8817,21 @@ CDP_API void cdp_group_fail(cdp_group *g) {
 }
 
 /* Whose memory is meant? *device says it; one in each is a mistake. */
-CDP__COLD cdp_status cdp__device_claims(const cdp_group *g, const char *name, const void *in, const void *out, bool *device) {
+CDP__PRIVATE cdp_status cdp__device_claims(
+    const cdp_group *g, const char *name, const void *in, const void *out, bool *device) {
     const cdp_backend *b = g->backend;
     const int i = b && in ? b->owns(b->self, in) : 0, o = b && out ? b->owns(b->self, out) : 0;
     *device = i > 0 || o > 0;
     if (i < 0 || o < 0) return (cdp_status)(i < 0 ? i : o);
     if (!in || !out || i == o) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID, "%s: the input is in %s memory but the result in %s memory; both must be in the same", name, i ? "device" : "the processor's", o ? "device" : "the processor's");
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: the input is in %s memory but the result in %s memory; both must be in the same", name,
+        i ? "device" : "the processor's", o ? "device" : "the processor's");
 }
 
 /* What start or transfer of the backend has come to. */
-CDP__COLD cdp_status cdp__device_begun(cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__device_begun(
+    cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
     if (st == CDP_OK) {
         out->group = g;
         out->seq = CDP__DEVICE_BIT | number;
@@ -7346,7 +8842,8 @@ CDP__COLD cdp_status cdp__device_begun(cdp_group *g, cdp_status st, uint64_t num
     return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
 }
 
-CDP__COLD cdp_status cdp__device_start(cdp_group *g, const cdp_request *rqs, uint32_t n, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__device_start(
+    cdp_group *g, const cdp_request *rqs, uint32_t n, cdp_work *out) {
     uint64_t number = 0;
     cdp_status st = cdp_group_status(g);
     if (st != CDP_OK) return st;
@@ -7354,19 +8851,22 @@ CDP__COLD cdp_status cdp__device_start(cdp_group *g, const cdp_request *rqs, uin
     return cdp__device_begun(g, st, number, out);
 }
 
-CDP__COLD cdp_status cdp__device_transfer(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__device_transfer(
+    cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
     uint64_t number = 0;
     cdp_status st = cdp_group_status(g);
     uint32_t i;
     for (i = 0; i < n && st == CDP_OK; ++i)
-        if (list[i].peer == CDP_ANY_RANK || list[i].got) st = cdp__fail(CDP_ERR_UNSUPPORTED, "device memory: a receive must say from which rank and how much; use cdp_recv()");
+        if (list[i].peer == CDP_ANY_RANK || list[i].got)
+            st = cdp__fail(CDP_ERR_UNSUPPORTED,
+                "device memory: a receive must say from which rank and how much; use cdp_recv()");
     if (st != CDP_OK) return st;
     st = g->backend->transfer(g->backend->self, list, n, &number);
     return cdp__device_begun(g, st, number, out);
 }
 
 /* A work of the backend; see cdp_backend.wait for the deadline. */
-CDP__COLD cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
     cdp_status st = cdp_group_status(g);
     if (st != CDP_OK) return st;
@@ -7377,13 +8877,18 @@ CDP__COLD cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
     return cdp_group_status(g) != CDP_OK ? cdp_last_error()->status : st;
 }
 
-CDP__PRIVATE bool cdp__work_on_device(cdp_work w) { return (w.seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT; }
-
-CDP__COLD cdp_status cdp__device_cannot(const char *call) {
-    return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: not with device memory; order it by the device's streams, or copy to the processor's memory", call);
+CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {
+    return (w.seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT;
 }
 
-/* ---- >>work, collectives ------------------------------------------------------------------------------------------------------------ */
+CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "%s: not with device memory; order it by the device's streams, or copy to the processor's "
+        "memory",
+        call);
+}
+
+/* ---- >>work, collectives --------------------------------------------------------------------- */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
@@ -7391,14 +8896,18 @@ CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, u
 }
 
 /* Elements of `in` and `out` on this rank; false when that is more than 64 bits can say. */
-CDP__PRIVATE bool cdp__request_lengths(const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
+CDP__PRIVATE bool cdp__request_lengths(
+    const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
     const uint32_t n = g->desc.world_size;
     const bool root = g->desc.rank == rq->root, in_place = !rq->in || rq->in == rq->out;
     uint64_t in_all = 0, out_all = 0;
     uint32_t i;
-    bool fits = (rq->in_counts || cdp__mul_fits(rq->count, n, &in_all)) && (rq->out_counts || cdp__mul_fits(rq->count, n, &out_all));
-    for (i = 0; i < n && rq->in_counts; ++i) fits = fits && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
-    for (i = 0; i < n && rq->out_counts; ++i) fits = fits && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
+    bool fits = (rq->in_counts || cdp__mul_fits(rq->count, n, &in_all))
+        && (rq->out_counts || cdp__mul_fits(rq->count, n, &out_all));
+    for (i = 0; i < n && rq->in_counts; ++i)
+        fits = fits && (in_all += rq->in_counts[i]) >= rq->in_counts[i];
+    for (i = 0; i < n && rq->out_counts; ++i)
+        fits = fits && (out_all += rq->out_counts[i]) >= rq->out_counts[i];
     *in = *out = rq->count;
     switch (rq->kind) {
     case CDP_COLL_BARRIER: *in = *out = 0; return true;
@@ -7428,21 +8937,33 @@ CDP__PRIVATE bool cdp__request_lengths(const cdp_group *g, const cdp_request *rq
 /* Fills in the defaults; what an operation does not use is made equal on all ranks. */
 CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
     const cdp_coll_kind k = rq->kind;
-    const bool parts_in = k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
-    const bool parts_out = k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || (k == CDP_COLL_SEND && !g->lane)) return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
+    const bool parts_in =
+        k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
+    const bool parts_out =
+        k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT
+        || (k == CDP_COLL_SEND && !g->lane))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
     if (!rq->timeout_ms) rq->timeout_ms = g->desc.timeout_ms;
     if (rq->factor == 0.0) rq->factor = 1.0;
-    if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
-    if ((uint32_t)rq->op >= CDP_REDUCE_COUNT) return cdp__fail(CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
+    if ((uint32_t)rq->dtype >= CDP_DTYPE_COUNT)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: dtype %d does not exist", cdp_coll_name(k), (int)rq->dtype);
+    if ((uint32_t)rq->op >= CDP_REDUCE_COUNT)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: reduction %d does not exist", cdp_coll_name(k), (int)rq->op);
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
     if (!parts_in) rq->in_counts = NULL;
     if (!parts_out) rq->out_counts = NULL;
-    if (k == CDP_COLL_ALLTOALL && (!rq->in_counts != !rq->out_counts || (rq->in_counts && rq->in_counts[g->desc.rank] != rq->out_counts[g->desc.rank])))
-        return cdp__fail(CDP_ERR_INVALID, "alltoall: give both in_counts and out_counts, or neither; this rank's own part is equally long in both");
+    if (k == CDP_COLL_ALLTOALL
+        && (!rq->in_counts != !rq->out_counts
+            || (rq->in_counts && rq->in_counts[g->desc.rank] != rq->out_counts[g->desc.rank])))
+        return cdp__fail(CDP_ERR_INVALID,
+            "alltoall: give both in_counts and out_counts, or neither; this rank's own part is "
+            "equally long in both");
     if (rq->in_counts) rq->count = rq->in_counts[g->desc.rank];
     if (rq->out_counts) rq->count = rq->out_counts[g->desc.rank];
     return CDP_OK;
@@ -7458,17 +8979,29 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     if (st == CDP_OK && g->backend) st = cdp__device_claims(g, name, rq->in, rq->out, device);
     if (st != CDP_OK) return st;
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
-    if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root, g->desc.world_size);
-    if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in) || !cdp__mul_fits(out, size, &out))
-        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name, (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
+            cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    if (cdp__kind_has_root(rq->kind) && rq->root >= g->desc.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, rq->root,
+            g->desc.world_size);
+    if (!cdp__request_lengths(g, rq, &in, &out) || !cdp__mul_fits(in, size, &in)
+        || !cdp__mul_fits(out, size, &out))
+        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
+            (unsigned long long)rq->count, cdp_dtype_name(rq->dtype));
     if (rq->kind == CDP_COLL_ALLTOALL && (in || out) && (!rq->in || rq->in == rq->out))
-        return cdp__fail(CDP_ERR_INVALID, "alltoall: it does not work in place; use separate memory for input and result");
-    if (out && !rq->out) return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name, (unsigned long long)rq->count);
+        return cdp__fail(CDP_ERR_INVALID,
+            "alltoall: it does not work in place; use separate memory for input and result");
+    if (out && !rq->out)
+        return cdp__fail(CDP_ERR_INVALID, "%s: the result pointer is NULL but count is %llu", name,
+            (unsigned long long)rq->count);
     if ((out && (uintptr_t)rq->out % size) || (in && (uintptr_t)rq->in % size))
-        return cdp__fail(CDP_ERR_INVALID, "%s: a buffer is not aligned to its dtype %s", name, cdp_dtype_name(rq->dtype));
+        return cdp__fail(CDP_ERR_INVALID, "%s: a buffer is not aligned to its dtype %s", name,
+            cdp_dtype_name(rq->dtype));
     if (in && out && rq->in && rq->in != rq->out && cdp__overlap(rq->in, rq->out, in, out))
-        return cdp__fail(CDP_ERR_INVALID, "%s: input and result overlap; use separate memory, or pass NULL as the input to work in place", name);
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: input and result overlap; use separate memory, or pass NULL as the input to work "
+            "in place",
+            name);
     return CDP_OK;
 }
 
@@ -7477,7 +9010,9 @@ CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     cdp__op *q = (cdp__op *)cdp__alloc_zero(g->os, room * sizeof *q);
     uint32_t i;
     if (!q) return false;
-    for (i = 0; i < g->queue_used; ++i) q[i] = g->queue[(g->queue_at + i) % g->queue_room]; /* it is full: every place is copied */
+    /* it is full: every place is copied */
+    for (i = 0; i < g->queue_used; ++i)
+        q[i] = g->queue[(g->queue_at + i) % g->queue_room];
     cdp__free(g->os, g->queue);
     g->queue = q;
     g->queue_room = room;
@@ -7485,7 +9020,8 @@ CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     return true;
 }
 
-/* The caller's counts are read now: where each part begins, and a hash of it all for the other ranks to compare. */
+/* The caller's counts are read now: where each part begins, and a hash of it all for the other
+   ranks to compare. */
 CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     const uint32_t n = g->desc.world_size;
     const cdp_request *rq = &op->rq;
@@ -7498,7 +9034,11 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
         if (rq->in_counts) op->offs[i + 1] = op->offs[i] + rq->in_counts[i];
         if (rq->out_counts) op->offs[n + 2 + i] = op->offs[n + 1 + i] + rq->out_counts[i];
     }
-    op->parts = rq->kind == CDP_COLL_ALLTOALL ? 1 : cdp__hash(CDP__HASH_START, op->offs + (rq->in_counts ? 0 : n + 1), (n + 1) * sizeof *op->offs) | 2;
+    op->parts = rq->kind == CDP_COLL_ALLTOALL
+        ? 1
+        : cdp__hash(
+              CDP__HASH_START, op->offs + (rq->in_counts ? 0 : n + 1), (n + 1) * sizeof *op->offs)
+            | 2;
     return true;
 }
 
@@ -7511,22 +9051,27 @@ typedef struct cdp__with {
     bool device;
 } cdp__with;
 
-/* Lock held. The caller's thread makes the first move, so that the first bytes leave before this returns. */
-CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
+/* Lock held. The caller's thread makes the first move, so that the first bytes leave before this
+   returns. */
+CDP__PRIVATE cdp_status cdp__start_locked(
+    cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
     uint32_t i;
     if (st != CDP_OK) return st;
-    if (g->queue_used == g->queue_room && !cdp__queue_grow(g)) return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
+    if (g->queue_used == g->queue_room && !cdp__queue_grow(g))
+        return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
     op = &g->queue[(g->queue_at + g->queue_used) % g->queue_room];
     op->rq = *rq;
-    if (!cdp__op_parts(g, op)) return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
+    if (!cdp__op_parts(g, op))
+        return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
     ++g->queue_used;
     op->seq = ++g->issued;
     op->wire = ++g->wired;
     op->after = with->after;
     op->start_ns = g->os->now_ns(g->os->user);
-    op->deadline_ns = rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
+    op->deadline_ns =
+        rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
     if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* not yet */
     op->done = with->done;
     op->user = with->user;
@@ -7537,22 +9082,26 @@ CDP__PRIVATE cdp_status cdp__start_locked(cdp_group *g, const cdp_request *rq, c
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
     cdp__group_activate(g);
     g->mux->brief = true; /* no deadline has passed yet */
-    for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {}
+    for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {
+    }
     g->mux->brief = false;
-    if (!g->queue_used && g->health == CDP__HEALTHY && g->mux->active == g) { /* ended at once: there is nothing for a thread to do */
+    /* ended at once: there is nothing for a thread to do */
+    if (!g->queue_used && g->health == CDP__HEALTHY && g->mux->active == g) {
         g->mux->active = g->next_active;
         g->active = false;
     }
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
+    void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const cdp__with with = {{NULL, 0}, done, user, NULL, false};
     cdp_request rq;
     cdp_status st;
     bool device;
     if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
-    if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
+    if (!request || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
     out->seq = 0;
     rq = *request;
@@ -7575,8 +9124,11 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     if (!m->cond) return;
     cdp__enter(g);
     if (cdp__mux_busy(m)) {
-        if (m->sleeping) m->transport.wake(m->transport.self); /* whoever it is sleeps on what was known before */
-        else if (!m->callers) m->os->cond_broadcast(m->os->user, m->park);
+        /* whoever it is sleeps on what was known before */
+        if (m->sleeping)
+            m->transport.wake(m->transport.self);
+        else if (!m->callers)
+            m->os->cond_broadcast(m->os->user, m->park);
     }
     cdp__leave(g);
 }
@@ -7587,12 +9139,17 @@ CDP_API cdp_status cdp_start(cdp_group *g, const cdp_request *request, cdp_work 
     return st;
 }
 
-CDP__COLD cdp_status cdp__device_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, uint32_t devices, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__device_start_all(
+    cdp_group *g, const cdp_request *requests, uint32_t n, uint32_t devices, cdp_work *out) {
     cdp_request *own;
     cdp_status st = CDP_OK;
     uint32_t i;
     bool device;
-    if (devices != n) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all: %u of %u requests are in device memory; start those and the others apart", devices, n);
+    if (devices != n)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_start_all: %u of %u requests are in device memory; start those and the others "
+            "apart",
+            devices, n);
     own = (cdp_request *)cdp__alloc(g->os, n * sizeof *own);
     if (!own) return cdp__fail_nomem("a list of requests", n * sizeof *own);
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -7604,30 +9161,35 @@ CDP__COLD cdp_status cdp__device_start_all(cdp_group *g, const cdp_request *requ
     return st;
 }
 
-CDP_API cdp_status cdp_group_compare(cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
+CDP_API cdp_status cdp_group_compare(
+    cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, true};
     cdp_work w = {NULL, 0};
     cdp_status st = cdp__alive(g, "cdp_group_compare");
     uint32_t i;
-    if (st == CDP_OK && !requests) st = cdp__fail(CDP_ERR_INVALID, "cdp_group_compare needs requests");
+    if (st == CDP_OK && !requests)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_compare needs requests");
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_request rq = requests[i];
         if (!rq.timeout_ms) rq.timeout_ms = g->desc.timeout_ms;
         cdp__enter(g);
         st = cdp__start_locked(g, &rq, &with, &w);
-        wait = wait || g->queue_used > 256; /* what was called long ago is compared before more is */
+        /* what was called long ago is compared before more is */
+        wait = wait || g->queue_used > 256;
         cdp__leave(g);
     }
     if (st == CDP_OK) cdp__hand_over(g);
     return st == CDP_OK && wait ? cdp_work_wait(w) : st;
 }
 
-CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
+CDP_API cdp_status cdp_start_all(
+    cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
     cdp_status st = CDP_OK;
     uint32_t i, devices = 0;
     bool device;
     if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
-    if (!requests || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
+    if (!requests || !n || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
@@ -7636,9 +9198,12 @@ CDP_API cdp_status cdp_start_all(cdp_group *g, const cdp_request *requests, uint
         devices += device ? 1 : 0;
     }
     if (st == CDP_OK && devices) return cdp__device_start_all(g, requests, n, devices, out);
-    for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__start(g, &requests[i], NULL, NULL, out);
-    if (st == CDP_OK) cdp__hand_over(g);
-    else if (i > 1) cdp_group_fail(g); /* out of memory, and a part of it is on its way already */
+    for (i = 0; i < n && st == CDP_OK; ++i)
+        st = cdp__start(g, &requests[i], NULL, NULL, out);
+    if (st == CDP_OK)
+        cdp__hand_over(g);
+    else if (i > 1)
+        cdp_group_fail(g); /* out of memory, and a part of it is on its way already */
     return st;
 }
 
@@ -7653,7 +9218,8 @@ CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) 
     ++w.group->waiters;
     cdp__drive_until(w.group, w.seq, deadline_ns);
     st = cdp__work_state(w);
-    --w.group->waiters; /* who destroys the group waits for this: nothing of it is touched afterwards */
+    /* who destroys the group waits for this: nothing of it is touched afterwards */
+    --w.group->waiters;
     return st;
 }
 
@@ -7667,15 +9233,19 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     m = g->mux;
     cdp__enter(g);
     st = cdp__work_state(w);
-    if (st == CDP_PENDING && w.seq > g->issued && !(w.seq & CDP__PEND_BIT)) st = cdp__fail(CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
-    if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK) st = cdp__work_wait_locked(w, deadline_ns);
+    if (st == CDP_PENDING && w.seq > g->issued && !(w.seq & CDP__PEND_BIT))
+        st = cdp__fail(
+            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
+    if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK)
+        st = cdp__work_wait_locked(w, deadline_ns);
     cdp_lock_release(&m->lock);
     return st;
 }
 
 CDP_API cdp_status cdp_work_wait(cdp_work w) {
     const cdp_status st = cdp__work_wait_until(w, CDP__NEVER);
-    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
+    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
+                             : st;
 }
 
 CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
@@ -7707,17 +9277,24 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
         st = cdp__work_state(w);
         cdp__leave(w.group);
     }
-    if (st < CDP_OK) *out = *cdp_last_error();
-    else cdp__error_clear(out, st);
+    if (st < CDP_OK)
+        *out = *cdp_last_error();
+    else
+        cdp__error_clear(out, st);
     *cdp__error_slot() = before;
     return st;
 }
 
-CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
+CDP_API cdp_status cdp_work_then(
+    cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
     cdp__pend *s;
-    if (next) next->group = NULL, next->seq = 0;
-    if (!w.group || !w.seq || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
+    if (next) {
+        next->group = NULL;
+        next->seq = 0;
+    }
+    if (!w.group || !w.seq || !func)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_work_then needs a work and a function");
     if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
@@ -7734,20 +9311,27 @@ CDP_API cdp_status cdp_work_then(cdp_work w, cdp_status (*func)(void *user, cdp_
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
+CDP_API cdp_status cdp_start_after(
+    cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
     cdp__with with;
     cdp_request rq;
     cdp_status st;
     bool device;
     if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
-    if (!request || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
-    if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
+    if (!request || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
+    if (after.group && after.seq && cdp__alive(after.group, "cdp_start_after") != CDP_OK)
+        return cdp_last_error()->status;
     out->group = NULL;
     out->seq = 0;
-    if (after.group && after.group->mux != g->mux) return cdp__fail(CDP_ERR_INVALID, "cdp_start_after: the work belongs to another world; wait for it instead");
+    if (after.group && after.group->mux != g->mux)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_start_after: the work belongs to another world; wait for it instead");
     rq = *request;
     st = cdp__request_check(g, &rq, &device);
-    if (st == CDP_OK && (device || cdp__work_on_device(after))) st = cdp__device_cannot("cdp_start_after");
+    if (st == CDP_OK && (device || cdp__work_on_device(after)))
+        st = cdp__device_cannot("cdp_start_after");
     if (st != CDP_OK) return st;
     memset(&with, 0, sizeof with);
     if (after.seq) with.after = after;
@@ -7758,16 +9342,25 @@ CDP_API cdp_status cdp_start_after(cdp_group *g, const cdp_request *request, cdp
     return st;
 }
 
-/* Take a message out of its lane's queue when none of it has been sent or received. The messages behind it move up. Lock held. */
-CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
+/* Take a message out of its lane's queue when none of it has been sent or received. The messages
+   behind it move up. Lock held. */
+CDP__PRIVATE cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
     const cdp__trunk *w = &lane->mux->trunks[peer->stream.peer];
     uint32_t i = 0;
-    while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq) ++i;
-    if (i == lane->queue_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
+    while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq)
+        ++i;
+    if (i == lane->queue_used)
+        return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
     if (i == 0 && lane->running) {
-        const bool out = lane->moves[0].done || ((peer->tx_left || lane->moves[0].lent) && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES || w->tx_stream == &peer->stream));
-        if (out || lane->moves[0].moved || lane->moves[0].returned || peer->rx_head_got || peer->rx_left || peer->stream.early_used) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
+        const bool out = lane->moves[0].done
+            || ((peer->tx_left || lane->moves[0].lent)
+                && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES
+                    || w->tx_stream == &peer->stream));
+        if (out || lane->moves[0].moved || lane->moves[0].returned || peer->rx_head_got
+            || peer->rx_left || peer->stream.early_used)
+            return cdp__fail(
+                CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
         cdp__exec_recall(lane, 1 - lane->desc.rank);
         peer->stream.lent = false;
         if (peer->tx_head_left) --peer->put;
@@ -7777,7 +9370,9 @@ CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
         lane->move_count = 0;
     }
     if (i == 0) lane->queue_at = (lane->queue_at + 1) % lane->queue_room;
-    for (; i > 0 && i + 1 < lane->queue_used; ++i) lane->queue[(lane->queue_at + i) % lane->queue_room] = lane->queue[(lane->queue_at + i + 1) % lane->queue_room];
+    for (; i > 0 && i + 1 < lane->queue_used; ++i)
+        lane->queue[(lane->queue_at + i) % lane->queue_room] =
+            lane->queue[(lane->queue_at + i + 1) % lane->queue_room];
     --lane->queue_used;
     --lane->wired;
     for (i = 0; i < lane->queue_used; ++i) {
@@ -7789,12 +9384,17 @@ CDP__COLD cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
+CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
     cdp__pend *s = g->pends + (seq & 0xffff);
     const cdp__pend *x = g->mux->pending;
-    while (x && x != s) x = x->next;
-    if (s->kind == CDP__PEND_BATCH) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages one by one");
-    if (!x && s->kind == CDP__PEND_THEN) return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
+    while (x && x != s)
+        x = x->next;
+    if (s->kind == CDP__PEND_BATCH)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages "
+            "one by one");
+    if (!x && s->kind == CDP__PEND_THEN)
+        return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it has become a receive from one rank */
         const cdp_status st = cdp__message_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
@@ -7822,7 +9422,9 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
         } else if (g->lane) {
             st = cdp__message_cancel(g, w.seq);
         } else {
-            cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->mux->rank);
+            cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0,
+                "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq,
+                g->mux->rank);
             cdp__group_break(g, cdp_last_error());
             st = CDP_OK;
         }
@@ -7832,7 +9434,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     return st;
 }
 
-CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
+CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
     cdp_request rq;
     memset(&rq, 0, sizeof rq);
     rq.kind = kind;
@@ -7845,7 +9448,7 @@ CDP__CALLED cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void
     return rq;
 }
 
-CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
+CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, false};
     cdp_work w = {NULL, 0};
     cdp__mux *m;
@@ -7862,58 +9465,89 @@ CDP__CALLED cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     m = g->mux;
     cdp__enter(g);
     st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
-    if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING) st = cdp__work_wait_locked(w, CDP__NEVER);
+    if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
+        st = cdp__work_wait_locked(w, CDP__NEVER);
     cdp_lock_release(&m->lock);
-    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided") : st;
+    return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
+                             : st;
 }
 
-CDP_API cdp_status cdp_allreduce(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op) {
+CDP_API cdp_status cdp_allreduce(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op) {
     return cdp__run(g, cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0));
 }
 
-CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work) {
+CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, cdp_reduce op, cdp_work *work) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
     return cdp_start(g, &rq, work);
 }
 
-CDP_API cdp_status cdp_broadcast(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root) {
-    return cdp__run(g, cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root));
+CDP_API cdp_status cdp_broadcast(
+    cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root) {
+    return cdp__run(
+        g, cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root));
 }
 
-CDP_API cdp_status cdp_broadcast_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
+CDP_API cdp_status cdp_broadcast_async(
+    cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work) {
+    const cdp_request rq =
+        cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
     return cdp_start(g, &rq, work);
 }
 
-CDP_API cdp_status cdp_allgather(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
-    return cdp__run(g, cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0));
+CDP_API cdp_status cdp_allgather(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
+    return cdp__run(
+        g, cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0));
 }
 
-CDP_API cdp_status cdp_allgather_async(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+CDP_API cdp_status cdp_allgather_async(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work) {
+    const cdp_request rq =
+        cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
     return cdp_start(g, &rq, work);
 }
 
-#define CDP__COLLECTIVE(name, kind, PARAMS, ASYNC_PARAMS, ...)                                                     \
-    CDP_API cdp_status name PARAMS { return cdp__run(g, cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__)); } \
-    CDP_API cdp_status name##_async ASYNC_PARAMS {                                                                  \
-        const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__);                           \
-        return cdp_start(g, &rq, work);                                                                             \
+#define CDP__COLLECTIVE(name, kind, PARAMS, ASYNC_PARAMS, ...)                            \
+    CDP_API cdp_status name PARAMS {                                                      \
+        return cdp__run(g, cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__));    \
+    }                                                                                     \
+    CDP_API cdp_status name##_async ASYNC_PARAMS {                                        \
+        const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__); \
+        return cdp_start(g, &rq, work);                                                   \
     }
-CDP__COLLECTIVE(cdp_reduce_to, CDP_COLL_REDUCE, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root),
-                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root, cdp_work *work), op, root)
-CDP__COLLECTIVE(cdp_gather, CDP_COLL_GATHER, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
-                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work), CDP_REDUCE_DEFAULT, root)
-CDP__COLLECTIVE(cdp_scatter, CDP_COLL_SCATTER, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
-                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work), CDP_REDUCE_DEFAULT, root)
-CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op),
-                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work), op, 0)
-CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL, (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype),
-                (cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work), CDP_REDUCE_DEFAULT, 0)
+CDP__COLLECTIVE(cdp_reduce_to, CDP_COLL_REDUCE,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op,
+        uint32_t root),
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op,
+        uint32_t root, cdp_work *work),
+    op, root)
+CDP__COLLECTIVE(cdp_gather, CDP_COLL_GATHER,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root,
+        cdp_work *work),
+    CDP_REDUCE_DEFAULT, root)
+CDP__COLLECTIVE(cdp_scatter, CDP_COLL_SCATTER,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root,
+        cdp_work *work),
+    CDP_REDUCE_DEFAULT, root)
+CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op),
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op,
+        cdp_work *work),
+    op, 0)
+CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype),
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work),
+    CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
 
-/* Messages with one tag from one rank to another are the broadcasts of a group of these two, a lane of g. */
-CDP__COLD uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+/* Messages with one tag from one rank to another are the broadcasts of a group of these two, a
+   lane of g. */
+CDP__PRIVATE uint64_t cdp__message_channel(
+    const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     uint8_t id[20];
     cdp__put_u64(id, g->channel);
     cdp__put_u32(id + 8, cdp__world_rank(g, from));
@@ -7923,17 +9557,19 @@ CDP__COLD uint64_t cdp__message_channel(const cdp_group *g, uint32_t from, uint3
 }
 
 /* Nothing is on its way, nor waits to be read. */
-CDP__COLD bool cdp__lane_idle(const cdp_group *lane) {
+CDP__PRIVATE bool cdp__lane_idle(const cdp_group *lane) {
     const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
     const cdp__stream *s = &peer->stream;
     const cdp__trunk *w = &lane->mux->trunks[s->peer];
-    return !lane->queue_used && lane->health == CDP__HEALTHY && lane->abort_from < 0 && !s->early_used && w->tx_stream != s && !(w->rx_stream == s && w->rx_left) && !peer->tx_head_left && !peer->tx_left &&
-           !peer->rx_head_got && !peer->rx_left;
+    return !lane->queue_used && lane->health == CDP__HEALTHY && lane->abort_from < 0
+        && !s->early_used && w->tx_stream != s && !(w->rx_stream == s && w->rx_left)
+        && !peer->tx_head_left && !peer->tx_left && !peer->rx_head_got && !peer->rx_left;
 }
 
-/* Put a lane away that is not in use: all that must be kept of it is how far its streams and its count of messages have come. The
-   object becomes the lane of another tag; its own numbers go on, so works of the past stay what they were. */
-CDP__COLD bool cdp__lane_put_away(cdp_group *lane) {
+/* Put a lane away that is not in use: all that must be kept of it is how far its streams and its
+   count of messages have come. The object becomes the lane of another tag; its own numbers go
+   on, so works of the past stay what they were. */
+CDP__PRIVATE bool cdp__lane_put_away(cdp_group *lane) {
     cdp__mux *m = lane->mux;
     const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
     cdp__stream *s = &lane->peers[1 - lane->desc.rank].stream;
@@ -7956,21 +9592,24 @@ CDP__COLD bool cdp__lane_put_away(cdp_group *lane) {
     return true;
 }
 
-/* A lane that may be put away, the one that was not used for longest; NULL: there is none, or still room for more. */
-CDP__COLD cdp_group *cdp__lane_spare(cdp_group *top) {
+/* A lane that may be put away, the one that was not used for longest; NULL: there is none, or
+   still room for more. */
+CDP__PRIVATE cdp_group *cdp__lane_spare(cdp_group *top) {
     cdp_group *x, *old = NULL;
     if (top->lanes < top->desc.max_lanes) return NULL;
     for (x = top->mux->groups; x; x = x->next)
-        if (x->lane && x->parent == top && (!old || x->used_at < old->used_at) && cdp__lane_idle(x)) old = x;
+        if (x->lane && x->parent == top && (!old || x->used_at < old->used_at) && cdp__lane_idle(x))
+            old = x;
     return old && cdp__lane_put_away(old) ? old : NULL;
 }
 
-CDP__COLD cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
+CDP__PRIVATE cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
     const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
     const uint64_t channel = cdp__message_channel(g, from, to, tag);
     cdp_group *lane, *top = cdp__group_top(g);
     uint32_t p;
-    for (lane = g->mux->groups; lane && lane->channel != channel; lane = lane->next) {}
+    for (lane = g->mux->groups; lane && lane->channel != channel; lane = lane->next) {
+    }
     if (!lane && (lane = cdp__lane_spare(top)) != NULL) {
         memset(lane->peers, 0, 2 * sizeof *lane->peers);
         memset(lane->past, 0, lane->desc.records * sizeof *lane->past);
@@ -7984,7 +9623,8 @@ CDP__COLD cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to,
         }
         cdp__group_take_orphans(lane);
     } else if (!lane) {
-        lane = cdp__group_of(g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
+        lane = cdp__group_of(
+            g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
         if (!lane) return NULL;
         lane->lane = true;
         lane->parent = top;
@@ -8000,7 +9640,8 @@ CDP__COLD cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to,
     return lane;
 }
 
-CDP__COLD cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
+CDP__PRIVATE cdp_transfer cdp__transfer_of(
+    bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
     cdp_transfer t;
     memset(&t, 0, sizeof t);
     t.receive = receive;
@@ -8015,29 +9656,45 @@ CDP__COLD cdp_transfer cdp__transfer_of(bool receive, const void *data, uint64_t
 #define CDP__TAG_BARRIER 0xffffffffu /* of cdp_monitored_barrier() */
 
 /* The caller's mistakes; fills in the defaults. */
-CDP__COLD cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
+CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
     if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
-    if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK)) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer, g->desc.world_size);
-    if (t->peer == g->desc.rank) return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, t->peer);
-    if (t->peer == CDP_ANY_RANK && g->desc.world_size == 1) return cdp__fail(CDP_ERR_INVALID, "%s: there is no other rank in this group", name);
-    if (t->tag == CDP__TAG_BARRIER) return cdp__fail(CDP_ERR_INVALID, "%s: tag %u is taken; take one below it (none means any tag)", name, t->tag);
-    if (!size) return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)t->dtype);
-    if (!cdp__mul_fits(t->count, size, &bytes)) return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name, (unsigned long long)t->count, cdp_dtype_name(t->dtype));
-    if (bytes && !t->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name, (unsigned long long)t->count);
-    if (bytes && (uintptr_t)t->data % size) return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name, cdp_dtype_name(t->dtype));
+    if (t->peer >= g->desc.world_size && !(t->receive && t->peer == CDP_ANY_RANK))
+        return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below world_size %u", name, t->peer,
+            g->desc.world_size);
+    if (t->peer == g->desc.rank)
+        return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is this rank; copy the data", name, t->peer);
+    if (t->peer == CDP_ANY_RANK && g->desc.world_size == 1)
+        return cdp__fail(CDP_ERR_INVALID, "%s: there is no other rank in this group", name);
+    if (t->tag == CDP__TAG_BARRIER)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: tag %u is taken; take one below it (none means any tag)", name, t->tag);
+    if (!size)
+        return cdp__fail(CDP_ERR_INVALID, "%s: dtype %d does not exist", name, (int)t->dtype);
+    if (!cdp__mul_fits(t->count, size, &bytes))
+        return cdp__fail(CDP_ERR_INVALID, "%s: %llu x %s is more than 2^63 bytes", name,
+            (unsigned long long)t->count, cdp_dtype_name(t->dtype));
+    if (bytes && !t->data)
+        return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but count is %llu", name,
+            (unsigned long long)t->count);
+    if (bytes && (uintptr_t)t->data % size)
+        return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name,
+            cdp_dtype_name(t->dtype));
     return CDP_OK;
 }
 
 /* Lock held. */
-CDP__COLD cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
+    void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL, false};
-    cdp_request rq = cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
-    cdp_group *lane = cdp__message_lane(g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
+    cdp_request rq =
+        cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
+    cdp_group *lane = cdp__message_lane(
+        g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
     cdp_status st;
     bool device;
     if (!lane) return cdp__fail_nomem("a lane of messages", sizeof *lane);
@@ -8053,17 +9710,21 @@ CDP__COLD cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t, vo
 
 /* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
 
-/* What lies beside the streams of a link, and has not been read: each has a stream, by which it is found. */
-CDP__COLD void cdp__any_mail(cdp__mux *m, uint32_t peer) {
+/* What lies beside the streams of a link, and has not been read: each has a stream, by which it
+   is found. */
+CDP__PRIVATE void cdp__any_mail(cdp__mux *m, uint32_t peer) {
     const cdp_transport *t = &m->transport;
     const cdp_mailbox *box = t->mail ? (const cdp_mailbox *)t->mail(t->self, peer, false) : NULL;
     uint32_t i;
     for (i = 0; i < CDP_MAIL_PLACES && box; ++i)
-        if (__atomic_load_n(&box->place[i].serial, __ATOMIC_ACQUIRE) != m->trunks[peer].post.got[i] && cdp__mux_stream(m, box->place[i].channel, peer, true)) ++m->news;
+        if (__atomic_load_n(&box->place[i].serial, __ATOMIC_ACQUIRE) != m->trunks[peer].post.got[i]
+            && cdp__mux_stream(m, box->place[i].channel, peer, true))
+            ++m->news;
 }
 
-/* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock held. */
-CDP__COLD void cdp__any_read(cdp_group *g) {
+/* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock
+   held. */
+CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     uint32_t p, left = 0;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__peer *peer = &g->peers[p];
@@ -8079,9 +9740,10 @@ CDP__COLD void cdp__any_read(cdp_group *g) {
     g->looked = left ? g->mux->looks : 0;
 }
 
-/* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in turn that has announced one
-   which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
-CDP__COLD uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
+/* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in
+   turn that has announced one which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
+CDP__PRIVATE uint32_t cdp__any_find(
+    const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
     const uint32_t n = g->desc.world_size, me = g->desc.rank;
     const cdp__orphan *o = g->mux->orphans[0];
     const cdp_group *lane = g->mux->groups;
@@ -8090,27 +9752,37 @@ CDP__COLD uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag
         const cdp__stream *s;
         cdp__frame x;
         uint32_t got;
-        while (!o && ++row < CDP__ORPHAN_ROWS) o = g->mux->orphans[row];
+        while (!o && ++row < CDP__ORPHAN_ROWS)
+            o = g->mux->orphans[row];
         if (!o && !lane) break;
-        s = o ? &o->stream : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used ? &lane->peers[0].stream : NULL;
+        s = o ? &o->stream
+            : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used
+            ? &lane->peers[0].stream
+            : NULL;
         got = o ? o->got : lane->peers[0].got;
         if (s && cdp__stream_peek(g->mux, s, got, &x)) {
             const uint32_t p = cdp_rank_of_world(g, s->peer);
-            if (p < n && (from == CDP_ANY_RANK || from == p) && s->channel == cdp__message_channel(g, p, me, tag) && (best == UINT32_MAX || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
+            if (p < n && (from == CDP_ANY_RANK || from == p)
+                && s->channel == cdp__message_channel(g, p, me, tag)
+                && (best == UINT32_MAX
+                    || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
                 best = p;
                 *f = x;
             }
         }
-        if (o) o = o->next;
-        else lane = lane->next;
+        if (o)
+            o = o->next;
+        else
+            lane = lane->next;
     }
     return best;
 }
 
 #define CDP__WATCH_MS 500u
 
-/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good order. */
-CDP__COLD bool cdp__watch_look(cdp__pend *s, uint64_t now) {
+/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good
+   order. */
+CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
     if (g->health != CDP__HEALTHY) {
@@ -8118,8 +9790,12 @@ CDP__COLD bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         return true;
     }
     if (!peer->lost) {
-        if (s->left) s->left = 0, s->deadline_ns = CDP__NEVER; /* this look follows upon the one that listened */
-        else if (now < s->seen) s->deadline_ns = s->seen;
+        /* this look follows upon the one that listened */
+        if (s->left) {
+            s->left = 0;
+            s->deadline_ns = CDP__NEVER;
+        } else if (now < s->seen)
+            s->deadline_ns = s->seen;
         else {
             s->seen = now + CDP__LISTEN_MS * CDP__MS;
             s->left = 1;
@@ -8127,15 +9803,20 @@ CDP__COLD bool cdp__watch_look(cdp__pend *s, uint64_t now) {
                 peer->lost = true;
                 s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
             }
-            if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY) (void)cdp__exec_listen(g); /* others may have failed */
+            /* others may have failed */
+            if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
+                (void)cdp__exec_listen(g);
             return true; /* somebody may wait for what was put aside */
         }
         return false;
     }
     if (now < s->deadline_ns) return false;
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
-    if (peer->stream.left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK) return false;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, peer->stream.peer, 0, "rank %u has died, or left, while operations in device memory wait for it", peer->stream.peer);
+    if (peer->stream.left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
+        return false;
+    cdp__fail_peer(CDP_ERR_PEER_LOST, peer->stream.peer, 0,
+        "rank %u has died, or left, while operations in device memory wait for it",
+        peer->stream.peer);
     cdp__group_fail_last(g);
     return true;
 }
@@ -8144,7 +9825,9 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
     cdp__pend *s;
     if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
-    if (peer >= g->desc.world_size || peer == g->desc.rank) return cdp__fail(CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
+    if (peer >= g->desc.world_size || peer == g->desc.rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
     cdp__enter(g);
     s = cdp__pend_open(g, CDP__PEND_ANY, &none);
     if (s) {
@@ -8160,20 +9843,24 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     return s ? CDP_OK : cdp_last_error()->status;
 }
 
-CDP__COLD void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
-    (void)start_ns, (void)end_ns;
+CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    (void)start_ns;
+    (void)end_ns;
     cdp__pend_close((cdp__pend *)user, false);
 }
 
-/* A message with this tag is being received: there may be more behind it, though its sender has left. */
-CDP__COLD bool cdp__any_busy(cdp_group *g, uint32_t tag) {
+/* A message with this tag is being received: there may be more behind it, though its sender has
+   left. */
+CDP__PRIVATE bool cdp__any_busy(cdp_group *g, uint32_t tag) {
     const cdp_group *x;
     for (x = g->mux->groups; x; x = x->next)
-        if (x->lane && x->parent == cdp__group_top(g) && x->tag == tag && x->desc.rank == 1 && x->queue_used) return true;
+        if (x->lane && x->parent == cdp__group_top(g) && x->tag == tag && x->desc.rank == 1
+            && x->queue_used)
+            return true;
     return false;
 }
 
-CDP__COLD bool cdp__any_look(cdp__pend *s, uint64_t now) {
+CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__frame f;
     uint32_t p;
@@ -8185,30 +9872,40 @@ CDP__COLD bool cdp__any_look(cdp__pend *s, uint64_t now) {
     p = s->seen == g->mux->news ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     s->seen = g->mux->news;
     if (p != UINT32_MAX) {
-        const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : s->deadline_ns <= now ? 1 : (s->deadline_ns - now) / CDP__MS + 1;
+        const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT
+            : s->deadline_ns <= now                           ? 1
+                                    : (s->deadline_ns - now) / CDP__MS + 1;
         s->want.peer = p;
         s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
         g->any_turn = (p + 1) % g->desc.world_size;
         cdp__pend_unlist(s);
-        if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) cdp__group_fail_last(g);
+        if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
+            cdp__group_fail_last(g);
         return true;
     }
     if (now >= s->deadline_ns) {
         g->late_ms = s->want.timeout_ms;
-        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed while waiting for a message with tag %u from any rank", g->late_ms, s->want.tag);
+        cdp__fail(CDP_ERR_TIMEOUT,
+            "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
+            g->late_ms, s->want.tag);
         cdp__group_fail_last(g);
     } else if (!g->looked && !cdp__any_busy(g, s->want.tag)) {
-        cdp__fail(CDP_ERR_PEER_LOST, "a message with tag %u from any rank cannot come any more: all other ranks have left", s->want.tag);
+        cdp__fail(CDP_ERR_PEER_LOST,
+            "a message with tag %u from any rank cannot come any more: all other ranks have left",
+            s->want.tag);
         cdp__group_fail_last(g);
     }
     return g->health != CDP__HEALTHY;
 }
 
-CDP__COLD cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
     cdp_status st = cdp__transfer_check(g, &t, out);
     cdp__pend *s;
     bool device = false;
-    if (out) out->group = NULL, out->seq = 0;
+    if (out) {
+        out->group = NULL;
+        out->seq = 0;
+    }
     if (st == CDP_OK && g->backend) st = cdp__device_claims(g, "a message", t.data, NULL, &device);
     if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
     if (st != CDP_OK) return st;
@@ -8218,7 +9915,8 @@ CDP__COLD cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
         st = cdp__message_locked(g, &t, NULL, NULL, out);
     } else if (st == CDP_OK) {
         s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
-        if (!s) st = cdp_last_error()->status;
+        if (!s)
+            st = cdp_last_error()->status;
         else {
             s->of = g;
             s->want = t;
@@ -8233,13 +9931,13 @@ CDP__COLD cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
     return st;
 }
 
-CDP__COLD cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
+CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
     const cdp_status st = cdp__message(g, t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__COLD cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
@@ -8247,32 +9945,40 @@ CDP__COLD cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
-CDP_API cdp_status cdp_send(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
+CDP_API cdp_status cdp_send(
+    cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
     return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
 }
 
-CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work) {
+CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype,
+    uint32_t to, uint32_t tag, cdp_work *work) {
     return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
 }
 
-CDP_API cdp_status cdp_recv(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
+CDP_API cdp_status cdp_recv(
+    cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
     return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
 }
 
-CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work) {
+CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype,
+    uint32_t from, uint32_t tag, cdp_work *work) {
     return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
 }
 
-CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got) {
+CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
+    uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
     t.got = got;
-    return got ? cdp__message_wait(g, t) : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
+    return got ? cdp__message_wait(g, t)
+               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
 }
 
-CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
+CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
+    uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
     cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
     t.got = got;
-    return got ? cdp__message_async(g, t, work) : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
+    return got ? cdp__message_async(g, t, work)
+               : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
 }
 
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
@@ -8297,9 +10003,10 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
     return st;
 }
 
-CDP__COLD void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__pend *s = (cdp__pend *)user;
-    (void)start_ns, (void)end_ns;
+    (void)start_ns;
+    (void)end_ns;
     if (--s->left == 0) cdp__pend_close(s, false);
 }
 
@@ -8309,50 +10016,73 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
     uint32_t i, devices = 0;
     bool device = false;
     if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
-    if (!list || !n || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
+    if (!list || !n || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
     out->seq = 0;
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_transfer t = list[i];
-        st = t.peer == CDP_ANY_RANK ? cdp__fail(CDP_ERR_INVALID, "cdp_batch: a receive from any rank cannot be part of a batch; use cdp_recv_any_async()") : cdp__transfer_check(g, &t, out);
-        if (st == CDP_OK && g->backend) st = cdp__device_claims(g, "a message", t.data, NULL, &device);
+        st = t.peer == CDP_ANY_RANK ? cdp__fail(CDP_ERR_INVALID,
+                 "cdp_batch: a receive from any rank cannot be part of a batch; use "
+                 "cdp_recv_any_async()")
+                                    : cdp__transfer_check(g, &t, out);
+        if (st == CDP_OK && g->backend)
+            st = cdp__device_claims(g, "a message", t.data, NULL, &device);
         devices += device ? 1 : 0;
     }
-    if (st == CDP_OK && devices) return devices == n ? cdp__device_transfer(g, list, n, out) : cdp__fail(CDP_ERR_INVALID, "cdp_batch: %u of %u messages are in device memory; start those and the others apart", devices, n);
+    if (st == CDP_OK && devices)
+        return devices == n ? cdp__device_transfer(g, list, n, out)
+                            : cdp__fail(CDP_ERR_INVALID,
+                                "cdp_batch: %u of %u messages are in device memory; start those "
+                                "and the others apart",
+                                devices, n);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
     s = st == CDP_OK ? cdp__pend_open(cdp__group_top(g), CDP__PEND_BATCH, out) : NULL;
-    if (!s) st = cdp_last_error()->status;
-    else s->left = n;
+    if (!s)
+        st = cdp_last_error()->status;
+    else
+        s->left = n;
     for (i = 0; i < n && st == CDP_OK; ++i) {
         cdp_transfer t = list[i];
         cdp_work work;
         (void)cdp__transfer_check(g, &t, out);
         st = cdp__message_locked(g, &t, cdp__batch_done, s, &work);
-        if (st != CDP_OK && i) cdp__group_break(g, cdp_last_error()); /* a part of it is on its way already */
-        else if (st != CDP_OK) cdp__pend_close(s, true);
+        /* a part of it is on its way already */
+        if (st != CDP_OK && i)
+            cdp__group_break(g, cdp_last_error());
+        else if (st != CDP_OK)
+            cdp__pend_close(s, true);
     }
-    if (st != CDP_OK) out->group = NULL, out->seq = 0;
+    if (st != CDP_OK) {
+        out->group = NULL;
+        out->seq = 0;
+    }
     cdp__leave(g);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }
 
-CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag) {
+CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_count, uint32_t to,
+    void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype, uint32_t tag) {
     cdp_transfer t[2];
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    if (in && out && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)), out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_sendrecv: what is sent and what is received overlap; use separate memory");
+    if (in && out
+        && cdp__overlap(in, out, in_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32)),
+            out_count * cdp_dtype_size(cdp__def(dtype, CDP_DTYPE_F32))))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_sendrecv: what is sent and what is received overlap; use separate memory");
     t[0] = cdp__transfer_of(true, in, in_count, dtype, from, tag);
     t[1] = cdp__transfer_of(false, out, out_count, dtype, to, tag);
     st = cdp_batch(g, t, 2, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
-CDP__CALLED cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__barrier_message(
+    cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
     cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
     cdp_status st;
     t.timeout_ms = timeout_ms;
@@ -8364,14 +10094,19 @@ CDP__CALLED cdp_status cdp__barrier_message(cdp_group *g, uint8_t *byte, bool re
 }
 
 /* Rank 0, when time is up: break the group with the names of those who are missing. */
-CDP__COLD cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
+CDP__PRIVATE cdp_status cdp__barrier_missing(
+    cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
     const uint32_t none = UINT32_MAX - 1;
-    uint32_t p, count = 0, first = 0, last = none, run = 0; /* ranks one after the other are named as "3 to 9" */
+    /* ranks one after the other are named as "3 to 9" */
+    uint32_t p, count = 0, first = 0, last = none, run = 0;
     cdp__enter(g);
     for (p = 1; p <= g->desc.world_size; ++p) {
-        const uint32_t rank = p < g->desc.world_size && cdp__work_look(works[p].group, works[p].seq) == CDP_PENDING ? cdp__world_rank(g, p) : none;
+        const uint32_t rank =
+            p < g->desc.world_size && cdp__work_look(works[p].group, works[p].seq) == CDP_PENDING
+            ? cdp__world_rank(g, p)
+            : none;
         if (rank != last + 1) {
             if (run > 1) cdp__text_add(&t, run > 2 ? " to %u" : ", %u", last);
             if (rank != none) cdp__text_add(&t, count ? ", %u" : "%u", rank);
@@ -8382,14 +10117,16 @@ CDP__COLD cdp_status cdp__barrier_missing(cdp_group *g, const cdp_work *works, u
         ++run;
     }
     if (count) {
-        cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "monitored barrier: %u of %u ranks have not come within %u ms: %s", count, g->desc.world_size, timeout_ms, names);
+        cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0,
+            "monitored barrier: %u of %u ranks have not come within %u ms: %s", count,
+            g->desc.world_size, timeout_ms, names);
         cdp__group_break(g, cdp_last_error());
     }
     cdp__leave(g);
     return count ? cdp_group_status(g) : CDP_OK;
 }
 
-CDP__SELDOM CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint32_t n, me, p, longer;
     uint64_t until;
     uint8_t *bytes;
@@ -8401,7 +10138,8 @@ CDP__SELDOM CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t time
     n = g->desc.world_size;
     me = g->desc.rank;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms; /* rank 0 is to speak first */
+    /* rank 0 is to speak first */
+    longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
     until = cdp__deadline(g->os, timeout_ms);
     works = (cdp_work *)cdp__alloc_zero(g->os, n * (sizeof *works + 1));
     if (!works) return cdp__fail_nomem("a monitored barrier", n * (sizeof *works + 1));
@@ -8411,27 +10149,41 @@ CDP__SELDOM CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t time
         if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__work_wait_until(works[p], until);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p)
+        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p)
+        st = cdp__work_wait_until(works[p], until);
     if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p) st = cdp_work_wait(works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p)
+        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
+    for (p = 1; !me && p < n && st == CDP_OK; ++p)
+        st = cdp_work_wait(works[p]);
     cdp__free(g->os, works);
     return st;
 }
 
-CDP_API cdp_status cdp_barrier(cdp_group *g) { return cdp__run(g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0)); }
+CDP_API cdp_status cdp_barrier(cdp_group *g) {
+    return cdp__run(
+        g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0));
+}
 
 CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+    const cdp_request rq =
+        cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
     return cdp_start(g, &rq, work);
 }
 
-/* ---- >>objects: bytes of any length from every rank ---------------------------------------------------------------------------------- */
+/* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
 
-typedef enum cdp__object_kind { CDP__OBJECT_ALLGATHER = 1, CDP__OBJECT_GATHER, CDP__OBJECT_BROADCAST, CDP__OBJECT_SCATTER } cdp__object_kind;
+typedef enum cdp__object_kind {
+    CDP__OBJECT_ALLGATHER = 1,
+    CDP__OBJECT_GATHER,
+    CDP__OBJECT_BROADCAST,
+    CDP__OBJECT_SCATTER
+} cdp__object_kind;
 
-#define CDP__OBJECT_FIELDS 5u /* what each rank says first: kind, root, length of its bytes, what it can take, does it allocate */
+/* what each rank says first: kind, root, length of its bytes, what it can take, does it allocate */
+#define CDP__OBJECT_FIELDS 5u
 
 typedef struct cdp__objects {
     cdp_group *g;
@@ -8443,37 +10195,45 @@ typedef struct cdp__objects {
     uint64_t *said, *lengths; /* of all ranks */
 } cdp__objects;
 
-CDP__COLD const char *cdp__object_name(uint64_t kind) {
-    static const char *const names[] = {"?", "cdp_allgather_bytes", "cdp_gather_bytes", "cdp_broadcast_bytes", "cdp_scatter_bytes"};
+CDP__PRIVATE const char *cdp__object_name(uint64_t kind) {
+    static const char *const names[] = {
+        "?", "cdp_allgather_bytes", "cdp_gather_bytes", "cdp_broadcast_bytes", "cdp_scatter_bytes"};
     return names[kind <= CDP__OBJECT_SCATTER ? kind : 0];
 }
 
 /* What rank r is to get. */
-CDP__COLD uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
+CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
     if (o->kind == CDP__OBJECT_SCATTER) return o->lengths[r];
-    return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER) ? total : 0;
+    return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER)
+        ? total
+        : 0;
 }
 
 /* All ranks look at the same numbers in the same order, and so come to the same verdict. */
-CDP__COLD cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
+CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
     const char *name = cdp__object_name(o->kind);
     const uint32_t n = o->g->desc.world_size;
     uint32_t r;
     for (*total = 0, r = 0; r < n; ++r) {
-        if (*total + o->lengths[r] < *total) return cdp__fail(CDP_ERR_INVALID, "%s: the bytes of all ranks are more than 2^64", name);
+        if (*total + o->lengths[r] < *total)
+            return cdp__fail(
+                CDP_ERR_INVALID, "%s: the bytes of all ranks are more than 2^64", name);
         *total += o->lengths[r];
     }
     for (r = 0; r < n; ++r) {
-        const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS, share = cdp__objects_share(o, r, *total);
+        const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS,
+                       share = cdp__objects_share(o, r, *total);
         if (share > said[3])
-            return cdp__fail_peer(CDP_ERR_INVALID, cdp__world_rank(o->g, r), 0, "%s: rank %u is to get %llu bytes, but takes %llu at most; give it more room, or raise its max_bytes", name, r,
-                                  (unsigned long long)share, (unsigned long long)said[3]);
+            return cdp__fail_peer(CDP_ERR_INVALID, cdp__world_rank(o->g, r), 0,
+                "%s: rank %u is to get %llu bytes, but takes %llu at most; give it more room, or "
+                "raise its max_bytes",
+                name, r, (unsigned long long)share, (unsigned long long)said[3]);
     }
     return CDP_OK;
 }
 
 /* Say what this rank brings and can take, hear it from all. */
-CDP__COLD cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
+CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
     const cdp_blob *b = o->blob;
@@ -8491,8 +10251,11 @@ CDP__COLD cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *leng
     for (r = 0; r < n; ++r) {
         const uint64_t *said = o->said + (uint64_t)r * CDP__OBJECT_FIELDS;
         if (said[0] != o->said[0] || said[1] != o->said[1])
-            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, r), 0, "ranks call different things: rank 0 calls %s with root %llu, rank %u calls %s with root %llu", cdp__object_name(o->said[0]),
-                                  (unsigned long long)o->said[1], r, cdp__object_name(said[0]), (unsigned long long)said[1]);
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, r), 0,
+                "ranks call different things: rank 0 calls %s with root %llu, rank %u calls %s "
+                "with root %llu",
+                cdp__object_name(o->said[0]), (unsigned long long)o->said[1], r,
+                cdp__object_name(said[0]), (unsigned long long)said[1]);
         o->lengths[r] = o->kind != CDP__OBJECT_BROADCAST || r == o->root ? said[2] : 0;
     }
     if (o->kind != CDP__OBJECT_SCATTER) return CDP_OK;
@@ -8501,7 +10264,7 @@ CDP__COLD cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *leng
 }
 
 /* Where somebody allocates, all hear whether it went well before anything is sent. */
-CDP__COLD cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
+CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
     uint8_t *fine = (uint8_t *)o->said; /* what was said is not needed any more */
@@ -8509,37 +10272,48 @@ CDP__COLD cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *
     bool any = false;
     uint32_t r;
     cdp_status st;
-    for (r = 0; r < n; ++r) any = any || o->said[(uint64_t)r * CDP__OBJECT_FIELDS + 4];
+    for (r = 0; r < n; ++r)
+        any = any || o->said[(uint64_t)r * CDP__OBJECT_FIELDS + 4];
     if (!any) return CDP_OK;
     *owned = share && !b->data;
     if (*owned) b->data = b->alloc ? b->alloc(b->user, share) : cdp__alloc(g->os, share);
     fine[g->desc.rank] = !*owned || b->data;
     st = cdp_allgather(g, NULL, fine, 1, CDP_DTYPE_U8);
     for (r = 0; r < n && st == CDP_OK; ++r)
-        if (!fine[r]) st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0, "%s: rank %u could not allocate the bytes that it was to get", cdp__object_name(o->kind), r);
+        if (!fine[r])
+            st = cdp__fail_peer(CDP_ERR_NOMEM, cdp__world_rank(g, r), 0,
+                "%s: rank %u could not allocate the bytes that it was to get",
+                cdp__object_name(o->kind), r);
     return st;
 }
 
-CDP__COLD cdp_status cdp__objects_move(const cdp__objects *o) {
-    static const cdp_coll_kind kinds[] = {CDP_COLL_NONE, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_BROADCAST, CDP_COLL_SCATTER};
+CDP__PRIVATE cdp_status cdp__objects_move(const cdp__objects *o) {
+    static const cdp_coll_kind kinds[] = {
+        CDP_COLL_NONE, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_BROADCAST, CDP_COLL_SCATTER};
     void *out = o->blob ? o->blob->data : NULL;
-    cdp_request rq = cdp__request_of(kinds[o->kind], o->data, out, o->lengths[o->root], CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, o->root);
-    if (o->kind == CDP__OBJECT_SCATTER) rq.in_counts = o->lengths;
-    else if (o->kind != CDP__OBJECT_BROADCAST) rq.out_counts = o->lengths;
-    else if (o->g->desc.rank == o->root) rq.out = (void *)(uintptr_t)o->data; /* only read there */
+    cdp_request rq = cdp__request_of(kinds[o->kind], o->data, out, o->lengths[o->root],
+        CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, o->root);
+    if (o->kind == CDP__OBJECT_SCATTER)
+        rq.in_counts = o->lengths;
+    else if (o->kind != CDP__OBJECT_BROADCAST)
+        rq.out_counts = o->lengths;
+    else if (o->g->desc.rank == o->root)
+        rq.out = (void *)(uintptr_t)o->data; /* only read there */
     if (o->kind == CDP__OBJECT_BROADCAST) rq.in = NULL;
     return cdp__run(o->g, rq);
 }
 
-CDP__COLD void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
-    if (b->data && b->free) b->free(b->user, b->data);
-    else cdp__free(g->os, b->data);
+CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
+    if (b->data && b->free)
+        b->free(b->user, b->data);
+    else
+        cdp__free(g->os, b->data);
     b->data = NULL;
     b->allocated = false;
 }
 
 /* The caller's mistakes, where nothing has been said yet. */
-CDP__COLD cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
+CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
     const char *name = cdp__object_name(o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
@@ -8548,19 +10322,34 @@ CDP__COLD cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *l
     uint32_t r;
     if (st != CDP_OK) return st;
     if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
-    if (o->root >= g->desc.world_size) return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root, g->desc.world_size);
-    if (!b && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
+    if (o->root >= g->desc.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root,
+            g->desc.world_size);
+    if (!b
+        && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER
+            || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
         return cdp__fail(CDP_ERR_INVALID, "%s needs a blob for what comes", name);
-    if (b && !b->alloc != !b->free) return cdp__fail(CDP_ERR_INVALID, "%s: give both alloc and free in the blob, or neither", name);
-    if (b && !b->data && b->room) return cdp__fail(CDP_ERR_INVALID, "%s: the blob has room but no data", name);
-    if (o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && !lengths) return cdp__fail(CDP_ERR_INVALID, "%s: root needs the lengths of all parts", name);
-    for (r = 0; o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && r < g->desc.world_size; ++r) bytes += lengths[r];
-    if (bytes && !o->data) return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but there are %llu bytes", name, (unsigned long long)bytes);
-    if (b && b->data && o->data && cdp__overlap(o->data, b->data, bytes, b->room)) return cdp__fail(CDP_ERR_INVALID, "%s: the data and the blob overlap; use separate memory", name);
+    if (b && !b->alloc != !b->free)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: give both alloc and free in the blob, or neither", name);
+    if (b && !b->data && b->room)
+        return cdp__fail(CDP_ERR_INVALID, "%s: the blob has room but no data", name);
+    if (o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && !lengths)
+        return cdp__fail(CDP_ERR_INVALID, "%s: root needs the lengths of all parts", name);
+    for (r = 0; o->kind == CDP__OBJECT_SCATTER && g->desc.rank == o->root && r < g->desc.world_size;
+         ++r)
+        bytes += lengths[r];
+    if (bytes && !o->data)
+        return cdp__fail(CDP_ERR_INVALID, "%s: the data pointer is NULL but there are %llu bytes",
+            name, (unsigned long long)bytes);
+    if (b && b->data && o->data && cdp__overlap(o->data, b->data, bytes, b->room))
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: the data and the blob overlap; use separate memory", name);
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const void *data, uint64_t bytes, const uint64_t *lengths, uint32_t root, cdp_blob *blob) {
+CDP__PRIVATE cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const void *data,
+    uint64_t bytes, const uint64_t *lengths, uint32_t root, cdp_blob *blob) {
     cdp__objects o;
     uint64_t total = 0, share, n;
     bool owned = false;
@@ -8570,8 +10359,14 @@ CDP__COLD cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const
     o.kind = kind;
     o.root = root;
     o.data = data;
-    o.bytes = kind == CDP__OBJECT_SCATTER || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank != root) ? 0 : bytes;
-    o.blob = (kind == CDP__OBJECT_GATHER && g && g->desc.rank != root) || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank == root) ? NULL : blob;
+    o.bytes =
+        kind == CDP__OBJECT_SCATTER || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank != root)
+        ? 0
+        : bytes;
+    o.blob = (kind == CDP__OBJECT_GATHER && g && g->desc.rank != root)
+            || (kind == CDP__OBJECT_BROADCAST && g && g->desc.rank == root)
+        ? NULL
+        : blob;
     st = cdp__objects_check(&o, lengths);
     if (st != CDP_OK) return st;
     n = g->desc.world_size;
@@ -8593,19 +10388,23 @@ CDP__COLD cdp_status cdp__objects_run(cdp__object_kind kind, cdp_group *g, const
     return st;
 }
 
-CDP_API cdp_status cdp_allgather_bytes(cdp_group *g, const void *data, uint64_t bytes, cdp_blob *all) {
+CDP_API cdp_status cdp_allgather_bytes(
+    cdp_group *g, const void *data, uint64_t bytes, cdp_blob *all) {
     return cdp__objects_run(CDP__OBJECT_ALLGATHER, g, data, bytes, NULL, 0, all);
 }
 
-CDP_API cdp_status cdp_gather_bytes(cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all) {
+CDP_API cdp_status cdp_gather_bytes(
+    cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all) {
     return cdp__objects_run(CDP__OBJECT_GATHER, g, data, bytes, NULL, root, all);
 }
 
-CDP_API cdp_status cdp_broadcast_bytes(cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got) {
+CDP_API cdp_status cdp_broadcast_bytes(
+    cdp_group *g, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got) {
     return cdp__objects_run(CDP__OBJECT_BROADCAST, g, data, bytes, NULL, root, got);
 }
 
-CDP_API cdp_status cdp_scatter_bytes(cdp_group *g, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine) {
+CDP_API cdp_status cdp_scatter_bytes(
+    cdp_group *g, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine) {
     return cdp__objects_run(CDP__OBJECT_SCATTER, g, data, 0, lengths, root, mine);
 }
 
@@ -8615,16 +10414,20 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
     b->bytes = 0;
 }
 
-/* ---- >>recorder: what a group remembers, and what it is set to, in words -------------------------------------------------------- */
+/* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
 
 /* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
-CDP__COLD bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
+CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__past *past = cdp__past_at(g, seq);
     const bool begun = past->call.seq == seq;
     const cdp__move *late = cdp__exec_late(g);
     cdp__frame call;
     if (!begun && (seq <= g->wired - g->queue_used || seq > g->wired)) return false;
-    call = begun ? past->call : cdp__op_frame(g, &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room], false);
+    call = begun
+        ? past->call
+        : cdp__op_frame(g,
+            &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room],
+            false);
     memset(r, 0, sizeof *r);
     r->seq = seq;
     r->kind = (cdp_coll_kind)call.kind;
@@ -8646,13 +10449,14 @@ CDP__COLD bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     return true;
 }
 
-CDP__SELDOM CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
+CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
     cdp_record r;
     uint64_t seq;
     uint32_t n = 0, i;
     if (!out || cdp__alive(g, "cdp_group_records") != CDP_OK) return 0;
     cdp__enter(g);
-    for (seq = g->wired; seq && n < max && cdp__record_of(g, seq, &r); --seq) out[n++] = r;
+    for (seq = g->wired; seq && n < max && cdp__record_of(g, seq, &r); --seq)
+        out[n++] = r;
     cdp__leave(g);
     for (i = 0; i < n / 2; ++i) {
         r = out[i];
@@ -8664,34 +10468,48 @@ CDP__SELDOM CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, ui
 
 #ifndef CDP_NO_STDIO
 /* JSON straight into a file; errors show at the end. */
-CDP__COLD void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
+CDP__PRIVATE void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
-    fprintf(f, "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"count\": %llu", (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
-            cdp_dtype_name(r->dtype), (unsigned long long)r->count);
+    fprintf(f,
+        "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
+        "\"count\": %llu",
+        (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
+        cdp_dtype_name(r->dtype), (unsigned long long)r->count);
     if (cdp__kind_reduces(r->kind)) fprintf(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
     fprintf(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
-    if (r->algorithm) fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu", r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
-    if (r->end_ns) fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
+    if (r->algorithm)
+        fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
+            r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
+    if (r->end_ns)
+        fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
     if (r->waits_for >= 0) fprintf(f, ", \"waits_for\": %d", (int)r->waits_for);
     fputc('}', f);
 }
 
-CDP__COLD void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
     static const char *const health[] = {"healthy", "settling", "failed"};
     const char *comma = "";
     cdp_record r;
     uint64_t seq;
     uint32_t p;
-    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [", (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : g->parent ? "messages" : "group");
-    for (p = 0; p < g->desc.world_size; ++p) fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    fprintf(f, "], \"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health], (unsigned long long)g->issued, (unsigned long long)g->completed);
+    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+        (unsigned long long)g->channel,
+        g->channel == CDP__WORLD_CHANNEL ? "world"
+            : g->parent                  ? "messages"
+                                         : "group");
+    for (p = 0; p < g->desc.world_size; ++p)
+        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    fprintf(f, "], \"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+        (unsigned long long)g->issued, (unsigned long long)g->completed);
     if (g->health != CDP__HEALTHY) {
-        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"", cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
+        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
+            cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
         cdp__json_put(f, g->error.text);
         fputs("\"}", f);
     }
     fprintf(f, ", \"operations\": [");
-    for (seq = g->wired > g->desc.records ? g->wired - g->desc.records + 1 : 1; seq <= g->wired; ++seq) {
+    for (seq = g->wired > g->desc.records ? g->wired - g->desc.records + 1 : 1; seq <= g->wired;
+         ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
         fputs(comma, f);
         cdp__dump_record(f, &r, now);
@@ -8701,13 +10519,14 @@ CDP__COLD void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
 }
 
 /* Lock held. */
-CDP__COLD cdp_status cdp__dump(const cdp__mux *m, const char *path) {
+CDP__PRIVATE cdp_status cdp__dump(const cdp__mux *m, const char *path) {
     FILE *f = fopen(path, "w");
     const cdp_group *g;
     bool good;
     int why;
     if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
-    fprintf(f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->world_size);
+    fprintf(f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank,
+        m->world_size);
     for (g = m->groups; g; g = g->next) {
         cdp__dump_group(f, g, m->os->now_ns(m->os->user));
         if (g->next) fputc(',', f);
@@ -8716,7 +10535,8 @@ CDP__COLD cdp_status cdp__dump(const cdp__mux *m, const char *path) {
     good = !ferror(f);
     why = good ? 0 : errno; /* before fclose() says something of its own */
     if (fclose(f) != 0 && good) why = errno ? errno : EIO;
-    return why == 0 && good ? CDP_OK : cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
+    return why == 0 && good ? CDP_OK
+                            : cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
 #endif
 
@@ -8725,7 +10545,8 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
 #ifdef CDP_NO_STDIO
-    st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
+    st = cdp__fail(
+        CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
 #else
     cdp__enter(g);
     st = cdp__dump(g->mux, path);
@@ -8734,47 +10555,60 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     return st;
 }
 
-/* Its failure is final and has been passed on: leave what is known for whoever looks for the cause. Lock held. */
-CDP__COLD void cdp__group_dump_failed(cdp_group *g) {
+/* Its failure is final and has been passed on: leave what is known for whoever looks for the
+   cause. Lock held. */
+CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 #ifndef CDP_NO_STDIO
     const cdp_error before = *cdp_last_error();
     char path[1024];
     if (!g->desc.dump_path || g->parent) return;
     cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->mux->rank);
-    if (cdp__dump(g->mux, path) != CDP_OK) cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
+    if (cdp__dump(g->mux, path) != CDP_OK)
+        cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
     *cdp__error_slot() = before;
 #else
     (void)g;
 #endif
 }
 
-CDP__COLD void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
+CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->mux->choosing;
     uint32_t kind, i;
-    if (g->hosts.ranks) cdp__text_add(t, "%u hosts, of %u to %u ranks; ", g->hosts.count, g->hosts.fewest, g->hosts.most);
+    if (g->hosts.ranks)
+        cdp__text_add(
+            t, "%u hosts, of %u to %u ranks; ", g->hosts.count, g->hosts.fewest, g->hosts.most);
     cdp__text_add(t, "algorithms (the first row that fits):\n");
     for (kind = CDP_COLL_NONE + 1; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0;; ++i) {
             const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
             const cdp__algo *a = row ? cdp__algo_at(row->algo) : NULL;
             if (!row) break;
-            if (a->kind != (cdp_coll_kind)kind || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__EVEN))) continue;
+            if (a->kind != (cdp_coll_kind)kind
+                || (i >= c->row_count && row->only & ~g->is & (CDP__HOSTS | CDP__EVEN)))
+                continue;
             cdp__text_add(t, "  %s: %s", cdp_coll_name(a->kind), a->name);
-            if (row->max_bytes) cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
+            if (row->max_bytes)
+                cdp__text_add(t, ", up to %llu bytes", (unsigned long long)cdp__row_bytes(c, row));
             if (row->max_ranks) cdp__text_add(t, ", up to %u ranks", row->max_ranks);
             if (row->only & CDP__POWERS) cdp__text_add(t, ", for 2, 4, 8, ... ranks");
             if (row->only & (CDP__NEAR | CDP__SHARED)) cdp__text_add(t, ", in shared memory");
-            if (row->only & (CDP__HOSTS | CDP__EVEN)) cdp__text_add(t, row->only & CDP__EVEN ? ", for hosts of as many ranks each" : ", for hosts of several ranks");
+            if (row->only & (CDP__HOSTS | CDP__EVEN))
+                cdp__text_add(t,
+                    row->only & CDP__EVEN ? ", for hosts of as many ranks each"
+                                          : ", for hosts of several ranks");
             if (row->only & ~(g->is | CDP__POWERS)) cdp__text_add(t, ", which this is not");
-            cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "", c->reproducible && !a->fixed ? " (not while reproducible)" : "");
+            cdp__text_add(t, "%s%s\n", i < c->row_count ? " (choices)" : "",
+                c->reproducible && !a->fixed ? " (not while reproducible)" : "");
         }
 }
 
-CDP__COLD void cdp__describe_setting(cdp__text *t, const char *name, uint64_t value, const char *unit, bool set) {
-    cdp__text_add(t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
+CDP__PRIVATE void cdp__describe_setting(
+    cdp__text *t, const char *name, uint64_t value, const char *unit, bool set) {
+    cdp__text_add(
+        t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
 }
 
-CDP__SELDOM CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
+CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     const cdp_group_desc *d, *given;
     uint32_t p;
@@ -8783,9 +10617,12 @@ CDP__SELDOM CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size
     d = &g->desc;
     given = &g->mux->given;
 #define CDP__SAY(name, unit) cdp__describe_setting(&t, #name, d->name, unit, given->name != 0)
-    cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR, CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
-    if (g->world) cdp__text_add(&t, ", rank %u of %u in the world", g->mux->rank, g->mux->world_size);
-    cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued, (unsigned long long)g->completed);
+    cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR,
+        CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
+    if (g->world)
+        cdp__text_add(&t, ", rank %u of %u in the world", g->mux->rank, g->mux->world_size);
+    cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued,
+        (unsigned long long)g->completed);
     if (g->backend) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
     cdp__text_add(&t, "settings:\n");
     CDP__SAY(timeout_ms, " ms");
@@ -8808,21 +10645,28 @@ CDP__SELDOM CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size
         const uint32_t peer = cdp__world_rank(g, p);
         char words[1600] = "";
         if (p == d->rank) continue;
-        if (link->describe) link->describe(link->self, peer, words, sizeof words);
-        else cdp__format(words, sizeof words, "%s", !link->linked ? "a transport that does not describe itself" : cdp__group_linked(g, p) ? "connected" : "not used yet");
+        if (link->describe)
+            link->describe(link->self, peer, words, sizeof words);
+        else
+            cdp__format(words, sizeof words, "%s",
+                !link->linked                 ? "a transport that does not describe itself"
+                    : cdp__group_linked(g, p) ? "connected"
+                                              : "not used yet");
         cdp__text_add(&t, "  rank %u: %s\n", peer, words);
     }
     cdp__leave(g);
     return t.used;
 }
 
-/* ---- >>bucket (pure): which parameters travel together ---------------------------------------------------------------------- */
+/* ---- >>bucket (pure): which parameters travel together --------------------------------------- */
 
-/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype; a bucket is closed by the parameter
-   that brings it to its limit, so limits may be overshot; the first bucket of each dtype has its own, smaller limit, so
-   that communication starts early. Buckets are then numbered in the order in which a backward pass that goes from the last
-   parameter to the first completes them. Needs `bucket_of` with room for n; returns the number of buckets. */
-CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n, uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
+/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype; a bucket is
+   closed by the parameter that brings it to its limit, so limits may be overshot; the first
+   bucket of each dtype has its own, smaller limit, so that communication starts early. Buckets
+   are then numbered in the order in which a backward pass that goes from the last parameter to
+   the first completes them. Needs `bucket_of` with room for n; returns the number of buckets. */
+CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
+    uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
     uint64_t size[CDP_DTYPE_COUNT], limit[CDP_DTYPE_COUNT];
     uint32_t open[CDP_DTYPE_COUNT], count = 0, renamed = 0, i, k;
     for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
@@ -8841,11 +10685,13 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
             size[t] = 0;
         }
     }
-    /* A bucket is complete with its lowest parameter: number the buckets by that, highest first. Names at or above `count`
-       are final. */
+    /* A bucket is complete with its lowest parameter: number the buckets by that, highest first.
+      Names at or above `count` are final. */
+
     for (i = n; i-- > 0;) {
         bool lowest = bucket_of[i] < count;
-        for (k = 0; k < i && lowest; ++k) lowest = bucket_of[k] != bucket_of[i];
+        for (k = 0; k < i && lowest; ++k)
+            lowest = bucket_of[k] != bucket_of[i];
         if (!lowest) continue;
         {
             const uint32_t old = bucket_of[i];
@@ -8854,20 +10700,26 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
             ++renamed;
         }
     }
-    for (i = 0; i < n; ++i) bucket_of[i] -= count;
+    for (i = 0; i < n; ++i)
+        bucket_of[i] -= count;
     return count;
 }
 
-/* ---- >>reducer: DDP ------------------------------------------------------------------------------------------------------------ */
+/* ---- >>reducer: DDP -------------------------------------------------------------------------- */
 
-typedef enum cdp__mark { CDP__MARK_NONE, CDP__MARK_READY, CDP__MARK_UNUSED } cdp__mark;
+typedef enum cdp__mark {
+    CDP__MARK_NONE,
+    CDP__MARK_READY,
+    CDP__MARK_UNUSED
+} cdp__mark;
 
 typedef struct cdp__param {
     cdp_param user;
     char *name;
     uint32_t bucket;
-    uint8_t *grad;        /* its place in the bucket */
-    uint8_t *kept;        /* what the place held, in case that nobody used it; made when first needed */
+    uint8_t *grad; /* its place in the bucket */
+    /* what the place held, in case that nobody used it; made when first needed */
+    uint8_t *kept;
     cdp__mark mark;       /* in this pass */
     bool touched;         /* has got a gradient since the last synchronized pass */
     uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
@@ -8882,7 +10734,9 @@ typedef struct cdp__bucket {
     uint32_t params, pending; /* how many it has, how many are not marked yet */
     const uint32_t *slots;    /* which, in the order in which they lie in memory */
     bool done;                /* a hook has finished with it */
-    uint8_t *tail;             /* device memory: what travels behind the gradients, in the processor's; NULL: nothing, or it is there */
+    /* device memory: what travels behind the gradients, in the processor's; NULL: nothing, or it
+       is there */
+    uint8_t *tail;
     cdp_work work;
     uint64_t start_ns, end_ns; /* written by whoever drives the group, with its lock held */
     uint64_t late_ns;          /* length of its later operations, which only hooks have */
@@ -8894,45 +10748,51 @@ typedef struct cdp__bucket {
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
-    cdp_ddp_desc desc; /* defaults filled in; its pointers to params and buffers are not to be used */
+    /* defaults filled in; its pointers to params and buffers are not to be used */
+    cdp_ddp_desc desc;
     cdp__param *params;
     cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots;             /* parameters in the order in which they lie in memory */
-    uint8_t *pack;               /* small parameters or buffers travel together in this */
+    uint32_t *slots; /* parameters in the order in which they lie in memory */
+    uint8_t *pack;   /* small parameters or buffers travel together in this */
     uint64_t pack_bytes;
-    uint32_t *order;            /* parameters in the order in which they became ready in the first synchronized pass */
-    uint32_t *seen, ordered;    /* and in the last one */
-    uint32_t launched;           /* buckets on their way in this backward pass */
+    /* parameters in the order in which they became ready in the first synchronized pass */
+    uint32_t *order;
+    uint32_t *seen, ordered; /* and in the last one */
+    uint32_t launched;       /* buckets on their way in this backward pass */
     bool in_backward, sync, sync_next;
     bool rebuild_due, buffers_due;
-    bool recorded;               /* static graph: the first pass is over */
-    bool shadow;                 /* this pass stands in for a rank that is out of data */
-    bool equal;                  /* all ranks had data in the last pass that any rank had data in */
-    uint32_t root;               /* the highest rank that had data in it */
-    cdp_hook hook;               /* stage NULL: none */
+    bool recorded; /* static graph: the first pass is over */
+    bool shadow;   /* this pass stands in for a rank that is out of data */
+    bool equal;    /* all ranks had data in the last pass that any rank had data in */
+    uint32_t root; /* the highest rank that had data in it */
+    cdp_hook hook; /* stage NULL: none */
     cdp_group *lanes[CDP__HOOK_LANES]; /* where stages of a hook run; the first one is `group` */
     uint32_t at[CDP__HOOK_LANES + 1];  /* the bucket that comes next to each stage */
-    cdp_work active, used, last; /* tails that travel alone because of a hook; the last thing started */
-    cdp_status failed;           /* of ready(); reported again by backward_end */
+    /* tails that travel alone because of a hook; the last thing started */
+    cdp_work active, used, last;
+    cdp_status failed; /* of ready(); reported again by backward_end */
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
     uint32_t sparse_count, number; /* number: of the ddps of this group */
-    const cdp_backend *device;   /* whose memory parameters and gradients are in; NULL: the processor's */
-    bool placed;                 /* it is known which */
-    uint64_t own_steps, marks;   /* steps in which this rank had data; a hash of what it used in the last one */
+    /* whose memory parameters and gradients are in; NULL: the processor's */
+    const cdp_backend *device;
+    bool placed; /* it is known which */
+    /* steps in which this rank had data; a hash of what it used in the last one */
+    uint64_t own_steps, marks;
     cdp_ddp_stats stats;
 };
 
-/* What a sparse parameter has got on this rank since the last synchronized pass, and what came out of that. */
+/* What a sparse parameter has got on this rank since the last synchronized pass, and what came
+   out of that. */
 typedef struct cdp__sparse {
     uint32_t *rows, *mean_rows, *place; /* place: of each row of the matrix in the mean, from 1 */
     uint8_t *values, *mean;
     uint64_t used, room, mean_used, mean_room;
 } cdp__sparse;
 
-CDP__COLD void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
+CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     if (!s) return;
     cdp__free(d->os, s->rows);
     cdp__free(d->os, s->values);
@@ -8942,8 +10802,9 @@ CDP__COLD void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s);
 }
 
-/* Memory of gradients, wherever that is. What goes wrong on a device is heard at the end of the pass. */
-CDP__COLD cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
+/* Memory of gradients, wherever that is. What goes wrong on a device is heard at the end of the
+   pass. */
+CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (st != CDP_OK && d->failed == CDP_OK) {
         d->failed = st;
         d->failed_error = *cdp_last_error();
@@ -8951,7 +10812,7 @@ CDP__COLD cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     return st;
 }
 
-CDP__COLD void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
+CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
     void *p;
     if (!d->device) return cdp__alloc_zero(d->os, bytes);
     p = d->device->alloc(d->device->self, bytes ? bytes : 1);
@@ -8959,45 +10820,57 @@ CDP__COLD void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
     return p;
 }
 
-CDP__COLD void cdp__ddp_free(cdp_ddp *d, void *p) {
+CDP__PRIVATE void cdp__ddp_free(cdp_ddp *d, void *p) {
     if (!d->device || !p) cdp__free(d->os, p);
-    else if (d->group->backend) d->device->free(d->device->self, p); /* else it went with the group */
+    /* else it went with the group */
+    else if (d->group->backend)
+        d->device->free(d->device->self, p);
 }
 
-CDP__COLD void cdp__ddp_copy(cdp_ddp *d, void *dst, const void *src, uint64_t bytes) {
-    if (!d->device) memcpy(dst, src, (size_t)bytes);
-    else if (bytes) (void)cdp__ddp_fail(d, d->device->copy(d->device->self, dst, src, bytes));
+CDP__PRIVATE void cdp__ddp_copy(cdp_ddp *d, void *dst, const void *src, uint64_t bytes) {
+    if (!d->device)
+        memcpy(dst, src, (size_t)bytes);
+    else if (bytes)
+        (void)cdp__ddp_fail(d, d->device->copy(d->device->self, dst, src, bytes));
 }
 
-CDP__COLD void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
-    if (!d->device) memset(dst, 0, (size_t)bytes);
-    else if (bytes) (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
+CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
+    if (!d->device)
+        memset(dst, 0, (size_t)bytes);
+    else if (bytes)
+        (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
 }
 
 /* Parameters, their gradients and buffers are all in one kind of memory: that of the first one. */
-CDP__COLD cdp_status cdp__ddp_where(cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
+CDP__PRIVATE cdp_status cdp__ddp_where(
+    cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
     const cdp_backend *b = d->group->backend;
     const int own = data && b ? b->owns(b->self, data) : 0;
     if (own < 0) return (cdp_status)own;
     if (data && !d->placed) d->device = own ? b : NULL;
     d->placed = d->placed || data;
-    return !data || (own != 0) == (d->device != NULL) ? CDP_OK
-               : cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: %s '%s' (index %u) is in %s memory, but those before are in %s memory; bring all of them into the same", what, name, i,
-                           own ? "device" : "the processor's", own ? "the processor's" : "device");
+    return !data || (own != 0) == (d->device != NULL)
+        ? CDP_OK
+        : cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: %s '%s' (index %u) is in %s memory, but those before are in %s "
+            "memory; bring all of them into the same",
+            what, name, i, own ? "device" : "the processor's", own ? "the processor's" : "device");
 }
 
-CDP__COLD void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
+CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) {
-        if (d->device) cdp__ddp_free(d, buckets[i].memory);
-        else cdp_group_free(d->desc.group, buckets[i].memory);
+        if (d->device)
+            cdp__ddp_free(d, buckets[i].memory);
+        else
+            cdp_group_free(d->desc.group, buckets[i].memory);
         cdp__free(d->os, buckets[i].tail);
     }
     cdp__free(d->os, buckets);
 }
 
 /* The others wait for buckets that will never come: tell them why, wherever they wait. */
-CDP__COLD void cdp__ddp_break(cdp_ddp *d) {
+CDP__PRIVATE void cdp__ddp_break(cdp_ddp *d) {
     cdp__enter(d->group);
     if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
     cdp__leave(d->group);
@@ -9005,7 +10878,7 @@ CDP__COLD void cdp__ddp_break(cdp_ddp *d) {
 }
 
 /* Everything that the device was given so far. */
-CDP__COLD cdp_work cdp__ddp_device_work(const cdp_ddp *d) {
+CDP__PRIVATE cdp_work cdp__ddp_device_work(const cdp_ddp *d) {
     cdp_work w;
     w.group = d->group;
     w.seq = CDP__DEVICE_BIT;
@@ -9015,10 +10888,14 @@ CDP__COLD cdp_work cdp__ddp_device_work(const cdp_ddp *d) {
 CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d || (d->in_backward && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))) return;
-    if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d); /* who leaves without backward_end */
+    /* who leaves without backward_end */
+    if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d);
     (void)!cdp_work_wait(d->last); /* it uses our memory */
-    for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i) (void)!cdp_work_wait(d->buckets[i].work);
-    if (d->device) (void)!cdp__device_wait(cdp__ddp_device_work(d), cdp__deadline(d->os, d->group->desc.timeout_ms));
+    for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i)
+        (void)!cdp_work_wait(d->buckets[i].work);
+    if (d->device)
+        (void)!cdp__device_wait(
+            cdp__ddp_device_work(d), cdp__deadline(d->os, d->group->desc.timeout_ms));
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
     for (i = 1; i < CDP__HOOK_LANES; ++i)
         if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
@@ -9028,7 +10905,8 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
         cdp__ddp_free(d, d->params[i].kept);
         cdp__sparse_free(d, d->params[i].sparse);
     }
-    for (i = 0; d->buffers && i < d->desc.buffer_count; ++i) cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
+    for (i = 0; d->buffers && i < d->desc.buffer_count; ++i)
+        cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
     cdp__free(d->os, d->buffers);
     cdp__free(d->os, d->params);
     cdp__free(d->os, d->slots);
@@ -9038,12 +10916,18 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
 }
 
 /* What a parameter takes in its bucket. */
-CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) { return p->user.sparse ? 0 : p->user.count; }
-CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) { return cdp__param_count(p) * cdp_dtype_size(p->user.dtype); }
-CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) { return b->count * cdp_dtype_size(b->dtype); }
+CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
+    return p->user.sparse ? 0 : p->user.count;
+}
+CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
+    return cdp__param_count(p) * cdp_dtype_size(p->user.dtype);
+}
+CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
+    return b->count * cdp_dtype_size(b->dtype);
+}
 
 /* A copy of a name, or of "<what><i>" where there is none. */
-CDP__COLD char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
+CDP__PRIVATE char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
     char fallback[32], *copy;
     cdp__format(fallback, sizeof fallback, "%s%u", what, i);
     if (!name) name = fallback;
@@ -9052,7 +10936,7 @@ CDP__COLD char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, ui
     return copy;
 }
 
-CDP__COLD cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
+CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
     cdp__param *mine = &d->params[i];
     uint64_t bytes;
     cdp_status st;
@@ -9062,72 +10946,112 @@ CDP__COLD cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param
     mine->user.name = mine->name;
     if (!mine->name) return cdp__fail_nomem("a parameter's name", 32);
     if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(mine->user.dtype))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 or bf16", mine->name, i, cdp_dtype_name(p->dtype));
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
+            "or bf16",
+            mine->name, i, cdp_dtype_name(p->dtype));
     if (!cdp__mul_fits(p->count, cdp_dtype_size(mine->user.dtype), &bytes))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
-    if (p->count && !p->data) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
+    if (p->count && !p->data)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
     if (p->rows && p->count % p->rows)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not divide", mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not "
+            "divide",
+            mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
     if (p->device)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_create: parameter '%s' (index %u) is on device %u, but where memory is is seen from the pointer alone; leave device 0", mine->name, i, p->device);
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: parameter '%s' (index %u) is on device %u, but where memory is is "
+            "seen from the pointer alone; leave device 0",
+            mine->name, i, p->device);
     st = cdp__ddp_where(d, "parameter", mine->name, i, p->data);
     if (st == CDP_OK) st = cdp__ddp_where(d, "the gradient of parameter", mine->name, i, p->grad);
     if (st != CDP_OK) return st;
-    if (p->sparse && d->device) return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_create: parameter '%s' (index %u) is sparse; rows of gradients are only in the processor's memory", mine->name, i);
+    if (p->sparse && d->device)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: parameter '%s' (index %u) is sparse; rows of gradients are only in "
+            "the processor's memory",
+            mine->name, i);
     if (!p->sparse) return CDP_OK;
     if (!p->rows || p->rows >> 32 || p->grad)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: parameter '%s' (index %u) is sparse, so it needs rows (below 2^32) and no gradient array", mine->name, i);
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) is sparse, so it needs rows (below 2^32) "
+            "and no gradient array",
+            mine->name, i);
     ++d->sparse_count;
     mine->sparse = (cdp__sparse *)cdp__alloc_zero(d->os, sizeof *mine->sparse);
-    if (mine->sparse) mine->sparse->place = (uint32_t *)cdp__alloc_zero(d->os, p->rows * sizeof *mine->sparse->place);
-    return mine->sparse && mine->sparse->place ? CDP_OK : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *mine->sparse->place);
+    if (mine->sparse)
+        mine->sparse->place =
+            (uint32_t *)cdp__alloc_zero(d->os, p->rows * sizeof *mine->sparse->place);
+    return mine->sparse && mine->sparse->place
+        ? CDP_OK
+        : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *mine->sparse->place);
 }
 
-CDP__COLD cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
+CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
     cdp_buffer *mine = &d->buffers[i];
     uint64_t bytes;
     *mine = *b;
     if (!b->dtype) mine->dtype = CDP_DTYPE_F32;
     mine->name = cdp__ddp_name(d, b->name, "buffer", i);
     if (!mine->name) return cdp__fail_nomem("a buffer's name", 32);
-    if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more than 2^63 bytes", mine->name, i);
+    if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT
+        || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more "
+            "than 2^63 bytes",
+            mine->name, i);
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
-/* What travels behind the gradients of a bucket, in its dtype: the first one says which ranks have data, the last one
-   which parameters this rank used; summed or averaged, zero means nobody. */
-CDP__PRIVATE uint32_t cdp__ddp_active_tail(const cdp_ddp *d, const cdp__bucket *b) { return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0; }
+/* What travels behind the gradients of a bucket, in its dtype: the first one says which ranks
+   have data, the last one which parameters this rank used; summed or averaged, zero means
+   nobody. */
+CDP__PRIVATE uint32_t cdp__ddp_active_tail(const cdp_ddp *d, const cdp__bucket *b) {
+    return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
+}
 CDP__PRIVATE uint32_t cdp__ddp_used_tail(const cdp_ddp *d, const cdp__bucket *b) {
-    return (d->desc.find_unused || d->desc.static_graph) && b == d->buckets + d->bucket_count - 1 ? d->param_count : 0;
+    return (d->desc.find_unused || d->desc.static_graph) && b == d->buckets + d->bucket_count - 1
+        ? d->param_count
+        : 0;
 }
 
-CDP__PRIVATE uint8_t *cdp__tail_at(const cdp__bucket *b) { return b->tail ? b->tail : b->memory + b->count * cdp_dtype_size(b->dtype); }
+CDP__PRIVATE uint8_t *cdp__tail_at(const cdp__bucket *b) {
+    return b->tail ? b->tail : b->memory + b->count * cdp_dtype_size(b->dtype);
+}
 
 /* Device memory: `n` numbers of the tail to it, or back. */
-CDP__COLD void cdp__tail_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool there) {
+CDP__PRIVATE void cdp__tail_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool there) {
     uint8_t *const at = b->memory + b->count * cdp_dtype_size(b->dtype);
-    if (b->tail && n) cdp__ddp_copy(d, there ? at : b->tail, there ? b->tail : at, n * cdp_dtype_size(b->dtype));
+    if (b->tail && n)
+        cdp__ddp_copy(d, there ? at : b->tail, there ? b->tail : at, n * cdp_dtype_size(b->dtype));
 }
 
-CDP__COLD void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
+CDP__PRIVATE void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
     const float f = on ? 1 : 0;
     const double g = on ? 1 : 0;
     const uint16_t h = (uint16_t)(!on ? 0 : b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80);
     const uint64_t size = cdp_dtype_size(b->dtype);
-    memcpy(cdp__tail_at(b) + i * size, size == 8 ? (const void *)&g : size == 4 ? (const void *)&f : (const void *)&h, (size_t)size);
+    memcpy(cdp__tail_at(b) + i * size,
+        size == 8       ? (const void *)&g
+            : size == 4 ? (const void *)&f
+                        : (const void *)&h,
+        (size_t)size);
 }
 
-CDP__COLD bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
+CDP__PRIVATE bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
     static const uint8_t zero[8] = {0};
     const uint64_t size = cdp_dtype_size(b->dtype);
     return memcmp(cdp__tail_at(b) + i * size, zero, (size_t)size) != 0;
 }
 
 /* New buckets for parameters that become ready in this order, old gradients in them. */
-CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
+CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     const uint32_t n = d->param_count;
-    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i, old_count = d->bucket_count;
+    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i,
+             old_count = d->bucket_count;
     cdp_param *plain = (cdp_param *)cdp__alloc(d->os, n * sizeof *plain);
     cdp__bucket *old = d->buckets, *b;
     uint32_t at = 0;
@@ -9137,8 +11061,10 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
             plain[n - 1 - i] = d->params[order[i]].user;
             plain[n - 1 - i].count = cdp__param_count(&d->params[order[i]]);
         }
-        d->bucket_count = cdp__bucket_plan_make(plain, n, d->desc.first_bucket_bytes, d->desc.bucket_bytes, bucket_of);
-        for (i = 0; i < n; ++i) d->params[order[i]].bucket = bucket_of[n - 1 - i];
+        d->bucket_count = cdp__bucket_plan_make(
+            plain, n, d->desc.first_bucket_bytes, d->desc.bucket_bytes, bucket_of);
+        for (i = 0; i < n; ++i)
+            d->params[order[i]].bucket = bucket_of[n - 1 - i];
         d->buckets = (cdp__bucket *)cdp__alloc_zero(d->os, d->bucket_count * sizeof *d->buckets);
     }
     cdp__free(d->os, bucket_of);
@@ -9155,8 +11081,11 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     }
     d->stats.bytes_per_step = 0;
     for (b = d->buckets; b < d->buckets + d->bucket_count; ++b) {
-        const uint64_t tail = (cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b)) * cdp_dtype_size(b->dtype), bytes = b->count * cdp_dtype_size(b->dtype) + tail;
-        b->memory = (uint8_t *)(d->device ? cdp__ddp_alloc(d, bytes) : cdp_group_alloc(d->desc.group, bytes));
+        const uint64_t tail = (cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b))
+            * cdp_dtype_size(b->dtype),
+                       bytes = b->count * cdp_dtype_size(b->dtype) + tail;
+        b->memory = (uint8_t *)(d->device ? cdp__ddp_alloc(d, bytes)
+                                          : cdp_group_alloc(d->desc.group, bytes));
         if (b->memory && !d->device) memset(b->memory, 0, (size_t)bytes);
         if (tail && d->device) b->tail = (uint8_t *)cdp__alloc_zero(d->os, tail);
         if (!b->memory || (tail && d->device && !b->tail)) {
@@ -9182,18 +11111,22 @@ CDP__COLD cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     return d->failed;
 }
 
-CDP__COLD uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
+CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     const bool buffer = i >= d->param_count;
     const cdp_buffer *b = &d->buffers[buffer ? i - d->param_count : 0];
     const char *name = buffer ? b->name : d->params[i].name;
     char shape[80];
-    cdp__format(shape, sizeof shape, "|%d|%llu|%llu", (int)(buffer ? b->dtype : d->params[i].user.dtype), (unsigned long long)(buffer ? b->count : d->params[i].user.count),
-                (unsigned long long)(buffer ? UINT64_MAX : d->params[i].user.rows | (d->params[i].user.sparse ? 1ull << 63 : 0)));
+    cdp__format(shape, sizeof shape, "|%d|%llu|%llu",
+        (int)(buffer ? b->dtype : d->params[i].user.dtype),
+        (unsigned long long)(buffer ? b->count : d->params[i].user.count),
+        (unsigned long long)(buffer
+                ? UINT64_MAX
+                : d->params[i].user.rows | (d->params[i].user.sparse ? 1ull << 63 : 0)));
     return cdp__hash(cdp__hash(CDP__HASH_START, name, strlen(name)), shape, strlen(shape));
 }
 
 /* Of a long name its end, where names of one model differ. */
-CDP__COLD const char *cdp__param_short(const char *name, char out[48]) {
+CDP__PRIVATE const char *cdp__param_short(const char *name, char out[48]) {
     const size_t n = strlen(name);
     cdp__format(out, 48, n < 48 ? "%s" : "...%s", n < 48 ? name : name + n - 44);
     return out;
@@ -9203,76 +11136,104 @@ CDP__COLD const char *cdp__param_short(const char *name, char out[48]) {
 #define CDP__PARAM_TEXT 104u
 
 /* The first 8 bytes are a hash: the texts of long names may be equal as far as they go. */
-CDP__COLD void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
+CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
     const uint32_t n = d->param_count;
     const uint64_t hash = i < n + d->desc.buffer_count ? cdp__param_hash(d, i) : 0;
     memset(out, 0, CDP__PARAM_TEXT);
     memcpy(out, &hash, 8);
     out += 8;
-    if (i >= n + d->desc.buffer_count) cdp__format(out, CDP__PARAM_TEXT - 8, d->desc.buffer_count ? "nothing (it has %u parameters and buffers)" : "nothing (it has %u parameters)", n + d->desc.buffer_count);
-    else if (i >= n) cdp__format(out, CDP__PARAM_TEXT - 8, "buffer '%s' %s[%llu]", d->buffers[i - n].name, cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
+    if (i >= n + d->desc.buffer_count)
+        cdp__format(out, CDP__PARAM_TEXT - 8,
+            d->desc.buffer_count ? "nothing (it has %u parameters and buffers)"
+                                 : "nothing (it has %u parameters)",
+            n + d->desc.buffer_count);
+    else if (i >= n)
+        cdp__format(out, CDP__PARAM_TEXT - 8, "buffer '%s' %s[%llu]", d->buffers[i - n].name,
+            cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
     else {
         const cdp_param *p = &d->params[i].user;
         char name[48];
-        cdp__format(out, CDP__PARAM_TEXT - 8, p->sparse ? "'%s' %s[%llu] in %llu sparse rows" : p->rows ? "'%s' %s[%llu] in %llu rows" : "'%s' %s[%llu]", cdp__param_short(p->name, name),
-                    cdp_dtype_name(p->dtype), (unsigned long long)p->count, (unsigned long long)p->rows);
+        cdp__format(out, CDP__PARAM_TEXT - 8,
+            p->sparse     ? "'%s' %s[%llu] in %llu sparse rows"
+                : p->rows ? "'%s' %s[%llu] in %llu rows"
+                          : "'%s' %s[%llu]",
+            cdp__param_short(p->name, name), cdp_dtype_name(p->dtype), (unsigned long long)p->count,
+            (unsigned long long)p->rows);
     }
 }
 
-/* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank what it is on rank 0 and
-   on the first rank that differs. `heads` holds (hash, count, settings) of each rank. */
-CDP__COLD cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
+/* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank
+   what it is on rank 0 and on the first rank that differs. `heads` holds (hash, count, settings)
+   of each rank. */
+CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     const uint32_t world = cdp_size(d->group), count = d->param_count + d->desc.buffer_count;
     uint32_t most = 0, i, r, other = 0, first;
     int64_t differs;
     uint64_t *hashes = NULL;
     char *texts;
     cdp_status st;
-    for (r = 0; r < world; ++r) most = (uint32_t)cdp__max(most, heads[3 * r + 1]);
+    for (r = 0; r < world; ++r)
+        most = (uint32_t)cdp__max(most, heads[3 * r + 1]);
     first = most;
     hashes = (uint64_t *)cdp__alloc_zero(d->os, most * sizeof *hashes + CDP__PARAM_TEXT * world);
     if (!hashes) return cdp__fail_nomem("a comparison of parameters", most * sizeof *hashes);
     texts = (char *)(hashes + most);
     if (cdp_rank(d->group) == 0)
-        for (i = 0; i < count; ++i) hashes[i] = cdp__param_hash(d, i);
+        for (i = 0; i < count; ++i)
+            hashes[i] = cdp__param_hash(d, i);
     st = cdp_broadcast(d->group, hashes, most, CDP_DTYPE_I64, 0);
     for (i = 0; i < most && first == most; ++i)
         if ((i < count ? cdp__param_hash(d, i) : 0) != hashes[i]) first = i;
     differs = first;
-    if (st == CDP_OK) st = cdp_allreduce(d->group, NULL, &differs, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN);
+    if (st == CDP_OK)
+        st = cdp_allreduce(d->group, NULL, &differs, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN);
     cdp__param_text(d, (uint32_t)differs, texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
     if (st == CDP_OK) st = cdp_allgather(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8);
     for (r = 1; r < world && !other; ++r)
-        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r; /* the hash, at first */
+        /* the hash, at first */
+        if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r;
     if (st == CDP_OK)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
-                            "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank 0 but %s on rank %u; give every rank the same parameters in the same order",
-                            cdp_rank(d->group), world, (long long)differs, texts + 8, texts + other * CDP__PARAM_TEXT + 8, other);
+            "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank "
+            "0 but %s on rank %u; give every rank the same parameters in the same order",
+            cdp_rank(d->group), world, (long long)differs, texts + 8,
+            texts + other * CDP__PARAM_TEXT + 8, other);
     cdp__free(d->os, hashes);
     return st;
 }
 
-/* The settings that must agree, one bit each, so that a difference can be named; the numbers among them as a hash above. */
-CDP__COLD uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
+/* The settings that must agree, one bit each, so that a difference can be named; the numbers
+   among them as a hash above. */
+CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
     const double factors[2] = {s->divisor, s->predivide};
-    const uint64_t hash = cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
-    return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u) | (s->find_unused ? 4u : 0u) | (s->static_graph ? 8u : 0u) | (s->rebuild ? 16u : 0u) |
-           (s->join ? 32u : 0u) | (s->join_throw ? 64u : 0u) | (s->join_effective ? 128u : 0u);
+    const uint64_t hash =
+        cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
+    return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u)
+        | (s->find_unused ? 4u : 0u) | (s->static_graph ? 8u : 0u) | (s->rebuild ? 16u : 0u)
+        | (s->join ? 32u : 0u) | (s->join_throw ? 64u : 0u) | (s->join_effective ? 128u : 0u);
 }
 
-CDP__COLD cdp_status cdp__ddp_explain_settings(const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
-    static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused", "static_graph", "rebuild", "join", "join_throw", "join_effective", "bucket sizes, divisor or predivide"};
+CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
+    const cdp_ddp *d, uint64_t zero, uint64_t there, uint32_t other) {
+    static const char *const names[9] = {"no_broadcast", "no_buffer_broadcast", "find_unused",
+        "static_graph", "rebuild", "join", "join_throw", "join_effective",
+        "bucket sizes, divisor or predivide"};
     uint32_t i = 0;
-    while (i < 8 && !((zero ^ there) >> i & 1)) ++i;
-    return cdp__fail_peer(CDP_ERR_MISMATCH, other, 0, "rank %u/%u: cdp_ddp_create: ranks have different settings: %s of rank %u is not that of rank 0; give every rank the same desc", cdp_rank(d->group),
-                          cdp_size(d->group), names[i], other);
+    while (i < 8 && !((zero ^ there) >> i & 1))
+        ++i;
+    return cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+        "rank %u/%u: cdp_ddp_create: ranks have different settings: %s of rank %u is not that of "
+        "rank 0; give every rank the same desc",
+        cdp_rank(d->group), cdp_size(d->group), names[i], other);
 }
 
 /* One hash of the whole model per rank; only when they differ, more is exchanged. */
-CDP__COLD cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
-    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group), count = d->param_count + d->desc.buffer_count;
-    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads), hash = CDP__HASH_START;
+CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group),
+                   count = d->param_count + d->desc.buffer_count;
+    uint64_t *heads = (uint64_t *)cdp__alloc(d->os, 3 * world * sizeof *heads),
+             hash = CDP__HASH_START;
     bool equal = true;
     cdp_status st;
     uint32_t i, odd = 0;
@@ -9286,31 +11247,41 @@ CDP__COLD cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
     st = cdp_allgather(d->group, NULL, heads, 3, CDP_DTYPE_I64);
     for (i = 0; i < world && st == CDP_OK; ++i)
-        if (heads[3 * i + 1] == UINT64_MAX) st = i == rank ? CDP_ERR_NOMEM : cdp__fail_peer(CDP_ERR_NOMEM, i, 0, "rank %u/%u: cdp_ddp_create: rank %u has no device memory left for its gradients", rank, world, i);
+        if (heads[3 * i + 1] == UINT64_MAX)
+            st = i == rank ? CDP_ERR_NOMEM
+                           : cdp__fail_peer(CDP_ERR_NOMEM, i, 0,
+                               "rank %u/%u: cdp_ddp_create: rank %u has no device memory left for "
+                               "its gradients",
+                               rank, world, i);
     for (i = 1; i < world; ++i) {
         equal = equal && heads[3 * i] == heads[0] && heads[3 * i + 1] == heads[1];
         if (!odd && heads[3 * i + 2] != heads[2]) odd = i;
     }
-    if (st == CDP_OK && odd) st = cdp__ddp_explain_settings(d, heads[2], heads[3 * odd + 2], odd);
-    else if (st == CDP_OK && !equal) st = cdp__ddp_explain(d, heads);
+    if (st == CDP_OK && odd)
+        st = cdp__ddp_explain_settings(d, heads[2], heads[3 * odd + 2], odd);
+    else if (st == CDP_OK && !equal)
+        st = cdp__ddp_explain(d, heads);
     cdp__free(d->os, heads);
     return st;
 }
 
-/* What is smaller than this is copied together, so that many small parameters or buffers are one message. */
+/* What is smaller than this is copied together, so that many small parameters or buffers are one
+   message. */
 #define CDP__PACK_BELOW 65536u
 #define CDP__PACK_BYTES 1048576u
 
 /* The i-th of all parameters, then buffers. */
-CDP__COLD uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
+CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
     const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
     const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
-    *bytes = i < d->param_count ? p->count * cdp_dtype_size(p->dtype) : b->count * cdp_dtype_size(b->dtype);
+    *bytes = i < d->param_count ? p->count * cdp_dtype_size(p->dtype)
+                                : b->count * cdp_dtype_size(b->dtype);
     return (uint8_t *)(i < d->param_count ? p->data : b->data);
 }
 
 /* Small items from `from` up to (not including) `to` are sent as one. */
-CDP__COLD cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
+CDP__PRIVATE cdp_status cdp__ddp_send_packed(
+    cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
     const bool mine = cdp_rank(d->group) == root;
     uint64_t bytes, used = 0;
     cdp_status st = CDP_OK;
@@ -9328,9 +11299,11 @@ CDP__COLD cdp_status cdp__ddp_send_packed(cdp_ddp *d, uint32_t root, uint32_t fr
     return st;
 }
 
-/* All parameters (or none) and buffers of a rank to everybody; large ones are all in flight at once. */
-CDP__COLD cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
-    const uint32_t count = d->param_count + d->desc.buffer_count, first = params ? 0 : d->param_count;
+/* All parameters (or none) and buffers of a rank to everybody; large ones are all in flight at
+   once. */
+CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
+    const uint32_t count = d->param_count + d->desc.buffer_count,
+                   first = params ? 0 : d->param_count;
     cdp_status st = CDP_OK;
     uint64_t bytes, small = 0, used = 0;
     uint32_t i, from = first;
@@ -9362,22 +11335,28 @@ CDP__COLD cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) 
     return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
 }
 
-CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
     cdp_status st = CDP_OK;
     uint32_t i;
     d->param_count = n;
     d->params = (cdp__param *)cdp__alloc_zero(d->os, n * sizeof *d->params);
-    d->buffers = (cdp_buffer *)cdp__alloc_zero(d->os, (desc->buffer_count + 1) * sizeof *d->buffers);
+    d->buffers =
+        (cdp_buffer *)cdp__alloc_zero(d->os, (desc->buffer_count + 1) * sizeof *d->buffers);
     d->slots = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->slots);
     d->order = (uint32_t *)cdp__alloc(d->os, 2ull * n * sizeof *d->order);
     d->seen = d->order + n;
-    if (!d->params || !d->buffers || !d->slots || !d->order) return cdp__fail_nomem("the parameter list", n * sizeof *d->params);
-    for (i = 0; i < n && st == CDP_OK; ++i) st = cdp__ddp_copy_param(d, i, &desc->params[i]);
-    for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i) st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
-    for (i = 0; i < n; ++i) d->order[i] = n - 1 - i;
+    if (!d->params || !d->buffers || !d->slots || !d->order)
+        return cdp__fail_nomem("the parameter list", n * sizeof *d->params);
+    for (i = 0; i < n && st == CDP_OK; ++i)
+        st = cdp__ddp_copy_param(d, i, &desc->params[i]);
+    for (i = 0; i < desc->buffer_count && st == CDP_OK; ++i)
+        st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
+    for (i = 0; i < n; ++i)
+        d->order[i] = n - 1 - i;
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
-    if (st == CDP_OK || (st == CDP_ERR_NOMEM && d->device)) { /* of devices, which are small, the others hear */
+    /* of devices, which are small, the others hear */
+    if (st == CDP_OK || (st == CDP_ERR_NOMEM && d->device)) {
         const cdp_error e = *cdp_last_error();
         const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
         if (st != CDP_OK && compared == st) *cdp__error_slot() = e;
@@ -9391,14 +11370,26 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     const cdp_os *os;
     cdp_status st;
     cdp_ddp *d;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
     *out = NULL;
     if (!desc->group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: the desc has no group");
-    if (!desc->params || !desc->param_count) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: there are no parameters; set params and param_count");
-    if (desc->buffer_count && !desc->buffers) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: buffer_count is %u but there are no buffers", desc->buffer_count);
-    if (!(desc->divisor >= 0) || !(desc->predivide >= 0)) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
-    if ((desc->join_throw || desc->join_effective) && !desc->join) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");
-    if (desc->join_effective && desc->divisor != 0) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: join_effective divides by the number of ranks with data; leave divisor 0");
+    if (!desc->params || !desc->param_count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_ddp_create: there are no parameters; set params and param_count");
+    if (desc->buffer_count && !desc->buffers)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: buffer_count is %u but there are no buffers", desc->buffer_count);
+    if (!(desc->divisor >= 0) || !(desc->predivide >= 0))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: divisor and predivide must be positive (0: the default)");
+    if ((desc->join_throw || desc->join_effective) && !desc->join)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_ddp_create: join_throw and join_effective need join");
+    if (desc->join_effective && desc->divisor != 0)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: join_effective divides by the number of ranks with data; leave "
+            "divisor 0");
     os = desc->group->os;
     d = (cdp_ddp *)cdp__alloc_zero(os, sizeof *d);
     if (!d) return cdp__fail_nomem("a ddp", sizeof *d);
@@ -9412,61 +11403,82 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->rebuild_due = desc->rebuild;
     d->number = desc->group->ddps++;
     st = cdp__ddp_open(d, desc);
-    if (st == CDP_OK) *out = d;
-    else cdp_ddp_destroy(d);
+    if (st == CDP_OK)
+        *out = d;
+    else
+        cdp_ddp_destroy(d);
     return st;
 }
 
-CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? d->params[i].grad : NULL; }
+CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
+    return d && i < d->param_count ? d->params[i].grad : NULL;
+}
 
 /* Where a gradient is between passes: the caller's own array, or the bucket. */
-CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) { return p->user.grad ? (uint8_t *)p->user.grad : p->grad; }
+CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) {
+    return p->user.grad ? (uint8_t *)p->user.grad : p->grad;
+}
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     uint32_t i;
     if (!d || d->in_backward) return;
-    for (i = 0; i < d->bucket_count; ++i) cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     for (i = 0; i < d->param_count; ++i)
-        if (d->params[i].sparse) d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
-        else if (d->params[i].user.grad) cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
+        if (d->params[i].sparse)
+            d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
+        else if (d->params[i].user.grad)
+            cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
 }
 
-CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) { return d && !d->sync_next; }
+CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
+    return d && !d->sync_next;
+}
 
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_no_sync needs a ddp");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_no_sync: call it before cdp_ddp_backward_begin or after cdp_ddp_backward_end");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_no_sync: call it before cdp_ddp_backward_begin or after cdp_ddp_backward_end");
     d->sync_next = !on;
     return CDP_OK;
 }
 
 /* The order is taken from the first pass in which parameters become ready while it runs. */
-CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) { return d->desc.static_graph ? 1 : 0; }
+CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) {
+    return d->desc.static_graph ? 1 : 0;
+}
 
 /* The order of that pass, as rank 0 saw it, becomes the order in memory; but not under a hook whose
    state knows the layout. */
-CDP__COLD cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     cdp_status st;
-    if (!d->rebuild_due || d->stats.steps <= cdp__ddp_observed(d) || (d->hook.stage && d->hook.keeps_layout)) return CDP_OK;
+    if (!d->rebuild_due || d->stats.steps <= cdp__ddp_observed(d)
+        || (d->hook.stage && d->hook.keeps_layout))
+        return CDP_OK;
     d->rebuild_due = false;
     st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
-    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text); /* the others go on with other buckets */
+    /* the others go on with other buckets */
+    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text);
     d->stats.rebuilt = st == CDP_OK;
     return st;
 }
 
-CDP__COLD cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
-    return d->desc.buffer_hook ? d->desc.buffer_hook(d, d->desc.user) : cdp__ddp_broadcast(d, d->root, false);
+    return d->desc.buffer_hook ? d->desc.buffer_hook(d, d->desc.user)
+                               : cdp__ddp_broadcast(d, d->root, false);
 }
 
 CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_forward_begin needs a ddp");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
     d->forward_ns = d->os->now_ns(d->os->user);
     st = cdp_group_status(d->group);
     if (st == CDP_OK) st = cdp__ddp_rebuild(d);
@@ -9474,7 +11486,7 @@ CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
 }
 
 /* What cdp_ddp_backward_begin does, and a rank that stands in for itself, too. */
-CDP__COLD cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
+CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     cdp_status st = cdp_group_status(d->group);
     uint32_t i;
     if (st == CDP_OK) st = cdp__ddp_rebuild(d);
@@ -9513,10 +11525,13 @@ CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t
 }
 
 /* Start something for a bucket (or, without a place for its times, beside it). */
-CDP__COLD cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq, void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
+CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq,
+    void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
     cdp_request tagged = *rq;
     cdp_status st;
-    if (!cdp__kind_has_root(rq->kind)) tagged.root = CDP__TAG_BUCKET | (d->number & 0xffu) << 16 | (b ? (uint32_t)(b - d->buckets) & 0xffffu : 0xffffu);
+    if (!cdp__kind_has_root(rq->kind))
+        tagged.root = CDP__TAG_BUCKET | (d->number & 0xffu) << 16
+            | (b ? (uint32_t)(b - d->buckets) & 0xffffu : 0xffffu);
     st = cdp__start(group, &tagged, done, b, out);
     if (st != CDP_OK) return st;
     d->stats.sent_bytes += rq->count * cdp_dtype_size(rq->dtype);
@@ -9526,13 +11541,16 @@ CDP__COLD cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_requ
 }
 
 /* A tail as an operation of its own: hooks change what is in front of it. */
-CDP__COLD cdp_status cdp__ddp_start_tail(cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM, 0);
+CDP__PRIVATE cdp_status cdp__ddp_start_tail(
+    cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
+        b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM,
+        0);
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
 /* One step of the hook for one bucket. */
-CDP__COLD cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
+CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
     cdp_status st, before;
     memset(&rq, 0, sizeof rq);
@@ -9542,14 +11560,20 @@ CDP__COLD cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) 
     st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
     b->done = st != CDP_PENDING;
     if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
-        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID, "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why", cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
+            "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why",
+            cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
     if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
     if (st != CDP_PENDING) return st;
-    if (stage >= d->hook.operations) return cdp__fail(CDP_ERR_INVALID, "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1, b->view.index, d->hook.operations);
-    return cdp__ddp_start(d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
+    if (stage >= d->hook.operations)
+        return cdp__fail(CDP_ERR_INVALID,
+            "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1,
+            b->view.index, d->hook.operations);
+    return cdp__ddp_start(
+        d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
 }
 
-CDP__COLD cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
+CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
     const uint32_t index = (uint32_t)(b - d->buckets);
     cdp_bucket *v = &b->view;
     cdp_status st;
@@ -9560,7 +11584,9 @@ CDP__COLD cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t u
     v->dtype = b->dtype;
     v->params = b->slots;
     v->param_count = b->params;
-    v->divisor = d->desc.join_effective ? (double)cdp__max(d->stats.active_ranks, 1) : d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+    v->divisor = d->desc.join_effective ? (double)cdp__max(d->stats.active_ranks, 1)
+        : d->desc.divisor != 0          ? d->desc.divisor
+                                        : (double)cdp_size(d->group);
     v->ddp = d;
     b->start_ns = b->end_ns = 0;
     b->work.seq = 0;
@@ -9569,7 +11595,7 @@ CDP__COLD cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t u
 }
 
 /* What this rank did not use is contributed as it is, and kept in case that nobody used it. */
-CDP__COLD cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
+CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     uint32_t i;
     for (i = 0; i < b->params; ++i) {
         cdp__param *p = &d->params[b->slots[i]];
@@ -9580,31 +11606,39 @@ CDP__COLD cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
         }
         if (p->touched) continue;
         if (!p->kept) p->kept = (uint8_t *)cdp__ddp_alloc(d, cdp__param_bytes(p));
-        if (!p->kept) return cdp__fail_nomem("the gradient of an unused parameter", cdp__param_bytes(p));
+        if (!p->kept)
+            return cdp__fail_nomem("the gradient of an unused parameter", cdp__param_bytes(p));
         cdp__ddp_copy(d, p->kept, p->grad, cdp__param_bytes(p));
     }
     return d->failed;
 }
 
-CDP__COLD cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
+CDP__PRIVATE cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
     uint32_t i;
-    for (i = 0; i < used; ++i) cdp__tail_set(b, i, !d->shadow && (d->params[i].mark == CDP__MARK_READY || d->params[i].touched));
-    for (i = 0; i < active; ++i) cdp__tail_set(b, used + i, !d->shadow && i == cdp_rank(d->group));
+    for (i = 0; i < used; ++i)
+        cdp__tail_set(
+            b, i, !d->shadow && (d->params[i].mark == CDP__MARK_READY || d->params[i].touched));
+    for (i = 0; i < active; ++i)
+        cdp__tail_set(b, used + i, !d->shadow && i == cdp_rank(d->group));
     cdp__tail_move(d, b, used + active, true);
     return used && !d->shadow ? cdp__ddp_keep(d, b) : d->failed;
 }
 
 /* Sum or mean in one operation; what it leaves to be divided afterwards is in cdp__ddp_divide. */
-CDP__COLD cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
+CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
     const cdp_ddp_desc *s = &d->desc;
     const bool plain = s->divisor == 0 && s->predivide == 0 && !s->join_effective;
-    cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, plain ? CDP_REDUCE_AVG : s->predivide != 0 ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_SUM, 0);
+    cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype,
+        plain                   ? CDP_REDUCE_AVG
+            : s->predivide != 0 ? CDP_REDUCE_PREMUL_SUM
+                                : CDP_REDUCE_SUM,
+        0);
     if (s->predivide != 0) rq.factor = 1 / s->predivide;
     return rq;
 }
 
 /* Which ranks had data, and which parameters were used, as all ranks were told. */
-CDP__COLD cdp_status cdp__ddp_who(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_who(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
     const uint32_t n = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
     const cdp_status st = n ? cdp_work_wait(d->hook.stage ? d->active : b->work) : CDP_OK;
@@ -9616,23 +11650,27 @@ CDP__COLD cdp_status cdp__ddp_who(cdp_ddp *d) {
     cdp__tail_move(d, b, used + n, false);
     if (d->failed != CDP_OK) return d->failed;
     for (i = 0; i < n; ++i)
-        if (cdp__tail_get(b, used + i)) ++count, top = i;
+        if (cdp__tail_get(b, used + i)) {
+            ++count;
+            top = i;
+        }
     d->stats.active_ranks = count;
     d->root = top;
     if (count) d->equal = count == n;
     return CDP_OK;
 }
 
-/* Before a hook sees the first bucket: which ranks have data. CDP_PENDING: the hook is to divide by their number, and
-   `wait` does not allow to wait for it. */
-CDP__COLD cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
+/* Before a hook sees the first bucket: which ranks have data. CDP_PENDING: the hook is to divide
+   by their number, and `wait` does not allow to wait for it. */
+CDP__PRIVATE cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
     const uint32_t active = cdp__ddp_active_tail(d, d->buckets);
     cdp_status st = CDP_OK;
     if (!active || !d->hook.stage || d->launched) return CDP_OK;
     if (!d->active.seq) {
         const uint32_t used = cdp__ddp_used_tail(d, d->buckets);
         uint32_t i;
-        for (i = 0; i < active; ++i) cdp__tail_set(d->buckets, used + i, !d->shadow && i == cdp_rank(d->group));
+        for (i = 0; i < active; ++i)
+            cdp__tail_set(d->buckets, used + i, !d->shadow && i == cdp_rank(d->group));
         cdp__tail_move(d, d->buckets, used + active, true);
         st = cdp__ddp_start_tail(d, d->buckets, used, active, &d->active);
     }
@@ -9642,11 +11680,13 @@ CDP__COLD cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
+    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_tail(d, b),
+                   used = cdp__ddp_used_tail(d, b);
     cdp_request rq;
     cdp_status st = CDP_OK;
     if (active || used) st = cdp__ddp_tails(d, b, active, used);
-    if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph) && !used && !d->shadow) st = cdp__ddp_keep(d, b);
+    if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph) && !used && !d->shadow)
+        st = cdp__ddp_keep(d, b);
     if (st != CDP_OK) return st;
     if (d->hook.stage) {
         st = cdp__ddp_launch_hook(d, b, used);
@@ -9658,15 +11698,17 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     return st;
 }
 
-/* The later stages of a hook, as far as they can go without waiting: each takes the buckets in their order. */
-CDP__COLD cdp_status cdp__ddp_advance(cdp_ddp *d) {
+/* The later stages of a hook, as far as they can go without waiting: each takes the buckets in
+   their order. */
+CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
     cdp_status st;
     uint32_t stage;
     for (stage = 1; stage <= d->hook.operations; ++stage)
         for (; d->at[stage] < (stage == 1 ? d->launched : d->at[stage - 1]); ++d->at[stage]) {
             cdp__bucket *b = &d->buckets[d->at[stage]];
             if (b->done) continue;
-            st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work); /* there, the hook goes on behind it in the device's queue */
+            /* there, the hook goes on behind it in the device's queue */
+            st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work);
             if (st == CDP_PENDING) break;
             if (st == CDP_OK) st = cdp__ddp_stage(d, b, stage);
             if (st != CDP_OK) return st;
@@ -9679,7 +11721,8 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
     while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);
-        if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d); /* all stages share a queue there: bucket by bucket, on every rank */
+        /* all stages share a queue there: bucket by bucket, on every rank */
+        if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d);
     }
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
     if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
@@ -9687,27 +11730,44 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
 }
 
 /* Mistakes of ready() and unused(). */
-CDP__COLD cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
+CDP__PRIVATE cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
     const char *name;
     uint32_t rank;
     const cdp__param *p;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
-    if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
-    if (i >= d->param_count) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
+    if (!d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
+    if (i >= d->param_count)
+        return cdp__ddp_fail(d,
+            cdp__fail(
+                CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
     p = &d->params[i];
     name = p->name;
     rank = cdp_rank(d->group);
     if (d->recorded && d->sync)
-        return cdp__ddp_fail(d, cdp__fail_peer(CDP_ERR_STATE, rank, 0,
-                                               "static graph: parameter '%s' (index %u) was marked ready %u times in the first synchronized pass of rank %u, and now once more; without static_graph passes may differ",
-                                               name, i, p->want, rank));
-    return cdp__ddp_fail(d, cdp__fail_peer(CDP_ERR_STATE, rank, 0, "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it once, when its gradient is complete", name, i,
-                                           p->mark == CDP__MARK_UNUSED ? (strstr(call, "unused") ? "unused twice" : "unused and then ready") : strstr(call, "unused") ? "ready and then unused" : "ready twice", rank));
+        return cdp__ddp_fail(d,
+            cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+                "static graph: parameter '%s' (index %u) was marked ready %u times in the first "
+                "synchronized pass of rank %u, and now once more; without static_graph passes may "
+                "differ",
+                name, i, p->want, rank));
+    return cdp__ddp_fail(d,
+        cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+            "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it "
+            "once, when its gradient is complete",
+            name, i,
+            p->mark == CDP__MARK_UNUSED
+                ? (strstr(call, "unused") ? "unused twice" : "unused and then ready")
+                : strstr(call, "unused") ? "ready and then unused"
+                                         : "ready twice",
+            rank));
 }
 
 /* A parameter's last word in this pass. */
 CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, cdp__param *p, uint32_t i) {
-    if (p->mark == CDP__MARK_READY && p->user.grad) cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
+    if (p->mark == CDP__MARK_READY && p->user.grad)
+        cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
     d->seen[d->ordered] = i;
     if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
     ++d->ordered;
@@ -9718,10 +11778,14 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     cdp_status st;
     uint32_t i;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
-    if (d->in_backward && cdp_group_status(d->group) == CDP_OK) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_begin: the backward pass before this one has not ended; call cdp_ddp_backward_end first");
+    if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
+            "cdp_ddp_backward_end first");
     st = cdp__ddp_begin(d, d->sync_next);
     (void)cdp__ddp_fail(d, st); /* who goes on all the same hears it again at the end */
-    for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) { /* static graph: known from the first pass */
+    /* static graph: known from the first pass */
+    for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) {
         if (d->params[i].want) continue;
         d->params[i].mark = CDP__MARK_UNUSED;
         cdp__ddp_complete(d, &d->params[i], i);
@@ -9731,7 +11795,10 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
 
 CDP__PRIVATE cdp_status cdp__ddp_ready(cdp_ddp *d, uint32_t i) {
     cdp__param *p = &d->params[i];
-    if (d->desc.static_graph ? p->mark == CDP__MARK_UNUSED || (d->sync && d->recorded && p->calls == p->want) : p->mark != CDP__MARK_NONE) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
+    if (d->desc.static_graph
+            ? p->mark == CDP__MARK_UNUSED || (d->sync && d->recorded && p->calls == p->want)
+            : p->mark != CDP__MARK_NONE)
+        return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
     p->mark = CDP__MARK_READY;
     ++p->calls;
     if (!d->sync) {
@@ -9745,14 +11812,20 @@ CDP__PRIVATE cdp_status cdp__ddp_ready(cdp_ddp *d, uint32_t i) {
 }
 
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
-    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
+    if (!d || !d->in_backward || i >= d->param_count)
+        return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
     if (d->params[i].sparse)
-        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready: parameter '%s' (index %u) is sparse; give its rows to cdp_ddp_ready_rows", d->params[i].name, i));
+        return cdp__ddp_fail(d,
+            cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_ready: parameter '%s' (index %u) is sparse; give its rows to "
+                "cdp_ddp_ready_rows",
+                d->params[i].name, i));
     return cdp__ddp_ready(d, i);
 }
 
 /* Room for `more` rows behind those that are there. */
-CDP__COLD bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values, uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
+CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values,
+    uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
     const uint64_t want = cdp__max(used + more, *room * 2);
     uint32_t *r;
     uint8_t *v;
@@ -9764,7 +11837,10 @@ CDP__COLD bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **val
         cdp__free(d->os, v);
         return false;
     }
-    if (used) memcpy(r, *rows, (size_t)(used * sizeof *r)), memcpy(v, *values, (size_t)(used * row_bytes));
+    if (used) {
+        memcpy(r, *rows, (size_t)(used * sizeof *r));
+        memcpy(v, *values, (size_t)(used * row_bytes));
+    }
     cdp__free(d->os, *rows);
     cdp__free(d->os, *values);
     *rows = r;
@@ -9773,22 +11849,43 @@ CDP__COLD bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **val
     return true;
 }
 
-CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) { return p->count / p->rows; }
+CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
+    return p->count / p->rows;
+}
 
-CDP_API cdp_status cdp_ddp_ready_rows(cdp_ddp *d, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
+CDP_API cdp_status cdp_ddp_ready_rows(
+    cdp_ddp *d, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
     cdp__param *p;
     cdp__sparse *s;
     uint64_t bytes, k;
-    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_ready_rows");
+    if (!d || !d->in_backward || i >= d->param_count)
+        return cdp__ddp_mark_check(d, i, "cdp_ddp_ready_rows");
     p = &d->params[i];
     s = p->sparse;
-    if (!s) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready_rows: parameter '%s' (index %u) is not sparse; set sparse and rows, or call cdp_ddp_ready", p->name, i));
-    if (n && (!rows || !values)) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready_rows: parameter '%s' (index %u): there are no rows or no values", p->name, i));
+    if (!s)
+        return cdp__ddp_fail(d,
+            cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_ready_rows: parameter '%s' (index %u) is not sparse; set sparse and rows, "
+                "or call cdp_ddp_ready",
+                p->name, i));
+    if (n && (!rows || !values))
+        return cdp__ddp_fail(d,
+            cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_ready_rows: parameter '%s' (index %u): there are no rows or no values",
+                p->name, i));
     for (k = 0; k < n; ++k)
-        if (rows[k] >= p->user.rows) return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_ready_rows: parameter '%s' (index %u) has %u rows, not row %u", p->name, i, (uint32_t)p->user.rows, rows[k]));
+        if (rows[k] >= p->user.rows)
+            return cdp__ddp_fail(d,
+                cdp__fail(CDP_ERR_INVALID,
+                    "cdp_ddp_ready_rows: parameter '%s' (index %u) has %u rows, not row %u",
+                    p->name, i, (uint32_t)p->user.rows, rows[k]));
     bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
-    if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes)) return cdp__ddp_fail(d, cdp__fail_nomem("rows of a gradient", n * (bytes + 4)));
-    if (n) memcpy(s->rows + s->used, rows, n * sizeof *rows), memcpy(s->values + s->used * bytes, values, (size_t)(n * bytes));
+    if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes))
+        return cdp__ddp_fail(d, cdp__fail_nomem("rows of a gradient", n * (bytes + 4)));
+    if (n) {
+        memcpy(s->rows + s->used, rows, n * sizeof *rows);
+        memcpy(s->values + s->used * bytes, values, (size_t)(n * bytes));
+    }
     s->used += n;
     return cdp__ddp_ready(d, i);
 }
@@ -9806,12 +11903,18 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
 
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
     cdp__param *p;
-    if (!d || !d->in_backward || i >= d->param_count) return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
+    if (!d || !d->in_backward || i >= d->param_count)
+        return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
     p = &d->params[i];
     if (!d->desc.find_unused && !d->desc.static_graph)
-        return cdp__ddp_fail(d, cdp__fail(CDP_ERR_INVALID, "cdp_ddp_unused: parameter '%s' (index %u): set find_unused in the desc on all ranks, so that they can agree on what nobody used", p->name, i));
+        return cdp__ddp_fail(d,
+            cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_unused: parameter '%s' (index %u): set find_unused in the desc on all "
+                "ranks, so that they can agree on what nobody used",
+                p->name, i));
     if (d->sync && d->recorded && p->mark == CDP__MARK_UNUSED) return CDP_OK; /* as is known */
-    if (p->mark != CDP__MARK_NONE || (d->sync && d->recorded)) return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
+    if (p->mark != CDP__MARK_NONE || (d->sync && d->recorded))
+        return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
     p->mark = CDP__MARK_UNUSED;
     if (!d->sync || d->desc.static_graph) return CDP_OK;
     cdp__ddp_complete(d, p, i);
@@ -9819,41 +11922,53 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
 }
 
 /* Parameters that never became ready, by name; the text is cut when there are many. */
-CDP__COLD cdp_status cdp__ddp_missing(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
     uint32_t i, count = 0;
     for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
-        if (p->mark == CDP__MARK_UNUSED || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want))) continue;
+        if (p->mark == CDP__MARK_UNUSED
+            || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
+            continue;
         if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
     }
     if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
-    return !count ? CDP_OK
-                  : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0, "backward pass of rank %u ended although %u of %u parameters were never marked ready%s: %s%s", cdp_rank(d->group), count, d->param_count,
-                                   d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
-                                   d->recorded || d->desc.find_unused ? "" : "; if they have no gradient in this pass, set find_unused in the desc");
+    return !count
+        ? CDP_OK
+        : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
+            "backward pass of rank %u ended although %u of %u parameters were never marked "
+            "ready%s: %s%s",
+            cdp_rank(d->group), count, d->param_count,
+            d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
+            d->recorded || d->desc.find_unused
+                ? ""
+                : "; if they have no gradient in this pass, set find_unused in the desc");
 }
 
-/* The end of a pass: what was not marked is unused where that is allowed, and a first pass of a static graph is sent now. */
-CDP__COLD cdp_status cdp__ddp_close(cdp_ddp *d) {
+/* The end of a pass: what was not marked is unused where that is allowed, and a first pass of a
+   static graph is sent now. */
+CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
     const bool first = d->desc.static_graph && !d->recorded;
     uint32_t i;
     for (i = 0; i < d->param_count; ++i) {
         cdp__param *p = &d->params[i];
         const bool open = p->mark == CDP__MARK_NONE;
-        if (open && !d->shadow && !first && (!d->desc.find_unused || d->recorded)) return cdp__ddp_missing(d);
+        if (open && !d->shadow && !first && (!d->desc.find_unused || d->recorded))
+            return cdp__ddp_missing(d);
         if (open) p->mark = CDP__MARK_UNUSED;
         if (first && !d->shadow) p->want = p->calls;
-        if (open || (first && !d->shadow)) cdp__ddp_complete(d, p, i);
-        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want) return cdp__ddp_missing(d);
+        if (open || (first && !d->shadow))
+            cdp__ddp_complete(d, p, i);
+        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want)
+            return cdp__ddp_missing(d);
     }
     if (first && !d->shadow) d->recorded = true;
     return cdp__ddp_launch_ready(d, true);
 }
 
 /* Until the hook has finished with every bucket. */
-CDP__COLD cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     cdp_status st = cdp__ddp_advance(d);
     uint32_t i = 0;
     while (st == CDP_OK && i < d->bucket_count) {
@@ -9867,31 +11982,38 @@ CDP__COLD cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
     return st;
 }
 
-CDP__COLD void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
-    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by) cdp__divide(t, data, n, (uint32_t)by);
-    else cdp__scale(t, data, n, 1 / by);
+CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
+    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
+        cdp__divide(t, data, n, (uint32_t)by);
+    else
+        cdp__scale(t, data, n, 1 / by);
 }
 
-CDP__COLD void cdp__ddp_divide_by(cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
-    if (!d->device) cdp__divide_by(t, data, n, by);
-    else if (n) (void)cdp__ddp_fail(d, d->device->scale(d->device->self, t, data, n, 1 / by));
+CDP__PRIVATE void cdp__ddp_divide_by(cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
+    if (!d->device)
+        cdp__divide_by(t, data, n, by);
+    else if (n)
+        (void)cdp__ddp_fail(d, d->device->scale(d->device->self, t, data, n, 1 / by));
 }
 
-CDP__COLD void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
+CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     const cdp_ddp_desc *s = &d->desc;
-    double by = s->join_effective ? (double)d->stats.active_ranks : s->divisor != 0 ? s->divisor : (double)cdp_size(d->group);
+    double by = s->join_effective ? (double)d->stats.active_ranks
+        : s->divisor != 0         ? s->divisor
+                                  : (double)cdp_size(d->group);
     if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
     if (s->predivide != 0) by /= s->predivide;
     if (by != 1) cdp__ddp_divide_by(d, b->dtype, b->memory, b->count, by);
 }
 
 /* Results to where the caller looks for them. */
-CDP__COLD void cdp__ddp_deliver(cdp_ddp *d) {
+CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
     cdp__bucket *last = &d->buckets[d->bucket_count - 1];
     const uint32_t tail = cdp__ddp_used_tail(d, last);
     uint64_t marks = CDP__HASH_START;
     uint32_t i;
-    for (i = 0; i < d->bucket_count; ++i) cdp__ddp_divide(d, &d->buckets[i]);
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_divide(d, &d->buckets[i]);
     cdp__tail_move(d, last, tail, false);
     d->stats.unused = 0;
     d->stats.unused_bytes = 0;
@@ -9900,9 +12022,14 @@ CDP__COLD void cdp__ddp_deliver(cdp_ddp *d) {
         const bool nobody = tail && !cdp__tail_get(last, i);
         const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
         marks = cdp__hash(marks, &mark, 1);
-        if (nobody) ++d->stats.unused, d->stats.unused_bytes += cdp__param_bytes(p);
-        if (nobody && p->kept && !p->user.grad && !d->shadow) cdp__ddp_copy(d, p->grad, p->kept, cdp__param_bytes(p));
-        if (!nobody && p->user.grad && !d->shadow) cdp__ddp_copy(d, p->user.grad, p->grad, cdp__param_bytes(p));
+        if (nobody) {
+            ++d->stats.unused;
+            d->stats.unused_bytes += cdp__param_bytes(p);
+        }
+        if (nobody && p->kept && !p->user.grad && !d->shadow)
+            cdp__ddp_copy(d, p->grad, p->kept, cdp__param_bytes(p));
+        if (!nobody && p->user.grad && !d->shadow)
+            cdp__ddp_copy(d, p->user.grad, p->grad, cdp__param_bytes(p));
         p->touched = false;
     }
     if (d->shadow) return;
@@ -9910,14 +12037,16 @@ CDP__COLD void cdp__ddp_deliver(cdp_ddp *d) {
     d->marks = marks;
 }
 
-CDP__COLD void cdp__ddp_account(cdp_ddp *d) {
+CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
     cdp_ddp_stats *s = &d->stats;
     uint32_t i;
     s->comm_ns = s->exposed_ns = 0;
-    for (i = 0; i < d->bucket_count; ++i) { /* operations of a group run one after the other: nothing is counted twice */
+    /* operations of a group run one after the other: nothing is counted twice */
+    for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
         s->comm_ns += b->end_ns - b->start_ns + b->late_ns;
-        if (b->end_ns > d->called_ns) s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
+        if (b->end_ns > d->called_ns)
+            s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
     }
     if (d->hook.stage) { /* stages run side by side: what was waited for is what can be told */
         s->exposed_ns = d->end_ns - d->called_ns;
@@ -9925,7 +12054,9 @@ CDP__COLD void cdp__ddp_account(cdp_ddp *d) {
     }
     s->backward_ns = d->called_ns - d->begin_ns;
     s->forward_ns = d->forward_ns ? d->begin_ns - d->forward_ns : 0;
-    s->overlap_ns = d->buckets[0].start_ns && d->buckets[0].start_ns < d->called_ns ? d->called_ns - d->buckets[0].start_ns : 0;
+    s->overlap_ns = d->buckets[0].start_ns && d->buckets[0].start_ns < d->called_ns
+        ? d->called_ns - d->buckets[0].start_ns
+        : 0;
     d->forward_ns = 0;
     s->total_forward_ns += s->forward_ns;
     s->total_overlap_ns += s->overlap_ns;
@@ -9941,50 +12072,69 @@ CDP__COLD void cdp__ddp_account(cdp_ddp *d) {
 }
 
 /* Rows of all ranks added up, in the order of ranks: each in one place of the mean. */
-CDP__COLD cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, const uint32_t *rows, const uint8_t *values, uint64_t n) {
+CDP__PRIVATE cdp_status cdp__sparse_add(
+    cdp_ddp *d, cdp__param *p, const uint32_t *rows, const uint8_t *values, uint64_t n) {
     cdp__sparse *s = p->sparse;
-    const uint64_t width = cdp__sparse_width(&p->user), bytes = width * cdp_dtype_size(p->user.dtype);
-    const double by = d->desc.join_effective ? (double)d->stats.active_ranks : d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+    const uint64_t width = cdp__sparse_width(&p->user),
+                   bytes = width * cdp_dtype_size(p->user.dtype);
+    const double by = d->desc.join_effective ? (double)d->stats.active_ranks
+        : d->desc.divisor != 0               ? d->desc.divisor
+                                             : (double)cdp_size(d->group);
     uint64_t k;
     s->mean_used = 0;
-    if (!cdp__sparse_room(d, &s->mean_rows, &s->mean, 0, &s->mean_room, cdp__min(n, p->user.rows), bytes)) return cdp__fail_nomem("rows of a gradient", n * bytes);
+    if (!cdp__sparse_room(
+            d, &s->mean_rows, &s->mean, 0, &s->mean_room, cdp__min(n, p->user.rows), bytes))
+        return cdp__fail_nomem("rows of a gradient", n * bytes);
     for (k = 0; k < n; ++k) {
         uint32_t *place;
-        if (rows[k] >= p->user.rows) return cdp__fail(CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
+        if (rows[k] >= p->user.rows)
+            return cdp__fail(
+                CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
         place = &s->place[rows[k]];
         if (*place) {
-            cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes, values + k * bytes, width);
+            cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes,
+                values + k * bytes, width);
         } else {
             memcpy(s->mean + s->mean_used * bytes, values + k * bytes, (size_t)bytes);
             s->mean_rows[s->mean_used++] = rows[k];
             *place = (uint32_t)s->mean_used;
         }
     }
-    for (k = 0; k < s->mean_used; ++k) s->place[s->mean_rows[k]] = 0;
+    for (k = 0; k < s->mean_used; ++k)
+        s->place[s->mean_rows[k]] = 0;
     s->used = 0;
     cdp__divide_by(p->user.dtype, s->mean, s->mean_used * width, by);
     return CDP_OK;
 }
 
 /* One sparse parameter: all ranks' indices, then values, parts as long as `counts` says. */
-CDP__COLD cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
+CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
-    const uint64_t width = cdp__sparse_width(&p->user), bytes = width * cdp_dtype_size(p->user.dtype);
+    const uint64_t width = cdp__sparse_width(&p->user),
+                   bytes = width * cdp_dtype_size(p->user.dtype);
     uint64_t all = 0, before = 0;
     cdp_request rq;
     cdp_status st;
     uint32_t *rows, r;
     uint8_t *values;
-    for (r = 0; r < n; ++r) all += counts[r], before += r < rank ? counts[r] : 0;
+    for (r = 0; r < n; ++r) {
+        all += counts[r];
+        before += r < rank ? counts[r] : 0;
+    }
     rows = (uint32_t *)cdp__alloc(d->os, all * sizeof *rows + 1);
     values = (uint8_t *)cdp__alloc(d->os, all * bytes + 1);
     st = rows && values ? CDP_OK : cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
     if (st == CDP_OK) {
-        if (p->sparse->used) memcpy(rows + before, p->sparse->rows, (size_t)(p->sparse->used * sizeof *rows)), memcpy(values + before * bytes, p->sparse->values, (size_t)(p->sparse->used * bytes));
-        rq = cdp__request_of(CDP_COLL_ALLGATHER, NULL, rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+        if (p->sparse->used) {
+            memcpy(rows + before, p->sparse->rows, (size_t)(p->sparse->used * sizeof *rows));
+            memcpy(values + before * bytes, p->sparse->values, (size_t)(p->sparse->used * bytes));
+        }
+        rq = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
         rq.out_counts = counts;
         st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
-        for (r = 0; r < n; ++r) counts[r] *= width;
+        for (r = 0; r < n; ++r)
+            counts[r] *= width;
         rq.out = values;
         rq.count = all * width;
         rq.dtype = p->user.dtype;
@@ -9998,19 +12148,23 @@ CDP__COLD cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *c
 }
 
 /* After the buckets: how many rows each rank has of each sparse parameter, then those. */
-CDP__COLD cdp_status cdp__ddp_sparse(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     const uint32_t n = cdp_size(d->group);
-    uint64_t *counts = (uint64_t *)cdp__alloc(d->os, (d->sparse_count + 1ull) * n * sizeof *counts), *one = counts + (uint64_t)d->sparse_count * n;
+    uint64_t *counts = (uint64_t *)cdp__alloc(d->os, (d->sparse_count + 1ull) * n * sizeof *counts),
+             *one = counts + (uint64_t)d->sparse_count * n;
     uint32_t i, k, r;
     cdp_status st;
     if (!counts) return cdp__fail_nomem("rows of a gradient", n * sizeof *counts);
     for (i = k = 0; i < d->param_count; ++i)
-        if (d->params[i].sparse) counts[cdp_rank(d->group) * d->sparse_count + k++] = d->shadow ? 0 : d->params[i].sparse->used;
+        if (d->params[i].sparse)
+            counts[cdp_rank(d->group) * d->sparse_count + k++] =
+                d->shadow ? 0 : d->params[i].sparse->used;
     st = cdp_allgather(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64);
     for (i = k = 0; i < d->param_count && st == CDP_OK; ++i) {
         if (!d->params[i].sparse) continue;
         if (d->shadow) d->params[i].sparse->used = 0;
-        for (r = 0; r < n; ++r) one[r] = counts[r * d->sparse_count + k];
+        for (r = 0; r < n; ++r)
+            one[r] = counts[r * d->sparse_count + k];
         st = cdp__sparse_exchange(d, &d->params[i], one);
         ++k;
     }
@@ -10019,10 +12173,11 @@ CDP__COLD cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 }
 
 /* Wait for everything that a synchronized pass has started, and finish it. */
-CDP__COLD cdp_status cdp__ddp_finish(cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_drive_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
-    if (st == CDP_OK && d->device) st = cdp__device_wait(cdp__ddp_device_work(d), CDP__NEVER); /* what hooks did is in no work */
+    /* what hooks did is in no work */
+    if (st == CDP_OK && d->device) st = cdp__device_wait(cdp__ddp_device_work(d), CDP__NEVER);
     if (st == CDP_OK) st = cdp__ddp_who(d);
     if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
     if (st != CDP_OK) return st;
@@ -10036,7 +12191,7 @@ CDP__COLD cdp_status cdp__ddp_finish(cdp_ddp *d) {
 }
 
 /* With join_throw: somebody has no more data. */
-CDP__COLD cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
+CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = cdp__ddp_used_tail(d, d->buckets), n = cdp_size(d->group);
     char ranks[128];
     cdp__text t = {ranks, sizeof ranks, 0};
@@ -10047,20 +12202,24 @@ CDP__COLD cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
         cdp__text_add(&t, first < n ? ", %u" : "%u", i);
         if (first == n) first = i;
     }
-    return cdp__fail_peer(CDP_ERR_STATE, first, 0, "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
+    return cdp__fail_peer(CDP_ERR_STATE, first, 0,
+        "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
 }
 
 CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
-    if (!d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
+    if (!d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
     d->called_ns = d->os->now_ns(d->os->user);
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
     if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
     st = d->failed;
     if (st != CDP_OK && d->sync) {
         cdp__ddp_break(d);
-        if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group); /* the first cause */
+        /* the first cause */
+        if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
     }
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
     if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
@@ -10086,7 +12245,8 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     s.params = b->slots;
     s.param_count = b->params;
     if (!b->start_ns || b->start_ns < d->begin_ns) return s;
-    for (i = 0; i < b->params; ++i) s.ready_ns = cdp__max(s.ready_ns, d->params[b->slots[i]].ready_ns);
+    for (i = 0; i < b->params; ++i)
+        s.ready_ns = cdp__max(s.ready_ns, d->params[b->slots[i]].ready_ns);
     if (s.ready_ns) s.ready_ns -= d->begin_ns;
     s.start_ns = b->start_ns - d->begin_ns;
     s.end_ns = b->end_ns - d->begin_ns;
@@ -10094,7 +12254,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
 }
 
 /* Eight bytes at a time; not for strangers. */
-CDP__COLD uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
+CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
     const uint8_t *from = (const uint8_t *)p->user.data, *at = from;
     uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull, w;
     for (; left; left -= n, from += n) {
@@ -10118,9 +12278,12 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     uint32_t world, i, r, other = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_verify needs a ddp");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
     world = cdp_size(d->group);
-    all = (uint64_t *)cdp__alloc(d->os, ((uint64_t)world + d->param_count) * sizeof *all + (d->device ? CDP__PACK_BYTES : 0));
+    all = (uint64_t *)cdp__alloc(d->os,
+        ((uint64_t)world + d->param_count) * sizeof *all + (d->device ? CDP__PACK_BYTES : 0));
     if (!all) return cdp__fail_nomem("a comparison of parameters", world * sizeof *all);
     if (d->device) stage = (uint8_t *)(all + world + d->param_count);
     d->failed = CDP_OK;
@@ -10131,43 +12294,55 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     all[cdp_rank(d->group)] = hash;
     if (d->failed != CDP_OK) cdp__ddp_break(d); /* the others wait for it */
     st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
-    for (r = 1; r < world && !other; ++r) other = all[r] != all[0] ? r : 0;
-    for (i = 0; st == CDP_OK && other && i < d->param_count; ++i) { /* which one: one after the other, it is an emergency */
+    for (r = 1; r < world && !other; ++r)
+        other = all[r] != all[0] ? r : 0;
+    /* which one: one after the other, it is an emergency */
+    for (i = 0; st == CDP_OK && other && i < d->param_count; ++i) {
         here = all[world + i];
         all[cdp_rank(d->group)] = here;
         st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
-        for (r = 1; r < world && all[r] == all[0]; ++r) {}
+        for (r = 1; r < world && all[r] == all[0]; ++r) {
+        }
         if (st == CDP_OK && r < world)
-            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u/%u: cdp_ddp_verify: parameter '%s' (index %u) is no longer the same on all ranks: rank %u has other bits than rank 0", cdp_rank(d->group), world,
-                                d->params[i].name, i, r);
+            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
+                "rank %u/%u: cdp_ddp_verify: parameter '%s' (index %u) is no longer the same on "
+                "all ranks: rank %u has other bits than rank 0",
+                cdp_rank(d->group), world, d->params[i].name, i, r);
     }
     cdp__free(d->os, all);
     return st;
 }
 
-/* ---- >>join: uneven inputs ------------------------------------------------------------------------------------------------------ */
+/* ---- >>join: uneven inputs ------------------------------------------------------------------- */
 
-/* One step on behalf of a rank that has no data. Every step begins on every rank in the same way: perhaps the rebuild,
-   perhaps buffers, then the first bucket, whose tail says which ranks have data. Only when some have, the others follow.
-   So the last one, in which nobody has, ends after the first bucket on all ranks alike. */
-CDP__COLD cdp_status cdp__ddp_shadow(cdp_ddp *d) {
+/* One step on behalf of a rank that has no data. Every step begins on every rank in the same
+   way: perhaps the rebuild, perhaps buffers, then the first bucket, whose tail says which ranks
+   have data. Only when some have, the others follow. So the last one, in which nobody has, ends
+   after the first bucket on all ranks alike. */
+CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
     uint32_t i;
-    if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
+    if (st == CDP_OK && d->desc.join_hook)
+        st = d->desc.join_hook(d, CDP_JOIN_FORWARD, d->desc.user);
     if (st != CDP_OK) return st;
-    for (i = 0; i < d->bucket_count; ++i) cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     d->called_ns = d->begin_ns;
     st = cdp__ddp_ask(d, true);
     if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
     if (st == CDP_OK) st = cdp__ddp_who(d);
-    if (st == CDP_OK && !d->stats.active_ranks) { /* a hook's operations for this bucket still have to end */
-        for (i = 1; i < d->bucket_count; ++i) d->buckets[i].done = true;
+    /* a hook's operations for this bucket still have to end */
+    if (st == CDP_OK && !d->stats.active_ranks) {
+        for (i = 1; i < d->bucket_count; ++i)
+            d->buckets[i].done = true;
         if (d->hook.stage) st = cdp__ddp_drive_hook(d);
         return st == CDP_OK ? cdp_work_wait(d->last) : st;
     }
-    for (i = 0; i < d->bucket_count; ++i) d->buckets[i].pending = 0;
+    for (i = 0; i < d->bucket_count; ++i)
+        d->buckets[i].pending = 0;
     if (d->stats.steps == cdp__ddp_observed(d)) /* no order is seen here */
-        for (i = 0; i < d->param_count; ++i) d->order[i] = d->param_count - 1 - i;
+        for (i = 0; i < d->param_count; ++i)
+            d->order[i] = d->param_count - 1 - i;
     if (st == CDP_OK) st = cdp__ddp_launch_ready(d, true);
     if (st == CDP_OK) st = cdp__ddp_finish(d);
     if (st == CDP_OK) st = cdp__ddp_uneven(d);
@@ -10179,22 +12354,27 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
     cdp_status st = CDP_OK;
     uint32_t i;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join needs a ddp");
-    if (!d->desc.join) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_join: a backward pass is open; call cdp_ddp_backward_end first");
+    if (!d->desc.join)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_join: a backward pass is open; call cdp_ddp_backward_end first");
     d->shadow = true;
     do {
         st = cdp__ddp_shadow(d);
         d->in_backward = false;
     } while (st == CDP_OK && d->stats.active_ranks);
     d->shadow = false;
-    for (i = 0; i < d->param_count; ++i) d->params[i].touched = false;
-    if (st == CDP_OK && (!d->equal || d->desc.buffer_count)) st = cdp__ddp_broadcast(d, d->root, !d->equal);
+    for (i = 0; i < d->param_count; ++i)
+        d->params[i].touched = false;
+    if (st == CDP_OK && (!d->equal || d->desc.buffer_count))
+        st = cdp__ddp_broadcast(d, d->root, !d->equal);
     d->equal = true;
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
     return st;
 }
 
-/* ---- >>trace: one step as a picture --------------------------------------------------------------------------------------------- */
+/* ---- >>trace: one step as a picture ---------------------------------------------------------- */
 
 /* Text whose whole length is known even when it does not fit. */
 typedef struct cdp__long_text {
@@ -10202,7 +12382,7 @@ typedef struct cdp__long_text {
     uint64_t room, used;
 } cdp__long_text;
 
-CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
+CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f, ...) {
     char part[512];
     cdp__text p = {part, sizeof part, 0};
     uint64_t i;
@@ -10215,69 +12395,106 @@ CDP__COLD CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char *f,
 }
 
 /* A name as both JSON and XML can hold it. */
-CDP__COLD void cdp__trace_name(const char *name, char out[64]) {
+CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     uint32_t i;
-    for (i = 0; i < 63 && name[i]; ++i) out[i] = name[i] < 32 || strchr("\"\\<>&'", name[i]) ? '_' : name[i];
+    for (i = 0; i < 63 && name[i]; ++i)
+        out[i] = name[i] < 32 || strchr("\"\\<>&'", name[i]) ? '_' : name[i];
     out[i] = 0;
 }
 
-CDP__COLD void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-#define CDP__US(ns) (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), (unsigned)((ns) % 10)
-#define CDP__SLICE "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u,\"args\":{\"bytes\":%llu}},\n"
+#define CDP__US(ns)                                                                             \
+    (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), \
+        (unsigned)((ns) % 10)
+#define CDP__SLICE                                                                                \
+    "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u," \
+    "\"args\":{\"bytes\":%llu}},\n"
     cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-    cdp__long_add(t, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n", rank, rank);
-    cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0), CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
-    cdp__long_add(t, CDP__SLICE, "wait", rank, 1u, CDP__US(d->called_ns - d->begin_ns), CDP__US(d->end_ns - d->called_ns), 0ull);
+    cdp__long_add(t,
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n",
+        rank, rank);
+    cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0),
+        CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
+    cdp__long_add(t, CDP__SLICE, "wait", rank, 1u, CDP__US(d->called_ns - d->begin_ns),
+        CDP__US(d->end_ns - d->called_ns), 0ull);
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
-        cdp__long_add(t, "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n", name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
+        cdp__long_add(t,
+            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n",
+            name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
         cdp__format(name, sizeof name, "bucket %u", i);
-        if (b->start_ns >= d->begin_ns) cdp__long_add(t, CDP__SLICE, name, rank, 2u, CDP__US(b->start_ns - d->begin_ns), CDP__US(b->end_ns - b->start_ns), (unsigned long long)cdp__bucket_bytes(b));
+        if (b->start_ns >= d->begin_ns)
+            cdp__long_add(t, CDP__SLICE, name, rank, 2u, CDP__US(b->start_ns - d->begin_ns),
+                CDP__US(b->end_ns - b->start_ns), (unsigned long long)cdp__bucket_bytes(b));
     }
-    cdp__long_add(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":\"compute\"}},\n", rank);
-    cdp__long_add(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":\"communication\"}}]}\n", rank);
+    cdp__long_add(t,
+        "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":"
+        "\"compute\"}},\n",
+        rank);
+    cdp__long_add(t,
+        "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":"
+        "\"communication\"}}]}\n",
+        rank);
 #undef CDP__US
 #undef CDP__SLICE
 }
 
-CDP__COLD void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole, uint32_t y, const char *colour, const char *what) {
+CDP__PRIVATE void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole,
+    uint32_t y, const char *colour, const char *what) {
     const uint64_t x = 80 + from * 900 / whole, w = cdp__max(1, (to - from) * 900 / whole);
-    cdp__long_add(t, "<rect x=\"%llu\" y=\"%u\" width=\"%llu\" height=\"22\" fill=\"%s\"><title>%s: %llu us</title></rect>\n", (unsigned long long)x, y, (unsigned long long)w, colour, what,
-                  (unsigned long long)((to - from) / 1000));
+    cdp__long_add(t,
+        "<rect x=\"%llu\" y=\"%u\" width=\"%llu\" height=\"22\" fill=\"%s\"><title>%s: %llu "
+        "us</title></rect>\n",
+        (unsigned long long)x, y, (unsigned long long)w, colour, what,
+        (unsigned long long)((to - from) / 1000));
 }
 
-CDP__COLD void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
-    const uint64_t whole = cdp__max(1, d->end_ns - d->begin_ns), called = d->called_ns - d->begin_ns;
+CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
+    const uint64_t whole = cdp__max(1, d->end_ns - d->begin_ns),
+                   called = d->called_ns - d->begin_ns;
     char name[64];
     uint32_t i;
-    cdp__long_add(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" font-family=\"sans-serif\" font-size=\"12\">\n");
-    cdp__long_add(t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
+    cdp__long_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n");
+    cdp__long_add(
+        t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
     cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");
     cdp__trace_bar(t, called, whole, whole, 20, "#d9d9d9", "wait");
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
-        cdp__format(name, sizeof name, "bucket %u, %llu bytes", i, (unsigned long long)cdp__bucket_bytes(b));
-        if (b->start_ns >= d->begin_ns) cdp__trace_bar(t, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns, whole, 60, i % 2 ? "#c98f5a" : "#e0b07f", name);
+        cdp__format(name, sizeof name, "bucket %u, %llu bytes", i,
+            (unsigned long long)cdp__bucket_bytes(b));
+        if (b->start_ns >= d->begin_ns)
+            cdp__trace_bar(t, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns, whole, 60,
+                i % 2 ? "#c98f5a" : "#e0b07f", name);
     }
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
-        cdp__trace_bar(t, d->params[i].ready_ns - d->begin_ns, d->params[i].ready_ns - d->begin_ns, whole, 20, "#204a63", name);
+        cdp__trace_bar(t, d->params[i].ready_ns - d->begin_ns, d->params[i].ready_ns - d->begin_ns,
+            whole, 20, "#204a63", name);
     }
-    cdp__long_add(t, "<text x=\"80\" y=\"110\">rank %u, step %llu: %llu us; network %llu us, of which %llu us were waited for</text>\n</svg>\n", cdp_rank(d->group), (unsigned long long)d->stats.steps,
-                  (unsigned long long)(whole / 1000), (unsigned long long)(d->stats.comm_ns / 1000), (unsigned long long)(d->stats.exposed_ns / 1000));
+    cdp__long_add(t,
+        "<text x=\"80\" y=\"110\">rank %u, step %llu: %llu us; network %llu us, of which %llu us "
+        "were waited for</text>\n</svg>\n",
+        cdp_rank(d->group), (unsigned long long)d->stats.steps, (unsigned long long)(whole / 1000),
+        (unsigned long long)(d->stats.comm_ns / 1000),
+        (unsigned long long)(d->stats.exposed_ns / 1000));
 }
 
-CDP__COLD void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) { cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v); }
+CDP__PRIVATE void cdp__trace_number(cdp__long_text *t, const char *name, uint64_t v) {
+    cdp__long_add(t, "%s: %llu\n", name, (unsigned long long)v);
+}
 
-CDP__COLD void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     uint64_t bytes = 0;
     uint32_t i, dtypes = 0;
     bool views = true;
@@ -10295,7 +12512,8 @@ CDP__COLD void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     for (i = 1; i < CDP_DTYPE_COUNT; ++i)
         if (dtypes >> i & 1) cdp__long_add(t, " %s", cdp_dtype_name((cdp_dtype)i));
     cdp__long_add(t, "\n");
-    cdp__trace_number(t, "broadcast_buffers", d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
+    cdp__trace_number(t, "broadcast_buffers",
+        d->desc.buffer_count && !d->desc.no_buffer_broadcast && !d->desc.buffer_hook);
     cdp__trace_number(t, "first_bucket_bytes", d->desc.first_bucket_bytes);
     cdp__trace_number(t, "bucket_cap_bytes", d->desc.bucket_bytes);
     cdp__trace_number(t, "find_unused_parameters", d->desc.find_unused);
@@ -10305,7 +12523,7 @@ CDP__COLD void cdp__trace_settings(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "comm_hook", d->hook.stage != NULL);
 }
 
-CDP__COLD void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
+CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     const cdp_ddp_stats *s = &d->stats;
     uint32_t i, k;
     cdp__trace_settings(d, t);
@@ -10315,12 +12533,15 @@ CDP__COLD void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__trace_number(t, "can_set_static_graph", s->can_set_static_graph);
     cdp__trace_number(t, "has_rebuilt_buckets", s->rebuilt);
     cdp__long_add(t, "bucket_sizes:");
-    for (i = 0; i < d->bucket_count; ++i) cdp__long_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__long_add(t, " %llu", (unsigned long long)cdp__bucket_bytes(&d->buckets[i]));
     cdp__long_add(t, "\nper_bucket_param_indices:");
     for (i = 0; i < d->bucket_count; ++i)
-        for (k = 0; k < d->buckets[i].params; ++k) cdp__long_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
+        for (k = 0; k < d->buckets[i].params; ++k)
+            cdp__long_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
     cdp__long_add(t, "\nprev_iteration_grad_ready_order_indices:");
-    for (i = 0; i < d->ordered && s->steps; ++i) cdp__long_add(t, " %u", d->seen[i]);
+    for (i = 0; i < d->ordered && s->steps; ++i)
+        cdp__long_add(t, " %u", d->seen[i]);
     cdp__long_add(t, "\n");
     cdp__trace_number(t, "sent_bytes", s->sent_bytes);
     cdp__trace_number(t, "forward_compute_time_ns", s->forward_ns);
@@ -10334,34 +12555,45 @@ CDP__COLD void cdp__trace_text(const cdp_ddp *d, cdp__long_text *t) {
     cdp__long_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
 }
 
-CDP_API uint64_t cdp_ddp_trace(const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
+CDP_API uint64_t cdp_ddp_trace(
+    const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__long_text t;
     t.at = text;
     t.room = text ? room : 0;
     t.used = 0;
-    if (d && format == CDP_TRACE_TEXT) cdp__trace_text(d, &t);
-    else if (d && d->end_ns && format == CDP_TRACE_SVG) cdp__trace_svg(d, &t);
-    else if (d && d->end_ns) cdp__trace_json(d, &t);
+    if (d && format == CDP_TRACE_TEXT)
+        cdp__trace_text(d, &t);
+    else if (d && d->end_ns && format == CDP_TRACE_SVG)
+        cdp__trace_svg(d, &t);
+    else if (d && d->end_ns)
+        cdp__trace_json(d, &t);
     if (t.room) text[cdp__min(t.used, room - 1)] = 0;
     return t.used + 1;
 }
 
-/* ---- >>hooks: what may happen to a bucket in place of an allreduce --------------------------------------------------------------- */
+/* ---- >>hooks: what may happen to a bucket in place of an allreduce --------------------------- */
 
-CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) { return d && d->hook.stage ? &d->hook : NULL; }
-CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) { return d && i < d->param_count ? &d->params[i].user : NULL; }
+CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
+    return d && d->hook.stage ? &d->hook : NULL;
+}
+CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) {
+    return d && i < d->param_count ? &d->params[i].user : NULL;
+}
 
 /* A group for each operation that a bucket may have. */
-CDP__COLD cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
+CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     const uint32_t n = cdp_size(d->group);
     uint32_t *all, i;
     cdp_status st = CDP_OK;
     d->lanes[0] = d->group;
-    for (i = 1; i < operations && d->device; ++i) d->lanes[i] = d->group; /* all in the order of its queue */
+    /* all in the order of its queue */
+    for (i = 1; i < operations && d->device; ++i)
+        d->lanes[i] = d->group;
     if (operations < 2) return CDP_OK;
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
-    for (i = 0; i < n; ++i) all[i] = i;
+    for (i = 0; i < n; ++i)
+        all[i] = i;
     for (i = 1; i < operations && st == CDP_OK; ++i) {
         if (d->lanes[i]) continue;
         st = cdp_group_new(d->group, all, n, &d->lanes[i]);
@@ -10373,13 +12605,23 @@ CDP__COLD cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
 
 CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     cdp_status st = CDP_OK;
-    if (!d) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
-    else if (hook && !hook->stage) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
-    else if (hook && hook->operations > CDP__HOOK_LANES) st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations", CDP__HOOK_LANES);
-    else if (d->in_backward) st = cdp__fail(CDP_ERR_STATE, "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
+    if (!d)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
+    else if (hook && !hook->stage)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
+    else if (hook && hook->operations > CDP__HOOK_LANES)
+        st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations",
+            CDP__HOOK_LANES);
+    else if (d->in_backward)
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
     else if (hook && hook->device != (d->device != NULL))
-        st = cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see cdp_nccl_hook_create)", d->device ? "device" : "the processor's");
-    else if (hook) st = cdp__ddp_open_lanes(d, hook->operations);
+        st = cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
+            "cdp_nccl_hook_create)",
+            d->device ? "device" : "the processor's");
+    else if (hook)
+        st = cdp__ddp_open_lanes(d, hook->operations);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);
         return st;
@@ -10392,7 +12634,7 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
 }
 
 /* A floating point number of any such dtype, for what is not hot. */
-CDP__COLD double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
+CDP__PRIVATE double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
     uint16_t half[CDP__BLOCK] = {0};
     float wide[CDP__BLOCK];
     if (t == CDP_DTYPE_F64) return ((const double *)p)[i];
@@ -10403,7 +12645,7 @@ CDP__COLD double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
 }
 
 /* A square root of our own: a program that uses cdp need not link the mathematical library. */
-CDP__COLD double cdp__sqrt(double x) {
+CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
@@ -10411,12 +12653,13 @@ CDP__COLD double cdp__sqrt(double x) {
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
     memcpy(&y, &bits, 8);
-    for (i = 0; i < 5; ++i) y = 0.5 * (y + x / y);
+    for (i = 0; i < 5; ++i)
+        y = 0.5 * (y + x / y);
     return y;
 }
 
 /* Where the numbers of a gradient are, and how many. */
-CDP__COLD uint64_t cdp__clip_part(const cdp__param *p, void **part) {
+CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
     *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
     return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
 }
@@ -10428,13 +12671,19 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     uint64_t k;
     uint32_t i;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
-    if (!(max_norm >= 0)) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
-    for (i = 0; i < d->param_count; ++i) { /* in the order of parameters: the same sum on all ranks */
+    if (!(max_norm >= 0))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
+    if (d->in_backward)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
+    /* in the order of parameters: the same sum on all ranks */
+    for (i = 0; i < d->param_count; ++i) {
         const cdp__param *p = &d->params[i];
         const uint64_t n = cdp__clip_part(p, &part);
         if (d->device && n) {
-            if ((st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g)) != CDP_OK) return st;
+            if ((st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g))
+                != CDP_OK)
+                return st;
             sum += g;
         }
         for (k = 0; k < n && !d->device; ++k) {
@@ -10447,8 +12696,11 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     if (max_norm == 0 || sum <= max_norm) return CDP_OK;
     for (i = 0; i < d->param_count; ++i) {
         const uint64_t n = cdp__clip_part(&d->params[i], &part);
-        if (!d->device) cdp__scale(d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
-        else if (n && st == CDP_OK) st = d->device->scale(d->device->self, d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
+        if (!d->device)
+            cdp__scale(d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
+        else if (n && st == CDP_OK)
+            st = d->device->scale(
+                d->device->self, d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
     }
     return st;
 }
@@ -10457,7 +12709,9 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 
 /* What a hook remembers of one bucket. */
 typedef struct cdp__slot {
-    uint8_t *scratch, *wide, *error, *q; /* scratch: within one step; wide: an f32 copy; error: what was not sent; q: the last right factors */
+    /* scratch: within one step; wide: an f32 copy; error: what was not sent; q: the last right
+       factors */
+    uint8_t *scratch, *wide, *error, *q;
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
     uint32_t phase;
     bool plain;       /* this step is one without compression */
@@ -10474,7 +12728,7 @@ typedef struct cdp__hook {
     uint64_t step, random;
 } cdp__hook;
 
-CDP__COLD void cdp__hook_drop(void *self) {
+CDP__PRIVATE void cdp__hook_drop(void *self) {
     cdp__hook *h = (cdp__hook *)self;
     uint32_t i;
     if (h->inner.destroy) h->inner.destroy(h->inner.self);
@@ -10488,7 +12742,7 @@ CDP__COLD void cdp__hook_drop(void *self) {
     cdp__free(h->os, h);
 }
 
-CDP__COLD cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t index) {
+CDP__PRIVATE cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t index) {
     cdp__slot *more;
     if (count > h->slot_count) {
         more = (cdp__slot *)cdp__alloc_zero(h->os, count * sizeof *more);
@@ -10502,7 +12756,7 @@ CDP__COLD cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t index
 }
 
 /* Memory of a slot, zero when it is new; `keep`: another size than before is a mistake. */
-CDP__COLD bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
+CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
     if (*p && *have >= bytes) return true;
     cdp__free(h->os, *p);
     *p = (uint8_t *)cdp__alloc_zero(h->os, bytes);
@@ -10510,25 +12764,27 @@ CDP__COLD bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint6
     return *p != NULL;
 }
 
-CDP__VECTORS_BEGIN
-
 /* Every float dtype into another, through f32 (f64 to f64 does not happen). */
-CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     uint16_t half[CDP__BLOCK] = {0};
     float wide[CDP__BLOCK] = {0};
     uint64_t at, part, i;
     for (at = 0; at < n; at += part) {
         part = cdp__min(n - at, CDP__BLOCK);
         if (from == CDP_DTYPE_F64)
-            for (i = 0; i < part; ++i) wide[i] = (float)((const double *)in)[at + i];
-        else if (from == CDP_DTYPE_F32) memcpy(wide, (const float *)in + at, (size_t)part * 4);
+            for (i = 0; i < part; ++i)
+                wide[i] = (float)((const double *)in)[at + i];
+        else if (from == CDP_DTYPE_F32)
+            memcpy(wide, (const float *)in + at, (size_t)part * 4);
         else {
             memcpy(half, (const uint16_t *)in + at, (size_t)part * 2);
             cdp__widen_block(from, half, wide);
         }
         if (to == CDP_DTYPE_F64)
-            for (i = 0; i < part; ++i) ((double *)out)[at + i] = (double)wide[i];
-        else if (to == CDP_DTYPE_F32) memcpy((float *)out + at, wide, (size_t)part * 4);
+            for (i = 0; i < part; ++i)
+                ((double *)out)[at + i] = (double)wide[i];
+        else if (to == CDP_DTYPE_F32)
+            memcpy((float *)out + at, wide, (size_t)part * 4);
         else {
             cdp__narrow_block(to, wide, half);
             memcpy((uint16_t *)out + at, half, (size_t)part * 2);
@@ -10536,10 +12792,9 @@ CDP__CALLED void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *o
     }
 }
 
-CDP__VECTORS_END
-
-/* A bucket begins: memory of one that has ended serves again, so that there is as much as buckets in flight. */
-CDP__COLD void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
+/* A bucket begins: memory of one that has ended serves again, so that there is as much as
+   buckets in flight. */
+CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     uint32_t i;
     s->busy = true;
     for (i = 0; i < h->slot_count && !s->scratch; ++i) {
@@ -10554,44 +12809,49 @@ CDP__COLD void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     }
 }
 
-CDP__COLD cdp_status cdp__hook_allreduce(cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
+CDP__PRIVATE cdp_status cdp__hook_allreduce(
+    cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
-    cdp__divide_by(b->dtype, b->data, b->count, group == b->group ? b->divisor : (double)cdp_size(group));
+    cdp__divide_by(
+        b->dtype, b->data, b->count, group == b->group ? b->divisor : (double)cdp_size(group));
     b->group = group;
     *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->data, b->count, b->dtype, CDP_REDUCE_SUM, 0);
     return CDP_PENDING;
 }
 
-CDP__COLD cdp_status cdp__hook_half(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__hook_half(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_dtype t = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
     cdp_status st;
     if (!stage) {
-        if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, b->count * 2)) return cdp__fail_nomem("a compressed bucket", b->count * 2);
+        if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, b->count * 2))
+            return cdp__fail_nomem("a compressed bucket", b->count * 2);
         cdp__cast(b->dtype, b->data, t, s->scratch, b->count);
         s->inner = *b;
         s->inner.data = s->scratch;
         s->inner.dtype = t;
     }
     s->inner.group = b->group;
-    st = h->inner.stage ? h->inner.stage(h->inner.self, &s->inner, stage, op) : cdp__hook_allreduce(&s->inner, stage, op, s->inner.group);
+    st = h->inner.stage ? h->inner.stage(h->inner.self, &s->inner, stage, op)
+                        : cdp__hook_allreduce(&s->inner, stage, op, s->inner.group);
     b->group = s->inner.group;
     if (st == CDP_OK) cdp__cast(t, s->scratch, b->dtype, b->data, b->count);
     return st;
 }
 
-CDP__VECTORS_BEGIN
-
-/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here. Without branches, for vectors. */
+/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here.
+   Without branches, for vectors. */
 CDP__PRIVATE float cdp__round_even(float v) {
     const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024; /* NaN, too, becomes a number */
     const int32_t whole = (int32_t)x, odd = whole & 1;
     const float rest = x - (float)whole;
-    const int32_t up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd), down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
+    const int32_t up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd),
+                  down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
     return (float)(whole + up - down);
 }
 
 /* Scale and zero point of one row, as an observer that always includes 0 finds them. */
-CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
+CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     float lows[16] = {0}, highs[16] = {0}, low = 0, high = 0, scale, zero;
     uint64_t i, k;
     for (i = 0; i + 16 <= n; i += 16)
@@ -10614,7 +12874,8 @@ CDP__CALLED void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     out[1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;
 }
 
-CDP__CALLED void cdp__quantize_row(const float *CDP__RESTRICT x, uint64_t n, const float *range, uint8_t *CDP__RESTRICT out) {
+CDP__PRIVATE void cdp__quantize_row(
+    const float *CDP__RESTRICT x, uint64_t n, const float *range, uint8_t *CDP__RESTRICT out) {
     const float scale = range[0], zero = range[1];
     uint64_t i;
     for (i = 0; i < n; ++i) {
@@ -10624,17 +12885,21 @@ CDP__CALLED void cdp__quantize_row(const float *CDP__RESTRICT x, uint64_t n, con
 }
 
 /* x (+)= the numbers that one rank meant; with the last one, their mean. */
-CDP__CALLED void cdp__dequantize_row(float *CDP__RESTRICT x, uint64_t n, const float *range, const uint8_t *CDP__RESTRICT q, bool first) {
+CDP__PRIVATE void cdp__dequantize_row(float *CDP__RESTRICT x, uint64_t n, const float *range,
+    const uint8_t *CDP__RESTRICT q, bool first) {
     const float scale = range[0], zero = range[1];
     uint64_t i;
     if (first)
-        for (i = 0; i < n; ++i) x[i] = 0 + scale * ((float)q[i] - zero);
+        for (i = 0; i < n; ++i)
+            x[i] = 0 + scale * ((float)q[i] - zero);
     else
-        for (i = 0; i < n; ++i) x[i] += scale * ((float)q[i] - zero);
+        for (i = 0; i < n; ++i)
+            x[i] += scale * ((float)q[i] - zero);
 }
 
-/* The k-th largest of n magnitudes (from 0; floats as bits without their sign): digit by digit, counting. */
-CDP__CALLED uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
+/* The k-th largest of n magnitudes (from 0; floats as bits without their sign): digit by digit,
+   counting. */
+CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
     uint32_t counts[2048], found = 0, shift, d;
     uint64_t i;
     for (shift = 22; n; shift = shift > 11 ? shift - 11 : 0) { /* 9 bits, 11, 11 */
@@ -10643,55 +12908,71 @@ CDP__CALLED uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t
         if (n >> 32) break; /* not asked for */
         for (i = 0; i < n; ++i)
             if (above == 0 || x[i] >> above == found >> above) ++counts[x[i] >> shift & 2047];
-        for (d = 2047; counts[d] <= k; --d) k -= counts[d];
+        for (d = 2047; counts[d] <= k; --d)
+            k -= counts[d];
         found |= d << shift;
         if (!shift) break;
     }
     return found;
 }
 
-CDP__VECTORS_END
-
 /* Scratch: ranges of all ranks, then bytes of all ranks; rows of 512 (with padding), or one row. */
-CDP__COLD cdp_status cdp__hook_quantize(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__hook_quantize(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
-    const uint64_t row = channel ? 512 : b->count, rows = channel ? b->count / 512 + 1 : 1, n = rows * row, world = cdp_size(b->group), rank = cdp_rank(b->group);
+    const uint64_t row = channel ? 512 : b->count, rows = channel ? b->count / 512 + 1 : 1,
+                   n = rows * row, world = cdp_size(b->group), rank = cdp_rank(b->group);
     float *ranges, *x = (float *)b->data;
     uint64_t i, r;
     uint8_t *q;
-    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * (rows * 8 + n))) return cdp__fail_nomem("a quantized bucket", world * (rows * 8 + n));
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * (rows * 8 + n)))
+        return cdp__fail_nomem("a quantized bucket", world * (rows * 8 + n));
     ranges = (float *)(void *)s->scratch;
     q = s->scratch + world * rows * 8;
     if (stage == 0) {
-        for (i = 0; i < rows; ++i) cdp__quantize_range(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)), ranges + (rank * rows + i) * 2);
-        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, ranges, rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
+        for (i = 0; i < rows; ++i)
+            cdp__quantize_range(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)),
+                ranges + (rank * rows + i) * 2);
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, ranges, rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
     }
     if (stage == 1) {
         memset(q + rank * n, 0, (size_t)n);
-        for (i = 0; i < rows; ++i) cdp__quantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)), ranges + (rank * rows + i) * 2, q + rank * n + i * row);
+        for (i = 0; i < rows; ++i)
+            cdp__quantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)),
+                ranges + (rank * rows + i) * 2, q + rank * n + i * row);
         *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, q, n, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
     }
     for (i = 0; i < rows; ++i)
-        for (r = 0; r < world; ++r) cdp__dequantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)), ranges + (r * rows + i) * 2, q + r * n + i * row, r == 0);
-    for (i = 0; i < b->count; ++i) x[i] /= (float)b->divisor;
+        for (r = 0; r < world; ++r)
+            cdp__dequantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)),
+                ranges + (r * rows + i) * 2, q + r * n + i * row, r == 0);
+    for (i = 0; i < b->count; ++i)
+        x[i] /= (float)b->divisor;
     return CDP_OK;
 }
 
 /* Scratch: (index, value) pairs of all ranks, then magnitudes. */
-CDP__COLD cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1), world = cdp_size(b->group);
+CDP__PRIVATE cdp_status cdp__hook_topk(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1),
+                   world = cdp_size(b->group);
     float *x = (float *)b->data, *error;
     uint32_t *pairs, *own, *size, limit;
     uint64_t i, above = 0, at = 0;
-    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * k * 8 + n * 4) || !cdp__hook_memory(h, &s->error, &s->error_bytes, n * 4)) return cdp__fail_nomem("a sparse bucket", n * 8);
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * k * 8 + n * 4)
+        || !cdp__hook_memory(h, &s->error, &s->error_bytes, n * 4))
+        return cdp__fail_nomem("a sparse bucket", n * 8);
     pairs = (uint32_t *)(void *)s->scratch;
     own = pairs + cdp_rank(b->group) * k * 2;
     size = pairs + world * k * 2;
     error = (float *)(void *)s->error;
     if (!stage) {
-        if (n >> 32) return cdp__fail(CDP_ERR_UNSUPPORTED, "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
+        if (n >> 32)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
         for (i = 0; i < n; ++i) {
             x[i] += h->desc.no_error_feedback ? 0 : error[i];
             error[i] = x[i];
@@ -10699,7 +12980,8 @@ CDP__COLD cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, u
             size[i] &= 0x7fffffffu; /* ordered as the magnitudes are, with NaN as the largest */
         }
         limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
-        for (i = 0; i < n; ++i) above += size[i] > limit;
+        for (i = 0; i < n; ++i)
+            above += size[i] > limit;
         for (i = 0; i < n && at < k; ++i) {
             if (size[i] <= limit) {
                 if (size[i] < limit || above >= k) continue;
@@ -10711,7 +12993,8 @@ CDP__COLD cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, u
             ++at;
         }
         CDP_ASSERT(at == k);
-        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
     }
     memset(x, 0, (size_t)n * 4);
@@ -10725,42 +13008,56 @@ CDP__COLD cdp_status cdp__hook_topk(cdp__hook *h, cdp__slot *s, cdp_bucket *b, u
 }
 
 /* Columns of an n x r matrix (by rows) become orthonormal, one after the other. */
-CDP__COLD void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
+CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {
         float norm = 0;
-        for (i = 0; i < n; ++i) norm += a[i * r + j] * a[i * r + j];
+        for (i = 0; i < n; ++i)
+            norm += a[i * r + j] * a[i * r + j];
         norm = (float)cdp__sqrt((double)norm) + epsilon;
-        for (i = 0; i < n && norm > 0; ++i) a[i * r + j] /= norm;
+        for (i = 0; i < n && norm > 0; ++i)
+            a[i * r + j] /= norm;
         for (k = j + 1; k < r; ++k) {
             float dot = 0;
-            for (i = 0; i < n; ++i) dot += a[i * r + j] * a[i * r + k];
-            for (i = 0; i < n; ++i) a[i * r + k] -= dot * a[i * r + j];
+            for (i = 0; i < n; ++i)
+                dot += a[i * r + j] * a[i * r + k];
+            for (i = 0; i < n; ++i)
+                a[i * r + k] -= dot * a[i * r + j];
         }
     }
 }
 
 /* One parameter of a bucket (or, batched, the bucket) as PowerSGD sees it. */
 typedef struct cdp__matrix {
-    float *at;              /* n x m by rows */
+    float *at;               /* n x m by rows */
     uint64_t n, m, r, count; /* r 0: not compressed */
     uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
 } cdp__matrix;
 
 /* Of the smallest square with room for n numbers. */
-CDP__COLD uint64_t cdp__square_side(uint64_t n) {
+CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     uint64_t side = (uint64_t)cdp__sqrt((double)n);
-    while (side && side * side > n) --side;
-    while (side * side < n) ++side;
+    while (side && side * side > n)
+        --side;
+    while (side * side < n)
+        ++side;
     return side;
 }
 
 /* Step through the matrices of a bucket; `x` walks along. False at the end. */
-CDP__COLD bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
+CDP__PRIVATE bool cdp__matrix_next(
+    const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
     const cdp_param *p;
-    if (*i == 0) memset(x, 0, sizeof *x), x->at = (float *)b->data;
-    else x->p += x->n * x->r, x->q += x->m * x->r, x->plain += x->r ? 0 : x->count, x->at += x->count;
+    if (*i == 0) {
+        memset(x, 0, sizeof *x);
+        x->at = (float *)b->data;
+    } else {
+        x->p += x->n * x->r;
+        x->q += x->m * x->r;
+        x->plain += x->r ? 0 : x->count;
+        x->at += x->count;
+    }
     if (*i == (batched ? 1u : b->param_count)) return false;
     if (batched) {
         x->n = x->m = cdp__square_side(b->count);
@@ -10772,14 +13069,15 @@ CDP__COLD bool cdp__matrix_next(const cdp__hook *h, const cdp_bucket *b, uint32_
         x->n = p->rows ? p->rows : x->count;
         x->m = x->n ? x->count / x->n : 0;
         x->r = cdp__min(cdp__min(x->n, x->m), h->desc.rank);
-        if (!((double)(x->n + x->m) * (double)x->r * h->desc.min_rate < (double)(x->n * x->m))) x->r = 0;
+        if (!((double)(x->n + x->m) * (double)x->r * h->desc.min_rate < (double)(x->n * x->m)))
+            x->r = 0;
     }
     ++*i;
     return true;
 }
 
 /* Nearly normal: the sum of twelve even numbers (splitmix64) has variance 1. */
-CDP__COLD float cdp__hook_normal(cdp__hook *h) {
+CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     double sum = -6;
     uint32_t i;
     for (i = 0; i < 12; ++i) {
@@ -10791,10 +13089,10 @@ CDP__COLD float cdp__hook_normal(cdp__hook *h) {
     return (float)sum;
 }
 
-CDP__VECTORS_BEGIN
-
-/* out = M a, or out = M^T a, with a and out by rows of r; or M = a b^T. The last row of a batched matrix may be short. */
-CDP__CALLED void cdp__matrix_apply(const cdp__matrix *x, const float *a, float *out, bool transposed) {
+/* out = M a, or out = M^T a, with a and out by rows of r; or M = a b^T. The last row of a
+   batched matrix may be short. */
+CDP__PRIVATE void cdp__matrix_apply(
+    const cdp__matrix *x, const float *a, float *out, bool transposed) {
     const uint64_t r = x->r;
     uint64_t i, j, c;
     memset(out, 0, (size_t)((transposed ? x->m : x->n) * r * 4));
@@ -10802,13 +13100,15 @@ CDP__CALLED void cdp__matrix_apply(const cdp__matrix *x, const float *a, float *
         const float *row = x->at + i * x->m;
         const uint64_t m = cdp__min(x->m, x->count - i * x->m);
         for (j = 0; j < m && transposed; ++j)
-            for (c = 0; c < r; ++c) out[j * r + c] += row[j] * a[i * r + c];
+            for (c = 0; c < r; ++c)
+                out[j * r + c] += row[j] * a[i * r + c];
         for (j = 0; j < m && !transposed; ++j)
-            for (c = 0; c < r; ++c) out[i * r + c] += row[j] * a[j * r + c];
+            for (c = 0; c < r; ++c)
+                out[i * r + c] += row[j] * a[j * r + c];
     }
 }
 
-CDP__CALLED void cdp__matrix_compose(const cdp__matrix *x, const float *p, const float *q) {
+CDP__PRIVATE void cdp__matrix_compose(const cdp__matrix *x, const float *p, const float *q) {
     const uint64_t r = x->r;
     uint64_t i, j, c;
     for (i = 0; i * x->m < x->count; ++i) {
@@ -10816,22 +13116,24 @@ CDP__CALLED void cdp__matrix_compose(const cdp__matrix *x, const float *p, const
         const uint64_t m = cdp__min(x->m, x->count - i * x->m);
         for (j = 0; j < m; ++j) {
             float sum = 0;
-            for (c = 0; c < r; ++c) sum += p[i * r + c] * q[j * r + c];
+            for (c = 0; c < r; ++c)
+                sum += p[i * r + c] * q[j * r + c];
             row[j] = sum;
         }
     }
 }
 
-CDP__VECTORS_END
-
-/* What happens before each of the three operations (plain values, left factors, right factors) and after the last. */
-CDP__COLD void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {
+/* What happens before each of the three operations (plain values, left factors, right factors)
+   and after the last. */
+CDP__PRIVATE void cdp__powersgd_phase(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {
     float *data = (float *)b->data, *error = (float *)(void *)s->error;
     cdp__matrix x;
     uint64_t k;
     uint32_t i = 0;
     if (s->phase == 0)
-        for (k = 0; k < b->count && !h->desc.no_error_feedback; ++k) error[k] = data[k] += error[k];
+        for (k = 0; k < b->count && !h->desc.no_error_feedback; ++k)
+            error[k] = data[k] += error[k];
     if (s->phase == 3) cdp__divide_by(CDP_DTYPE_F32, q, q_count, b->divisor);
     while (cdp__matrix_next(h, b, &i, &x)) {
         if (s->phase == 0 && !x.r) memcpy(plain + x.plain, x.at, (size_t)x.count * 4);
@@ -10849,11 +13151,13 @@ CDP__COLD void cdp__powersgd_phase(cdp__hook *h, cdp__slot *s, cdp_bucket *b, fl
         }
         if (s->phase == 3 && x.r) cdp__matrix_compose(&x, p + x.p, q + x.q);
     }
-    for (k = 0; s->phase == 3 && k < b->count && !h->desc.no_error_feedback; ++k) error[k] -= data[k];
+    for (k = 0; s->phase == 3 && k < b->count && !h->desc.no_error_feedback; ++k)
+        error[k] -= data[k];
 }
 
 /* `dtype`: that of the bucket, whose f32 copy `b` is; halves travel as such. */
-CDP__COLD cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__hook_powersgd(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
     const bool half = cdp__dtype_is_half(dtype);
     cdp__matrix x;
     uint32_t i = 0;
@@ -10861,18 +13165,27 @@ CDP__COLD cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *
     float *p, *q, *plain, *part;
     uint8_t *wire;
     if (!stage) s->phase = 0;
-    while (cdp__matrix_next(h, b, &i, &x)) {} /* now x knows how much there is of each */
-    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, (x.p + x.plain) * 4 + (half ? (x.p + x.q + x.plain) * 2 : 0)) || !cdp__hook_memory(h, &s->q, &s->q_bytes, x.q * 4) ||
-        (!h->desc.no_error_feedback && !cdp__hook_memory(h, &s->error, &s->error_bytes, b->count * 4)))
+    while (cdp__matrix_next(h, b, &i, &x)) {
+    } /* now x knows how much there is of each */
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes,
+            (x.p + x.plain) * 4 + (half ? (x.p + x.q + x.plain) * 2 : 0))
+        || !cdp__hook_memory(h, &s->q, &s->q_bytes, x.q * 4)
+        || (!h->desc.no_error_feedback
+            && !cdp__hook_memory(h, &s->error, &s->error_bytes, b->count * 4)))
         return cdp__fail_nomem("a compressed bucket", (x.p + x.q + x.plain + b->count) * 4);
     p = (float *)(void *)s->scratch;
     plain = p + x.p;
     wire = (uint8_t *)(void *)(plain + x.plain);
     q = (float *)(void *)s->q;
     part = s->phase < 2 ? plain : s->phase == 2 ? p : q; /* what has just come back */
-    if (stage && half) cdp__cast(dtype, wire, CDP_DTYPE_F32, part, s->phase < 2 ? x.plain : s->phase == 2 ? x.p : x.q);
+    if (stage && half)
+        cdp__cast(dtype, wire, CDP_DTYPE_F32, part,
+            s->phase < 2        ? x.plain
+                : s->phase == 2 ? x.p
+                                : x.q);
     if (!stage && (h->desc.no_warm_start || s->q_bytes != q_before))
-        for (k = 0; k < x.q; ++k) q[k] = cdp__hook_normal(h);
+        for (k = 0; k < x.q; ++k)
+            q[k] = cdp__hook_normal(h);
     for (;; ++s->phase) { /* an operation of nothing is left out */
         cdp__powersgd_phase(h, s, b, p, q, plain, x.q);
         if (s->phase == 3) return CDP_OK;
@@ -10880,22 +13193,27 @@ CDP__COLD cdp_status cdp__hook_powersgd(cdp__hook *h, cdp__slot *s, cdp_bucket *
         if (!k) continue;
         part = s->phase == 0 ? plain : s->phase == 1 ? p : q;
         if (half) cdp__cast(CDP_DTYPE_F32, part, dtype, wire, k);
-        *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? (void *)wire : (void *)part, k, half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
+        *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? (void *)wire : (void *)part, k,
+            half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
         ++s->phase;
         return CDP_PENDING;
     }
 }
 
-/* The compressing hooks compute in f32: other dtypes through a copy. Batched PowerSGD has one with zeros up to a square,
-   since errors are fed back there, too. */
-CDP__COLD cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+/* The compressing hooks compute in f32: other dtypes through a copy. Batched PowerSGD has one
+   with zeros up to a square, since errors are fed back there, too. */
+CDP__PRIVATE cdp_status cdp__hook_compress(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_hook_kind kind = h->desc.kind;
-    const bool square = kind == CDP_HOOK_POWERSGD_BATCHED, copy = square || b->dtype != CDP_DTYPE_F32;
-    const uint64_t side = square ? cdp__square_side(b->count) : 0, count = square ? side * side : b->count;
+    const bool square = kind == CDP_HOOK_POWERSGD_BATCHED,
+               copy = square || b->dtype != CDP_DTYPE_F32;
+    const uint64_t side = square ? cdp__square_side(b->count) : 0,
+                   count = square ? side * side : b->count;
     cdp_bucket *in = copy ? &s->inner : b;
     cdp_status st;
     if (copy && !stage) {
-        if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4)) return cdp__fail_nomem("a bucket in f32", count * 4);
+        if (!cdp__hook_memory(h, &s->wide, &s->wide_bytes, count * 4))
+            return cdp__fail_nomem("a bucket in f32", count * 4);
         cdp__cast(b->dtype, b->data, CDP_DTYPE_F32, s->wide, b->count);
         memset(s->wide + b->count * 4, 0, (size_t)((count - b->count) * 4));
         s->inner = *b;
@@ -10904,14 +13222,18 @@ CDP__COLD cdp_status cdp__hook_compress(cdp__hook *h, cdp__slot *s, cdp_bucket *
         s->inner.dtype = CDP_DTYPE_F32;
     }
     in->group = b->group;
-    if (kind == CDP_HOOK_TOPK) st = cdp__hook_topk(h, s, in, stage, op);
-    else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL) st = cdp__hook_quantize(h, s, in, stage, op);
-    else st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
+    if (kind == CDP_HOOK_TOPK)
+        st = cdp__hook_topk(h, s, in, stage, op);
+    else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL)
+        st = cdp__hook_quantize(h, s, in, stage, op);
+    else
+        st = cdp__hook_powersgd(h, s, in, b->dtype, stage, op);
     if (copy && st == CDP_OK) cdp__cast(CDP_DTYPE_F32, s->wide, b->dtype, b->data, b->count);
     return st;
 }
 
-CDP__COLD cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__hook_stage(
+    void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     cdp__hook *h = (cdp__hook *)self;
     cdp__slot *s = cdp__hook_slot(h, b->bucket_count, b->index);
     const cdp_hook_kind kind = h->desc.kind;
@@ -10921,17 +13243,22 @@ CDP__COLD cdp_status cdp__hook_stage(void *self, cdp_bucket *b, uint32_t stage, 
         cdp__hook_begin(h, s);
         s->plain = h->step < h->desc.start;
     }
-    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16) st = cdp__hook_half(h, s, b, stage, op);
-    else if (kind == CDP_HOOK_NOOP) st = CDP_OK;
-    else if (kind == CDP_HOOK_ALLREDUCE || s->plain) st = cdp__hook_allreduce(b, stage, op, b->group);
-    else if (kind == CDP_HOOK_POST_LOCAL_SGD) st = h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
-    else st = cdp__hook_compress(h, s, b, stage, op);
+    if (kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16)
+        st = cdp__hook_half(h, s, b, stage, op);
+    else if (kind == CDP_HOOK_NOOP)
+        st = CDP_OK;
+    else if (kind == CDP_HOOK_ALLREDUCE || s->plain)
+        st = cdp__hook_allreduce(b, stage, op, b->group);
+    else if (kind == CDP_HOOK_POST_LOCAL_SGD)
+        st = h->desc.subgroup ? cdp__hook_allreduce(b, stage, op, h->desc.subgroup) : CDP_OK;
+    else
+        st = cdp__hook_compress(h, s, b, stage, op);
     if (!stage && b->index + 1 == b->bucket_count) ++h->step;
     s->busy = st == CDP_PENDING;
     return st;
 }
 
-CDP__COLD double cdp__hook_error_norm(void *self) {
+CDP__PRIVATE double cdp__hook_error_norm(void *self) {
     const cdp__hook *h = (const cdp__hook *)self;
     double sum = 0;
     uint64_t k;
@@ -10944,9 +13271,10 @@ CDP__COLD double cdp__hook_error_norm(void *self) {
     return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
 }
 
-/* State as bytes: kind, step, random, how many slots; per slot the sizes and the contents of error and q, all as u32
-   little-endian words; then the wrapped hook's. */
-CDP__COLD void cdp__hook_put(uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
+/* State as bytes: kind, step, random, how many slots; per slot the sizes and the contents of
+   error and q, all as u32 little-endian words; then the wrapped hook's. */
+CDP__PRIVATE void cdp__hook_put(
+    uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
     uint64_t k;
     for (k = 0; k < bytes; k += 4, *at += 4) {
         uint32_t w;
@@ -10955,12 +13283,12 @@ CDP__COLD void cdp__hook_put(uint8_t *out, uint64_t room, uint64_t *at, const ui
     }
 }
 
-CDP__COLD void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, uint64_t v) {
+CDP__PRIVATE void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, uint64_t v) {
     const uint32_t words[2] = {(uint32_t)v, (uint32_t)(v >> 32)};
     cdp__hook_put(out, room, at, (const uint8_t *)(const void *)words, 8);
 }
 
-CDP__COLD uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
+CDP__PRIVATE uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
     const cdp__hook *h = (const cdp__hook *)self;
     uint8_t *out = (uint8_t *)bytes;
     uint64_t at = 0, inner;
@@ -10977,11 +13305,14 @@ CDP__COLD uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
         cdp__hook_put(out, room, &at, s->error, s->error_bytes);
         cdp__hook_put(out, room, &at, s->q, s->q_bytes);
     }
-    inner = h->inner.save ? h->inner.save(h->inner.self, at <= room && out ? out + at : NULL, at <= room ? room - at : 0) : 0;
+    inner = h->inner.save ? h->inner.save(
+                h->inner.self, at <= room && out ? out + at : NULL, at <= room ? room - at : 0)
+                          : 0;
     return at + inner;
 }
 
-CDP__COLD bool cdp__hook_get(const uint8_t *in, uint64_t count, uint64_t *at, uint8_t *words, uint64_t bytes) {
+CDP__PRIVATE bool cdp__hook_get(
+    const uint8_t *in, uint64_t count, uint64_t *at, uint8_t *words, uint64_t bytes) {
     uint64_t k;
     if (bytes > count - *at) return false;
     for (k = 0; k < bytes; k += 4, *at += 4) {
@@ -10991,28 +13322,39 @@ CDP__COLD bool cdp__hook_get(const uint8_t *in, uint64_t count, uint64_t *at, ui
     return true;
 }
 
-CDP__COLD bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t *at, uint64_t *v) {
+CDP__PRIVATE bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t *at, uint64_t *v) {
     uint32_t words[2];
     if (!cdp__hook_get(in, count, at, (uint8_t *)(void *)words, 8)) return false;
     *v = words[0] | (uint64_t)words[1] << 32;
     return true;
 }
 
-CDP__COLD cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
+CDP__PRIVATE cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
     cdp__hook *h = (cdp__hook *)self;
     const uint8_t *in = (const uint8_t *)bytes;
     uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0, error, q;
-    bool ok = in && !(count % 4) && cdp__hook_get_u64(in, count, &at, &kind) && cdp__hook_get_u64(in, count, &at, &step) && cdp__hook_get_u64(in, count, &at, &random) &&
-              cdp__hook_get_u64(in, count, &at, &slots) && kind == (uint64_t)h->desc.kind && slots <= count / 16;
+    bool ok = in && !(count % 4) && cdp__hook_get_u64(in, count, &at, &kind)
+        && cdp__hook_get_u64(in, count, &at, &step) && cdp__hook_get_u64(in, count, &at, &random)
+        && cdp__hook_get_u64(in, count, &at, &slots) && kind == (uint64_t)h->desc.kind
+        && slots <= count / 16;
     uint32_t i;
-    if (ok && slots && !cdp__hook_slot(h, (uint32_t)slots, 0)) return cdp__fail_nomem("a hook", slots * sizeof(cdp__slot));
+    if (ok && slots && !cdp__hook_slot(h, (uint32_t)slots, 0))
+        return cdp__fail_nomem("a hook", slots * sizeof(cdp__slot));
     for (i = 0; ok && i < slots; ++i) {
         cdp__slot *s = &h->slots[i];
-        ok = cdp__hook_get_u64(in, count, &at, &error) && cdp__hook_get_u64(in, count, &at, &q) && !(error % 4) && !(q % 4) && error <= count - at && q <= count - at - error;
-        if (ok && ((error && !cdp__hook_memory(h, &s->error, &s->error_bytes, error)) || (q && !cdp__hook_memory(h, &s->q, &s->q_bytes, q)))) return cdp__fail_nomem("a hook's state", error + q);
-        ok = ok && cdp__hook_get(in, count, &at, s->error, error) && cdp__hook_get(in, count, &at, s->q, q);
+        ok = cdp__hook_get_u64(in, count, &at, &error) && cdp__hook_get_u64(in, count, &at, &q)
+            && !(error % 4) && !(q % 4) && error <= count - at && q <= count - at - error;
+        if (ok
+            && ((error && !cdp__hook_memory(h, &s->error, &s->error_bytes, error))
+                || (q && !cdp__hook_memory(h, &s->q, &s->q_bytes, q))))
+            return cdp__fail_nomem("a hook's state", error + q);
+        ok = ok && cdp__hook_get(in, count, &at, s->error, error)
+            && cdp__hook_get(in, count, &at, s->q, q);
     }
-    if (!ok) return cdp__fail(CDP_ERR_INVALID, "a hook cannot load %llu bytes: they are not the state of a hook of this kind", (unsigned long long)count);
+    if (!ok)
+        return cdp__fail(CDP_ERR_INVALID,
+            "a hook cannot load %llu bytes: they are not the state of a hook of this kind",
+            (unsigned long long)count);
     h->step = step;
     h->random = random;
     return h->inner.load ? h->inner.load(h->inner.self, in + at, count - at) : CDP_OK;
@@ -11021,20 +13363,31 @@ CDP__COLD cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t coun
 CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     cdp__hook *h;
     const cdp_os *os;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create needs a desc and a place for the result");
+    if (!desc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_hook_create needs a desc and a place for the result");
     memset(out, 0, sizeof *out);
     os = desc->os ? desc->os : cdp_os_default();
-    if ((uint32_t)desc->kind > CDP_HOOK_POST_LOCAL_SGD) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: kind %d does not exist", (int)desc->kind);
-    if (desc->inner && desc->kind != CDP_HOOK_FP16 && desc->kind != CDP_HOOK_BF16) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: only FP16 and BF16 run around another hook");
-    if (!(desc->min_rate >= 0) || !(desc->epsilon >= 0) || (desc->ratio != 0 && !(desc->ratio >= 1))) return cdp__fail(CDP_ERR_INVALID, "cdp_hook_create: min_rate and epsilon must be positive, ratio at least 1");
+    if ((uint32_t)desc->kind > CDP_HOOK_POST_LOCAL_SGD)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_hook_create: kind %d does not exist", (int)desc->kind);
+    if (desc->inner && desc->kind != CDP_HOOK_FP16 && desc->kind != CDP_HOOK_BF16)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_hook_create: only FP16 and BF16 run around another hook");
+    if (!(desc->min_rate >= 0) || !(desc->epsilon >= 0)
+        || (desc->ratio != 0 && !(desc->ratio >= 1)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_hook_create: min_rate and epsilon must be positive, ratio at least 1");
     h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hook", sizeof *h);
     h->desc = *desc;
     h->os = os;
     h->random = desc->seed;
     h->desc.rank = cdp__def(desc->rank, 1);
-    if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED) h->desc.start = cdp__def(desc->start, 1000);
-    else if (desc->kind != CDP_HOOK_POST_LOCAL_SGD) h->desc.start = 0;
+    if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED)
+        h->desc.start = cdp__def(desc->start, 1000);
+    else if (desc->kind != CDP_HOOK_POST_LOCAL_SGD)
+        h->desc.start = 0;
     if (desc->min_rate == 0) h->desc.min_rate = 2;
     if (desc->ratio == 0) h->desc.ratio = 100;
     if (desc->inner) h->inner = *desc->inner;
@@ -11044,9 +13397,14 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     out->load = cdp__hook_load;
     out->error_norm = cdp__hook_error_norm;
     out->destroy = cdp__hook_drop;
-    out->operations = desc->kind == CDP_HOOK_POWERSGD ? 3 : desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->kind == CDP_HOOK_QUANTIZE || desc->kind == CDP_HOOK_QUANTIZE_CHANNEL ? 2 : 1;
+    out->operations = desc->kind == CDP_HOOK_POWERSGD ? 3
+        : desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->kind == CDP_HOOK_QUANTIZE
+            || desc->kind == CDP_HOOK_QUANTIZE_CHANNEL
+        ? 2
+        : 1;
     if (desc->inner) out->operations = desc->inner->operations;
-    out->keeps_layout = (desc->kind >= CDP_HOOK_POWERSGD && desc->kind <= CDP_HOOK_POWERSGD_BATCHED) || desc->kind == CDP_HOOK_TOPK || (desc->inner && desc->inner->keeps_layout);
+    out->keeps_layout = (desc->kind >= CDP_HOOK_POWERSGD && desc->kind <= CDP_HOOK_POWERSGD_BATCHED)
+        || desc->kind == CDP_HOOK_TOPK || (desc->inner && desc->inner->keeps_layout);
     return CDP_OK;
 }
 
@@ -11056,7 +13414,9 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     cdp_work last;
     uint64_t since, longest = 0;
     uint32_t i;
-    if (!a || !a->ddp || (a->level_count && !a->levels)) return cdp__fail(CDP_ERR_INVALID, "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
+    if (!a || !a->ddp || (a->level_count && !a->levels))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
     since = a->step - a->warmup;
     if (a->step++ < a->warmup) return CDP_OK;
     if (!a->level_count && since % cdp__def(a->period, 1) == 0) group = a->ddp->group;
@@ -11076,13 +13436,16 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     return st == CDP_OK ? cdp_work_wait(last) : st;
 }
 
-CDP_API void cdp_zero_partition(const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
+CDP_API void cdp_zero_partition(
+    const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
     uint32_t done, i, r;
-    for (i = 0; i < n; ++i) owner[i] = UINT32_MAX;
+    for (i = 0; i < n; ++i)
+        owner[i] = UINT32_MAX;
     for (done = 0; done < n; ++done) {
         uint32_t largest = n, least = 0;
         for (i = 0; i < n; ++i)
-            if (owner[i] == UINT32_MAX && (largest == n || counts[i] > counts[largest])) largest = i;
+            if (owner[i] == UINT32_MAX && (largest == n || counts[i] > counts[largest]))
+                largest = i;
         for (r = 1; r < world; ++r)
             if (totals[r] < totals[least]) least = r;
         owner[largest] = least;
@@ -11090,19 +13453,30 @@ CDP_API void cdp_zero_partition(const uint64_t *counts, uint32_t n, uint32_t wor
     }
 }
 
-CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner, void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad), void *user) {
+CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
+    void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
+    void *user) {
     cdp_status st = CDP_OK;
     uint32_t i, r;
-    if (!d || !owner || !update) return cdp__fail(CDP_ERR_INVALID, "cdp_zero_step needs a ddp, owners and an update function");
-    if (d->in_backward) return cdp__fail(CDP_ERR_STATE, "cdp_zero_step: gradients are complete after cdp_ddp_backward_end");
+    if (!d || !owner || !update)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_zero_step needs a ddp, owners and an update function");
+    if (d->in_backward)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_zero_step: gradients are complete after cdp_ddp_backward_end");
     for (i = 0; i < d->param_count; ++i) {
-        if (owner[i] >= cdp_size(d->group)) return cdp__fail(CDP_ERR_INVALID, "cdp_zero_step: parameter %u belongs to rank %u, which does not exist", i, owner[i]);
-        if (owner[i] == cdp_rank(d->group)) update(user, i, &d->params[i].user, cdp__param_grad(&d->params[i]));
+        if (owner[i] >= cdp_size(d->group))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_zero_step: parameter %u belongs to rank %u, which does not exist", i,
+                owner[i]);
+        if (owner[i] == cdp_rank(d->group))
+            update(user, i, &d->params[i].user, cdp__param_grad(&d->params[i]));
     }
     for (r = 0; r < cdp_size(d->group); ++r)
         for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
             const cdp_param *p = &d->params[i].user;
-            if (owner[i] == r && p->count) st = cdp_broadcast_async(d->group, p->data, p->count, p->dtype, r, &d->last);
+            if (owner[i] == r && p->count)
+                st = cdp_broadcast_async(d->group, p->data, p->count, p->dtype, r, &d->last);
         }
     return st == CDP_OK ? cdp_work_wait(d->last) : st;
 }
@@ -11112,14 +13486,15 @@ typedef struct cdp__mt {
     uint32_t state[624], at;
 } cdp__mt;
 
-CDP__COLD void cdp__mt_seed(cdp__mt *m, uint32_t seed) {
+CDP__PRIVATE void cdp__mt_seed(cdp__mt *m, uint32_t seed) {
     uint32_t i;
     m->state[0] = seed;
-    for (i = 1; i < 624; ++i) m->state[i] = 1812433253u * (m->state[i - 1] ^ m->state[i - 1] >> 30) + i;
+    for (i = 1; i < 624; ++i)
+        m->state[i] = 1812433253u * (m->state[i - 1] ^ m->state[i - 1] >> 30) + i;
     m->at = 624;
 }
 
-CDP__COLD uint32_t cdp__mt_next(cdp__mt *m) {
+CDP__PRIVATE uint32_t cdp__mt_next(cdp__mt *m) {
     uint32_t i, y;
     if (m->at == 624) {
         for (i = 0; i < 624; ++i) {
@@ -11147,13 +13522,16 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     uint64_t i, at;
     cdp__mt m;
     if (!s || !indices || !s->size || !s->ranks || s->rank >= s->ranks || s->size >> 32)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and a place for the indices");
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and a place for "
+            "the indices");
     os = s->os ? s->os : cdp_os_default();
     if (s->shuffle) {
         order = (uint32_t *)cdp__alloc(os, s->size * sizeof *order);
         if (!order) return cdp__fail_nomem("an order of samples", s->size * sizeof *order);
         cdp__mt_seed(&m, (uint32_t)(s->seed + s->epoch));
-        for (i = 0; i < s->size; ++i) order[i] = (uint32_t)i;
+        for (i = 0; i < s->size; ++i)
+            order[i] = (uint32_t)i;
         for (i = 0; i + 1 < s->size; ++i) {
             const uint64_t j = i + cdp__mt_next(&m) % (s->size - i);
             const uint32_t t = order[i];
@@ -11170,7 +13548,6 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 }
 #endif /* CDP_NO_HOOKS */
 
-CDP__UNHURRIED_END
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -110,11 +110,12 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ---------------------------------------------------------------------------------------------------- */
+/* ---- >>desc ---------------------------------------------------------------------------------- */
 
 struct cdp__loop; /* a loop shared by several parts of the library; programs leave it NULL */
 
-#define CDP_STORE_MAX_KEY_BYTES 8192u     /* defaults of the server, and what the clients refuse to exceed */
+/* defaults of the server, and what the clients refuse to exceed */
+#define CDP_STORE_MAX_KEY_BYTES 8192u
 #define CDP_STORE_MAX_VALUE_BYTES 8388608u
 #define CDP_STORE_MAX_LIST 131072u
 
@@ -123,13 +124,15 @@ typedef struct cdp_hash_store_desc {
     uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
 } cdp_hash_store_desc;
 
-/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`, waiting for a key that is
-   not there times out at once. `desc` may be NULL. Errors: NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out);
+/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`,
+   waiting for a key that is not there times out at once. `desc` may be NULL. Errors: NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
+    const cdp_hash_store_desc *desc, cdp_store **out);
 
-/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not destroyed with it; prefixes
-   nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out);
+/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not
+   destroyed with it; prefixes nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
+    cdp_store *inner, const char *prefix, cdp_store **out);
 
 /* A store of your own in two functions; all operations are made of them, atomically. They are called by one thread at a time,
    must not block for long and must not call the store. Errors: return a negative status after cdp_error_set().
@@ -138,188 +141,277 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, cons
        swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove it), in one step as all users of
               the store see it, and return CDP_OK. CDP_PENDING: it does not hold that. */
 typedef struct cdp_custom_store_desc {
-    cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);                                          /* required */
-    cdp_status (*swap)(void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);      /* required */
-    cdp_status (*num_keys)(void *user, int64_t *count); /* (default: cdp_store_num_keys is UNSUPPORTED)           */
-    void (*destroy)(void *user);                        /* by cdp_store_destroy (default: nothing)                */
-    void *user;                                         /* first argument of all of them                          */
-    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)                    */
-    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store                                   */
+    /* required */
+    cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);
+    /* required */
+    cdp_status (*swap)(
+        void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);
+    /* (default: cdp_store_num_keys is UNSUPPORTED) */
+    cdp_status (*num_keys)(void *user, int64_t *count);
+    /* by cdp_store_destroy (default: nothing) */
+    void (*destroy)(void *user);
+    /* first argument of all of them */
+    void *user;
+    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
 } cdp_custom_store_desc;
 
 /* Whoever waits for a key looks again and again, at most 10 ms apart. Errors: INVALID, NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out);
+CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(
+    const cdp_custom_store_desc *desc, cdp_store **out);
 
 #ifndef CDP_NO_FILE_STORE
 typedef struct cdp_file_store_desc {
-    const char *path;    /* required: a file that all users reach, on a file system with flock(); copied; made when absent */
-    uint32_t world_size; /* how many users there are: when so many have left and nobody is left, the file is removed
-                            (default: 0, it stays)                                                                */
-    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)                    */
-    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store                                   */
+    /* required: a file that all users reach, on a file system with flock(); copied; made when
+       absent */
+    const char *path;
+    uint32_t
+        /* how many users there are: when so many have left and nobody is left, the file is
+           removed (default: 0, it stays) */
+        world_size;
+    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
 } cdp_file_store_desc;
 
-/* A store in a file, to which its users append records; torch.distributed.FileStore reads and writes the same file.
-   Users may come and go at any time and be killed at any point: half a record is cut off by whoever comes next. Who was
-   killed has not left, so the file then stays: remove it, or take a new name, before the next run, which would find
-   the old keys in it. The file only grows; append writes the whole value anew. Whoever waits for a key looks again and
+/* A store in a file, to which its users append records; torch.distributed.FileStore reads and
+   writes the same file. Users may come and go at any time and be killed at any point: half a
+   record is cut off by whoever comes next. Who was killed has not left, so the file then stays:
+   remove it, or take a new name, before the next run, which would find the old keys in it. The
+   file only grows; append writes the whole value anew. Whoever waits for a key looks again and
    again, at most 10 ms apart. Keys that count the users are counted by cdp_store_num_keys.
-   Errors: INVALID, NOMEM; IO (the text names file and errno); STORE (the file is no store, or is damaged); TIMEOUT (it
-   is locked all the time: does one of its users stand still?). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out);
+   Errors: INVALID, NOMEM; IO (the text names file and errno); STORE (the file is no store, or is
+   damaged); TIMEOUT (it is locked all the time: does one of its users stand still?). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(
+    const cdp_file_store_desc *desc, cdp_store **out);
 #endif
 
 typedef struct cdp_tcp_store_desc {
-    const char *host;            /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied          */
-    uint16_t port;               /* required                                                                      */
-    const cdp_addr *addrs;       /* or these addresses with their ports, tried in turn; at most 16; copied        */
+    /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied */
+    const char *host;
+    /* required */
+    uint16_t port;
+    /* or these addresses with their ports, tried in turn; at most 16; copied */
+    const cdp_addr *addrs;
     uint32_t addr_count;
-    uint32_t timeout_ms;         /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)            */
-    uint32_t connect_timeout_ms; /* how long to try to reach the server (default: timeout_ms)                     */
-    const char *will_key;        /* last will: if this client ends without cdp_store_destroy(), the server does   */
-    cdp_bytes will_value;        /*   compare_set(will_key, "" -> will_value). Copied. Only with servers of this
-                                      library; others never hear of it (default: none)                            */
-    uint64_t max_value_bytes;    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES)      */
-    const char *job_key;         /* the server's (default: none). Copied as a hash                                */
-    bool count_me;               /* count as one of the workers that a TCPStore of PyTorch, made with a world
-                                    size, waits for                                                               */
-    const cdp_os *os;            /* (default: cdp_os_default()); must outlive the store                           */
-    cdp_logger logger;           /* (default: warnings and errors to stderr)                                      */
-    struct cdp__loop *loop;      /* (default: its own) the loop to run on; must outlive the store                 */
+    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms;
+    /* how long to try to reach the server (default: timeout_ms) */
+    uint32_t connect_timeout_ms;
+    /* last will: if this client ends without cdp_store_destroy(), the server does */
+    const char *will_key;
+    cdp_bytes
+        /* compare_set(will_key, "" -> will_value). Copied. Only with servers of this library;
+           others never hear of it (default: none) */
+        will_value;
+    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES) */
+    uint64_t max_value_bytes;
+    /* the server's (default: none). Copied as a hash */
+    const char *job_key;
+    /* count as one of the workers that a TCPStore of PyTorch, made with a world size, waits for */
+    bool count_me;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
+    /* (default: warnings and errors to stderr) */
+    cdp_logger logger;
+    /* (default: its own) the loop to run on; must outlive the store */
+    struct cdp__loop *loop;
 } cdp_tcp_store_desc;
 
-/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever more slowly, until the
-   deadline. All addresses of a name are tried in turn. Blocks. Errors: INVALID, NOMEM; TIMEOUT (nobody answers; names
-   the address, the last errno and what to check); STORE (something answers that is no store); MISMATCH (the job keys of both
-   sides do not fit, or this machine is not served without one; the text says what to do). The server may also be PyTorch's, of
-   2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out);
+/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever
+   more slowly, until the deadline. All addresses of a name are tried in turn. Blocks. Errors:
+   INVALID, NOMEM; TIMEOUT (nobody answers; names the address, the last errno and what to check);
+   STORE (something answers that is no store); MISMATCH (the job keys of both sides do not fit,
+   or this machine is not served without one; the text says what to do). The server may also be
+   PyTorch's, of 2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(
+    const cdp_tcp_store_desc *desc, cdp_store **out);
 
 typedef struct cdp_store_server cdp_store_server;
 
 typedef struct cdp_store_server_desc {
-    const char *host;              /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces,
-                                      "::" for all with IPv6, too, "*" whatever there is (default: 127.0.0.1)     */
-    cdp_addr addr;                 /* or as an address (family 0: use host); its port counts when `port` is 0     */
-    uint16_t port;                 /* (default: 0, any free one; see cdp_store_server_port)                       */
-    bool has_listen_fd;            /* use listen_fd instead: inherited, bound, listening; closed at destroy, and  */
-    int32_t listen_fd;             /*   also when creation fails after its arguments were accepted                */
-    uint64_t max_key_bytes;        /* (default: 8 KiB)                                                            */
-    uint64_t max_value_bytes;      /* (default: 8 MiB)                                                            */
-    uint64_t max_list;             /* keys of one request (default: 131072)                                       */
-    uint64_t max_total_bytes;      /* map and buffers together (default: 1 GiB)                                   */
-    uint64_t max_reply_bytes;      /* answers waiting for one client to read them (default: 64 MiB)               */
-    uint32_t max_clients;          /* (default: 65536)                                                            */
-    uint32_t handshake_timeout_ms; /* a connection that has not said what it wants by then is closed (default: 30000) */
-    const char *job_key;           /* secret that every client must know: text, 16 random characters or more. Clients of
-                                      PyTorch have none and are refused, then (default: none; only processes of this
-                                      machine are served)                                                         */
-    bool trust_network;            /* without a job_key, serve other machines, too: whoever reaches the port can
-                                      read and change everything. For several nodes with PyTorch's clients        */
-    bool no_thread;                /* no thread: it advances in cdp_store_server_poll() only                      */
-    const cdp_os *os;              /* (default: cdp_os_default()); must outlive the server                        */
-    cdp_logger logger;             /* (default: warnings and errors to stderr)                                    */
-    struct cdp__loop *loop;        /* (default: its own, with its own thread when `os` has threads)               */
+    const char
+        /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces, "::" for
+          all with IPv6, too, "*" whatever there is (default: 127.0.0.1) */
+        *host;
+    /* or as an address (family 0: use host); its port counts when `port` is 0 */
+    cdp_addr addr;
+    /* (default: 0, any free one; see cdp_store_server_port) */
+    uint16_t port;
+    /* use listen_fd instead: inherited, bound, listening; closed at destroy, and */
+    bool has_listen_fd;
+    /* also when creation fails after its arguments were accepted */
+    int32_t listen_fd;
+    /* (default: 8 KiB) */
+    uint64_t max_key_bytes;
+    /* (default: 8 MiB) */
+    uint64_t max_value_bytes;
+    /* keys of one request (default: 131072) */
+    uint64_t max_list;
+    /* map and buffers together (default: 1 GiB) */
+    uint64_t max_total_bytes;
+    /* answers waiting for one client to read them (default: 64 MiB) */
+    uint64_t max_reply_bytes;
+    /* (default: 65536) */
+    uint32_t max_clients;
+    /* a connection that has not said what it wants by then is closed (default: 30000) */
+    uint32_t handshake_timeout_ms;
+    const char *
+        /* secret that every client must know: text, 16 random characters or more. Clients of
+           PyTorch have none and are refused, then (default: none; only processes of this machine
+           are served) */
+        job_key;
+    bool
+        /* without a job_key, serve other machines, too: whoever reaches the port can read and
+           change everything. For several nodes with PyTorch's clients */
+        trust_network;
+    /* no thread: it advances in cdp_store_server_poll() only */
+    bool no_thread;
+    /* (default: cdp_os_default()); must outlive the server */
+    const cdp_os *os;
+    /* (default: warnings and errors to stderr) */
+    cdp_logger logger;
+    /* (default: its own, with its own thread when `os` has threads) */
+    struct cdp__loop *loop;
 } cdp_store_server_desc;
 
-/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13. Closed by default: without a
-   job_key only this machine is served, with one only those who prove that they know it, both ways, before a single other byte is
-   looked at (SECURITY in cdp_tcp.h). Who is refused is told why, if it is a client of this library; the log says it, too. Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose another, or 0). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out);
+/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13.
+   Closed by default: without a job_key only this machine is served, with one only those who
+   prove that they know it, both ways, before a single other byte is looked at (SECURITY in
+   cdp_tcp.h). Who is refused is told why, if it is a client of this library; the log says it,
+   too. Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose
+   another, or 0). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(
+    const cdp_store_server_desc *desc, cdp_store_server **out);
 
 /* The port it listens on. Any thread. */
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
 
-/* For a server without a thread: sleep once until somebody wants something or os->now_ns() reaches deadline_ns (0: only
-   look), and serve it. Errors: STATE (it has a thread), NOMEM, IO. */
+/* For a server without a thread: sleep once until somebody wants something or os->now_ns()
+   reaches deadline_ns (0: only look), and serve it. Errors: STATE (it has a thread), NOMEM, IO. */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Close. Clients of this library that wait for a key are told that this was on purpose. NULL is allowed. */
+/* Close. Clients of this library that wait for a key are told that this was on purpose. NULL is
+   allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 
-/* ---- >>store functions ------------------------------------------------------------------------------------------ */
+/* ---- >>store functions ----------------------------------------------------------------------- */
 
-/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means the store's default,
-   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file.
+/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means
+   the store's default, CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM,
+   TIMEOUT, STORE, STATE; see the top of this file.
 
-   A store is one map, and each call happens in one moment between its begin and its end; a call that failed may happen later,
-   or never. Over TCP a little less is true: set, append and multi_set happen by the end of this client's next call that has
-   an answer (all others), calls with several keys look at one after the other, and a key that is removed while get is on its
+   A store is one map, and each call happens in one moment between its begin and its end; a call
+   that failed may happen later, or never. Over TCP a little less is true: set, append and
+   multi_set happen by the end of this client's next call that has an answer (all others), calls
+   with several keys look at one after the other, and a key that is removed while get is on its
    way may read as empty. */
 
-/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same store sees the value. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *key, const void *value, uint64_t bytes);
+/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same
+   store sees the value. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's, until cdp_store_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's,
+   until cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
-/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL) gets the result. A value
-   that is no number: INVALID; but over TCP the server hangs up on this client (STORE). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(cdp_store *store, const char *key, int64_t delta, int64_t *sum);
+/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL)
+   gets the result. A value that is no number: INVALID; but over TCP the server hangs up on this
+   client (STORE). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(
+    cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
-/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`. *value gets what it holds
-   afterwards - or `expected`, when the key is absent and something was expected. Free it with cdp_store_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key, const void *expected, uint64_t expected_bytes,
-                                                        const void *desired, uint64_t desired_bytes, void **value, uint64_t *bytes);
+/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`.
+   *value gets what it holds afterwards - or `expected`, when the key is absent and something was
+   expected. Free it with cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key,
+    const void *expected, uint64_t expected_bytes, const void *desired, uint64_t desired_bytes,
+    void **value, uint64_t *bytes);
 
 /* Until every key has been there. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(
+    cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
 
 /* Whether every key is there now. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(
+    cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
 
 /* *was_there may be NULL. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(cdp_store *store, const char *key, bool *was_there);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(
+    cdp_store *store, const char *key, bool *was_there);
 
 /* All keys of the whole store, also those under other prefixes. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
 
 /* key += value; an absent key counts as empty. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(cdp_store *store, const char *key, const void *value, uint64_t bytes);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero byte behind its end. Free
-   *memory with cdp_store_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys, uint32_t count, cdp_bytes *values,
-                                                      void **memory, uint32_t timeout_ms);
+/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero
+   byte behind its end. Free *memory with cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys,
+    uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms);
 
 /* keys[i] := values[i]; others may see some of them before the rest. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(
+    cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
 
-/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no limit; 0: 300000). It belongs to
-   the store inside of prefix stores, and so to all of its prefixes. Not while another thread uses the store. */
+/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no
+   limit; 0: 300000). It belongs to the store inside of prefix stores, and so to all of its
+   prefixes. Not while another thread uses the store. */
 CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
 CDP_API uint32_t cdp_store_timeout(const cdp_store *store); /* 0 for NULL */
 
 /* Give back what a call returned. NULL is allowed. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
-/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is allowed. */
+/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is
+   allowed. */
 CDP_API void cdp_store_destroy(cdp_store *store);
 
-/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The functions above are
-   short for this one. Results are freed with cdp_store_request_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
+/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The
+   functions above are short for this one. Results are freed with cdp_store_request_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
+    cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Free the results of a request that is done. For those who write stores: `results` is one block from os->alloc, and so
-   is each results[i].data. For those who start requests themselves: where several threads share a client, a request can
-   be done just before it is cancelled; its status then is CDP_OK, and it may have results to free. The status of a
-   prefix store's request changes in start(), wait() and cancel() only. */
+/* Free the results of a request that is done. For those who write stores: `results` is one block
+   from os->alloc, and so is each results[i].data. For those who start requests themselves: where
+   several threads share a client, a request can be done just before it is cancelled; its status
+   then is CDP_OK, and it may have results to free. The status of a prefix store's request
+   changes in start(), wait() and cancel() only. */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
 #ifdef __cplusplus
 } /* extern "C" */
-inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) { return cdp_hash_store_create(&desc, out); }
-inline cdp_status cdp_custom_store_create(const cdp_custom_store_desc &desc, cdp_store **out) { return cdp_custom_store_create(&desc, out); }
+inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) {
+    return cdp_hash_store_create(&desc, out);
+}
+inline cdp_status cdp_custom_store_create(const cdp_custom_store_desc &desc, cdp_store **out) {
+    return cdp_custom_store_create(&desc, out);
+}
 #ifndef CDP_NO_FILE_STORE
-inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_store **out) { return cdp_file_store_create(&desc, out); }
+inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_store **out) {
+    return cdp_file_store_create(&desc, out);
+}
 #endif
-inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) { return cdp_tcp_store_create(&desc, out); }
-inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp_store_server **out) { return cdp_store_server_create(&desc, out); }
+inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) {
+    return cdp_tcp_store_create(&desc, out);
+}
+inline cdp_status cdp_store_server_create(
+    const cdp_store_server_desc &desc, cdp_store_server **out) {
+    return cdp_store_server_create(&desc, out);
+}
 #endif
 
 #endif /* CDP_STORE_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) && !defined(CDP_STORE_IMPL_INCLUDED)
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) \
+    && !defined(CDP_STORE_IMPL_INCLUDED)
 #define CDP_STORE_IMPL_INCLUDED
 
 #ifndef CDP_NO_FILE_STORE
@@ -331,14 +423,12 @@ inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp
 extern "C" {
 #endif
 
-CDP__UNHURRIED_BEGIN
-
-/* ---- >>addr (pure): literal addresses ----------------------------------------------------------------------------- */
+/* ---- >>addr (pure): literal addresses -------------------------------------------------------- */
 
 /* The parsers return the first character behind what they took, or NULL. */
 
 /* No leading zeros: "010" is 8 to some programs and 10 to others. */
-CDP__COLD const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
+CDP__PRIVATE const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
     const char *start = p;
     uint64_t v = 0;
     for (; *p >= '0' && *p <= '9'; ++p) {
@@ -350,7 +440,7 @@ CDP__COLD const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *o
     return p;
 }
 
-CDP__COLD const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
+CDP__PRIVATE const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     uint32_t i, v;
     for (i = 0; i < 4; ++i) {
         if (i && *p++ != '.') return NULL;
@@ -361,15 +451,17 @@ CDP__COLD const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     return p;
 }
 
-CDP__COLD int32_t cdp__addr_hex(char c) {
+CDP__PRIVATE int32_t cdp__addr_hex(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     if (c >= 'A' && c <= 'F') return c - 'A' + 10;
     return -1;
 }
 
-/* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many bytes in *bytes. */
-CDP__COLD const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
+/* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many
+   bytes in *bytes. */
+CDP__PRIVATE const char *cdp__addr_ip6_group(
+    const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
     uint32_t v = 0, digits = 0;
     if (room >= 4) {
         const char *q = cdp__addr_ip4(p, ip);
@@ -389,7 +481,7 @@ CDP__COLD const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t r
     return p;
 }
 
-CDP__COLD const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
+CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     uint8_t got[16];
     uint32_t n = 0, gap = 99, bytes; /* gap: where "::" stands, in bytes; 99: nowhere */
     if (p[0] == ':') {
@@ -418,9 +510,9 @@ CDP__COLD const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     return p;
 }
 
-/* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else, host names and interface
-   names behind % included. Without a port in the text, out->port is 0. */
-CDP__COLD bool cdp__addr_parse(const char *text, cdp_addr *out) {
+/* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else,
+   host names and interface names behind % included. Without a port in the text, out->port is 0. */
+CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
     const bool bracket = *text == '[';
     uint32_t v = 0;
     const char *p;
@@ -444,10 +536,12 @@ CDP__COLD bool cdp__addr_parse(const char *text, cdp_addr *out) {
     return p && !*p;
 }
 
-CDP__COLD uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
+CDP__PRIVATE uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) {
+    return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1];
+}
 
 /* The longest run of two or more zero groups, the first of equals (RFC 5952). */
-CDP__COLD uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
+CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     uint32_t i, run = 0, best = 8;
     *length = 1;
     for (i = 0; i < 8; ++i) {
@@ -461,7 +555,7 @@ CDP__COLD uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
 }
 
 /* "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
-CDP__COLD void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     uint32_t i, run, zeros;
     if (a->family == 4) {
@@ -486,26 +580,47 @@ CDP__COLD void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text_add(&t, "]:%u", a->port);
 }
 
-/* Whether a connection from `from` to this machine's address `here` comes from this machine itself: over loopback, or from
-   the very address that it goes to, which no other machine can have. */
-CDP__COLD bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
-    static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+/* Whether a connection from `from` to this machine's address `here` comes from this machine
+   itself: over loopback, or from the very address that it goes to, which no other machine can
+   have. */
+CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
+    static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255},
+                         loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
     const bool v4_in_v6 = from->family == 6 && memcmp(from->ip, mapped, 12) == 0;
     if ((from->family == 4 || v4_in_v6) && from->ip[v4_in_v6 ? 12 : 0] == 127) return true;
     if (from->family == 6 && memcmp(from->ip, loopback, 16) == 0) return true;
-    return from->family == here->family && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
+    return from->family == here->family
+        && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
 }
 
-/* ---- >>wire (pure): requests as bytes ----------------------------------------------------------------------------- */
+/* ---- >>wire (pure): requests as bytes -------------------------------------------------------- */
 
-/* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a value is a 64-bit count and
-   that many bytes. Answers carry no opcode: they come in the order of the requests. It has two dialects: that of 2.x, and the
-   older one of 1.13, without a greeting, with other opcodes and fewer of them. */
+/* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a
+   value is a 64-bit count and that many bytes. Answers carry no opcode: they come in the order
+   of the requests. It has two dialects: that of 2.x, and the older one of 1.13, without a
+   greeting, with other opcodes and fewer of them. */
 typedef enum cdp__cmd {
     CDP__CMD_NONE,
-    CDP__CMD_VALIDATE, CDP__CMD_SET, CDP__CMD_COMPARE_SET, CDP__CMD_GET, CDP__CMD_ADD, CDP__CMD_CHECK, CDP__CMD_WAIT,
-    CDP__CMD_NUM_KEYS, CDP__CMD_DELETE, CDP__CMD_APPEND, CDP__CMD_MULTI_GET, CDP__CMD_MULTI_SET, CDP__CMD_CANCEL_WAIT,
-    CDP__CMD_PING, CDP__CMD_LIST_KEYS, CDP__CMD_BARRIER, CDP__CMD_WILL, CDP__CMD_TRY_GET, CDP__CMD_WATCH, CDP__CMD_KEY,
+    CDP__CMD_VALIDATE,
+    CDP__CMD_SET,
+    CDP__CMD_COMPARE_SET,
+    CDP__CMD_GET,
+    CDP__CMD_ADD,
+    CDP__CMD_CHECK,
+    CDP__CMD_WAIT,
+    CDP__CMD_NUM_KEYS,
+    CDP__CMD_DELETE,
+    CDP__CMD_APPEND,
+    CDP__CMD_MULTI_GET,
+    CDP__CMD_MULTI_SET,
+    CDP__CMD_CANCEL_WAIT,
+    CDP__CMD_PING,
+    CDP__CMD_LIST_KEYS,
+    CDP__CMD_BARRIER,
+    CDP__CMD_WILL,
+    CDP__CMD_TRY_GET,
+    CDP__CMD_WATCH,
+    CDP__CMD_KEY,
     CDP__CMD_COUNT
 } cdp__cmd;
 
@@ -525,9 +640,11 @@ typedef enum cdp__cmd {
 #define CDP__OP_PING 13
 #define CDP__OP_LIST_KEYS 17
 #define CDP__OP_BARRIER 18
-#define CDP__OP_WILL 0xC0    /* ours */
-#define CDP__OP_TRY_GET 0xC1 /* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one turn */
-#define CDP__OP_OLD_GET 2    /* of 1.13, whose first eight opcodes are one less */
+#define CDP__OP_WILL 0xC0 /* ours */
+/* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one
+   turn */
+#define CDP__OP_TRY_GET 0xC1
+#define CDP__OP_OLD_GET 2 /* of 1.13, whose first eight opcodes are one less */
 #define CDP__OP_OLD_CHECK 4
 #define CDP__OP_OLD_NUM_KEYS 6
 
@@ -536,17 +653,19 @@ typedef enum cdp__cmd {
 #define CDP__WIRE_NOT_READY 1
 #define CDP__WIRE_STOP_WAITING 0
 #define CDP__WIRE_CANCELED 1
-#define CDP__WIRE_CLOSING 2 /* ours: the answer to a wait of a server that is being closed in an orderly way */
+/* ours: the answer to a wait of a server that is being closed in an orderly way */
+#define CDP__WIRE_CLOSING 2
 #define CDP__WIRE_WATCH_UPDATED 0
 #define CDP__WIRE_WATCH_CREATED 1
 #define CDP__WIRE_WATCH_DELETED 2
 #define CDP__WIRE_WATCH_BEGINS 3
 
-/* The key by whose presence a client knows a server of this library. Keys of programs begin with a slash. */
+/* The key by whose presence a client knows a server of this library. Keys of programs begin with
+   a slash. */
 #define CDP__WIRE_OURS "cdp/server"
 
-/* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a leading * means a 64-bit
-   count and that many repetitions of the rest. */
+/* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a
+   leading * means a 64-bit count and that many repetitions of the rest. */
 typedef struct cdp__wire_row {
     uint8_t op, cmd;
     const char *fields;
@@ -572,10 +691,11 @@ static const cdp__wire_row cdp__wire_old[] = {
     {0, CDP__CMD_NONE, NULL},
 };
 
-/* Does a conversation that starts with these bytes begin without a greeting? It does when they are no VALIDATE: in the old
-   dialect that would be a SET of a key of a gigabyte. */
-CDP__COLD bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
-    static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255, CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
+/* Does a conversation that starts with these bytes begin without a greeting? It does when they
+   are no VALIDATE: in the old dialect that would be a SET of a key of a gigabyte. */
+CDP__PRIVATE bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
+    static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255,
+        CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
     return n && p[0] != 'c' && memcmp(p, validate, (size_t)cdp__min(n, sizeof validate)) != 0;
 }
 
@@ -604,39 +724,46 @@ typedef struct cdp__wire_limits {
     uint64_t key_bytes, value_bytes, list;
 } cdp__wire_limits;
 
-/* What a parser remembers between two looks: only where it is in a list. Half a field stays with the caller. */
+/* What a parser remembers between two looks: only where it is in a list. Half a field stays with
+   the caller. */
 typedef struct cdp__wire {
     const cdp__wire_row *table;
     const cdp__wire_row *row; /* the list command that is under way, or NULL */
     uint64_t left;            /* its items that are still to come */
 } cdp__wire;
 
-/* A command without a list is one item, first and last at once. A list command is a first item without a key, which
-   tells the count, then one item for each entry. So no command needs memory for more than one entry. */
+/* A command without a list is one item, first and last at once. A list command is a first item
+   without a key, which tells the count, then one item for each entry. So no command needs memory
+   for more than one entry. */
 typedef struct cdp__wire_item {
     cdp__cmd cmd;
     bool first, last;
-    uint64_t count;        /* with `first` of a list */
+    uint64_t count;          /* with `first` of a list */
     cdp_bytes key, value[2]; /* point into the bytes that were looked at; key.data NULL: none */
     uint64_t number;
 } cdp__wire_item;
 
-typedef enum cdp__wire_result { CDP__WIRE_ITEM, CDP__WIRE_MORE, CDP__WIRE_BAD } cdp__wire_result;
+typedef enum cdp__wire_result {
+    CDP__WIRE_ITEM,
+    CDP__WIRE_MORE,
+    CDP__WIRE_BAD
+} cdp__wire_result;
 
-/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is known. */
+/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is
+   known. */
 typedef struct cdp__wire_in {
     const uint8_t *p;
     uint64_t n, at, need;
 } cdp__wire_in;
 
-CDP__COLD const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
+CDP__PRIVATE const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
     in->need = in->at + bytes; /* cannot overflow: bytes was checked against a limit */
     if (in->n < in->need) return NULL;
     in->at += bytes;
     return in->p + in->at - bytes;
 }
 
-CDP__COLD cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
+CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
     const uint8_t *p = cdp__wire_take(in, 8);
     if (!p) return CDP__WIRE_MORE;
     out->bytes = cdp__get_u64(p);
@@ -645,7 +772,8 @@ CDP__COLD cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_
     return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
 }
 
-CDP__COLD cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__PRIVATE cdp__wire_result cdp__wire_fields(
+    cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
     uint32_t values = 0;
     for (; *fields; ++fields) {
         cdp__wire_result r = CDP__WIRE_ITEM;
@@ -663,14 +791,15 @@ CDP__COLD cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields
     return CDP__WIRE_ITEM;
 }
 
-CDP__COLD const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
+CDP__PRIVATE const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
     for (; table->fields; ++table)
         if (table->op == op) return table;
     return NULL;
 }
 
 /* The start of a command: all of it, or of a list the count. */
-CDP__COLD cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__PRIVATE cdp__wire_result cdp__wire_command(
+    cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
     const uint8_t *p = cdp__wire_take(in, 1);
     const cdp__wire_row *row = p ? cdp__wire_find(w->table, *p) : NULL;
     if (!p) return CDP__WIRE_MORE;
@@ -688,9 +817,11 @@ CDP__COLD cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, con
     return CDP__WIRE_ITEM;
 }
 
-/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and *bytes are used up. MORE: it
-   is not complete; *bytes are needed for the next piece of it. BAD: nothing sensible can follow. */
-CDP__COLD cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
+/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and
+   *bytes are used up. MORE: it is not complete; *bytes are needed for the next piece of it. BAD:
+   nothing sensible can follow. */
+CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max,
+    const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
     cdp__wire_in in;
     cdp__wire_result r;
     in.p = p;
@@ -710,12 +841,12 @@ CDP__COLD cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *
 }
 
 /* Writers: to p, where there must be room; they return what follows. */
-CDP__COLD uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
+CDP__PRIVATE uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
     cdp__put_u64(p, v);
     return p + 8;
 }
 
-CDP__COLD uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
+CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
     const size_t prefix_bytes = strlen(prefix);
     p = cdp__wire_put_number(p, prefix_bytes + s.bytes);
     memcpy(p, prefix, prefix_bytes);
@@ -723,41 +854,55 @@ CDP__COLD uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_byte
     return p + prefix_bytes + s.bytes;
 }
 
-/* ---- >>record (pure): what a file store's file is made of --------------------------------------------------------- */
+/* ---- >>record (pure): what a file store's file is made of ------------------------------------ */
 
-/* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit length and a value, integers
-   little-endian. A later record overrides an earlier one. A program's key k is "/k" in the file, a record of "-/k" removes
-   it; lower-case words that end in a slash count the users. */
-#define CDP__RECORD_MAX_KEY 1048576u /* PyTorch has no limit; a text that is taken for a length is far above this one */
+/* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit
+   length and a value, integers little-endian. A later record overrides an earlier one. A
+   program's key k is "/k" in the file, a record of "-/k" removes it; lower-case words that end
+   in a slash count the users. */
+/* PyTorch has no limit; a text that is taken for a length is far above this one */
+#define CDP__RECORD_MAX_KEY 1048576u
 
-typedef enum cdp__record_result { CDP__RECORD_WHOLE, CDP__RECORD_MORE, CDP__RECORD_TORN, CDP__RECORD_BAD } cdp__record_result;
+typedef enum cdp__record_result {
+    CDP__RECORD_WHOLE,
+    CDP__RECORD_MORE,
+    CDP__RECORD_TORN,
+    CDP__RECORD_BAD
+} cdp__record_result;
 
 typedef struct cdp__record {
-    cdp_bytes key, value; /* point into the bytes that were looked at; the key of a removal is without its minus */
+    /* point into the bytes that were looked at; the key of a removal is without its minus */
+    cdp_bytes key, value;
     bool removal;
-    uint64_t bytes;       /* how long it is, as far as that is known */
+    uint64_t bytes; /* how long it is, as far as that is known */
 } cdp__record;
 
 /* Whether a key in a file can begin with these n bytes, or be them. */
-CDP__COLD bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
+CDP__PRIVATE bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
     uint64_t i;
     if (!n) return !whole;
     if (*p == '/') return true;
     if (*p == '-') return n == 1 ? !whole : p[1] == '/';
     for (i = 0; i < n; ++i)
-        if (!((p[i] >= 'a' && p[i] <= 'z') || p[i] == '_' || (p[i] == '/' && i && (!whole || i == n - 1)))) return false;
+        if (!((p[i] >= 'a' && p[i] <= 'z') || p[i] == '_'
+                || (p[i] == '/' && i && (!whole || i == n - 1))))
+            return false;
     return !whole || p[n - 1] == '/';
 }
 
-/* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the record. MORE: look again
-   with out->bytes. TORN: the file ends before the record does. BAD: there is no record here. */
-CDP__COLD cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
+/* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the
+   record. MORE: look again with out->bytes. TORN: the file ends before the record does. BAD:
+   there is no record here. */
+CDP__PRIVATE cdp__record_result cdp__record_next(
+    const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
     uint64_t key_bytes;
     memset(out, 0, sizeof *out);
     out->bytes = 4;
     if (n >= 4) {
         key_bytes = cdp__get_u32(p);
-        if (key_bytes > CDP__RECORD_MAX_KEY || !cdp__record_key_fits(p + 4, cdp__min(n - 4, key_bytes), n - 4 >= key_bytes)) return CDP__RECORD_BAD;
+        if (key_bytes > CDP__RECORD_MAX_KEY
+            || !cdp__record_key_fits(p + 4, cdp__min(n - 4, key_bytes), n - 4 >= key_bytes))
+            return CDP__RECORD_BAD;
         out->bytes = 8 + key_bytes;
         if (n >= out->bytes) {
             out->removal = p[4] == '-';
@@ -771,19 +916,23 @@ CDP__COLD cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint
     if (out->bytes <= n) return CDP__RECORD_WHOLE;
     if (out->bytes <= left) return CDP__RECORD_MORE;
     if (out->key.data || n == left) return CDP__RECORD_TORN;
-    out->bytes = left; /* the file ends too early, but whether this is a record at all, only its key tells */
+    /* the file ends too early, but whether this is a record at all, only its key tells */
+    out->bytes = left;
     return CDP__RECORD_MORE;
 }
 
-CDP__COLD uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) { return 8 + strlen(prefix) + key.bytes + value_bytes; }
+CDP__PRIVATE uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) {
+    return 8 + strlen(prefix) + key.bytes + value_bytes;
+}
 
-CDP__COLD uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
+CDP__PRIVATE uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
     if (s.bytes) memcpy(p, s.data, (size_t)s.bytes);
     return p + s.bytes;
 }
 
 /* To p, where there is room; returns what follows. The value may come in two parts. */
-CDP__COLD uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
+CDP__PRIVATE uint8_t *cdp__record_put(
+    uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
     const uint32_t prefix_bytes = (uint32_t)strlen(prefix);
     cdp__put_u32(p, prefix_bytes + (uint32_t)key.bytes);
     memcpy(p + 4, prefix, prefix_bytes);
@@ -792,14 +941,15 @@ CDP__COLD uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key
     return cdp__record_copy(cdp__record_copy(p + 4, value), more);
 }
 
-/* ---- >>number (pure): decimal text ------------------------------------------------------------------------------ */
+/* ---- >>number (pure): decimal text ----------------------------------------------------------- */
 
 /* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
-CDP__COLD bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
+CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
     const uint64_t limit = (uint64_t)INT64_MAX;
     uint64_t v = 0, i = 0, start;
     bool negative = false;
-    while (i < n && (p[i] == ' ' || (p[i] >= 9 && p[i] <= 13))) ++i;
+    while (i < n && (p[i] == ' ' || (p[i] >= 9 && p[i] <= 13)))
+        ++i;
     if (i < n && (p[i] == '-' || p[i] == '+')) negative = p[i++] == '-';
     for (start = i; i < n && p[i] >= '0' && p[i] <= '9'; ++i) {
         const uint64_t digit = (uint64_t)(p[i] - '0');
@@ -812,7 +962,7 @@ CDP__COLD bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
 }
 
 /* `dst` has room for 24 bytes; returns the length. */
-CDP__COLD uint64_t cdp__number_text(int64_t v, char *dst) {
+CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
     cdp__text_add(&t, "%lld", (long long)v);
     return t.used;
@@ -823,18 +973,21 @@ typedef struct cdp__key_text {
     char at[84];
 } cdp__key_text;
 
-CDP__COLD const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
+CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     const uint8_t *p = (const uint8_t *)key.data;
     uint64_t i, n = cdp__min(key.bytes, 80);
-    for (i = 0; i < n; ++i) t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
+    for (i = 0; i < n; ++i)
+        t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
     memcpy(t->at + n, key.bytes > n ? "..." : "", key.bytes > n ? 4 : 1);
     return t->at;
 }
 
-/* ---- >>auth (pure): who knows the job's key ------------------------------------------------------------------------ */
+/* ---- >>auth (pure): who knows the job's key -------------------------------------------------- */
 
-/* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is half the code. */
-CDP__COLD void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
+/* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is
+   half the code. */
+CDP__PRIVATE void cdp__blake2s_mix(
+    uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
     uint32_t i, w;
     for (i = 0; i < 2; ++i) {
         v[a] += v[b] + (i ? y : x);
@@ -846,29 +999,38 @@ CDP__COLD void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c,
     }
 }
 
-static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
+    0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
 
 /* `total`: bytes up to the end of this block of 64. */
-CDP__COLD void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
-    static const uint64_t order[10] = { /* which word of the block comes when, a digit each */
-        0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u, 0x905724afe1bc683du,
-        0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au, 0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
+CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
+    static const uint64_t order[10] = {/* which word of the block comes when, a digit each */
+        0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u,
+        0x905724afe1bc683du, 0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au,
+        0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
     uint32_t v[16], m[16], i, r;
-    for (i = 0; i < 16; ++i) m[i] = cdp__get_u32(block + 4 * i);
-    for (i = 0; i < 8; ++i) v[i] = h[i], v[i + 8] = cdp__blake2s_iv[i];
+    for (i = 0; i < 16; ++i)
+        m[i] = cdp__get_u32(block + 4 * i);
+    for (i = 0; i < 8; ++i) {
+        v[i] = h[i];
+        v[i + 8] = cdp__blake2s_iv[i];
+    }
     v[12] ^= (uint32_t)total;
     v[13] ^= (uint32_t)(total >> 32);
     if (last) v[14] = ~v[14];
     for (r = 0; r < 10; ++r)
         for (i = 0; i < 8; ++i) { /* four columns, four diagonals */
             const uint32_t d = i / 4, k = i % 4;
-            cdp__blake2s_mix(v, k, 4 + (k + d) % 4, 8 + (k + 2 * d) % 4, 12 + (k + 3 * d) % 4, m[order[r] >> (60 - 8 * i) & 15], m[order[r] >> (56 - 8 * i) & 15]);
+            cdp__blake2s_mix(v, k, 4 + (k + d) % 4, 8 + (k + 2 * d) % 4, 12 + (k + 3 * d) % 4,
+                m[order[r] >> (60 - 8 * i) & 15], m[order[r] >> (56 - 8 * i) & 15]);
         }
-    for (i = 0; i < 8; ++i) h[i] ^= v[i] ^ v[i + 8];
+    for (i = 0; i < 8; ++i)
+        h[i] ^= v[i] ^ v[i + 8];
 }
 
 /* `out_bytes` 1 .. 32 of the hash; with a key of 1 .. 32 bytes, of the keyed one. */
-CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data, uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
+CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data,
+    uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
     const uint8_t *p = (const uint8_t *)data;
     uint8_t block[64];
     uint32_t h[8], i;
@@ -891,7 +1053,8 @@ CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *dat
         if (!bytes) break;
         p += n;
     }
-    for (i = 0; i < out_bytes; ++i) out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
+    for (i = 0; i < out_bytes; ++i)
+        out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
 }
 
 /* With a key, the first that two processes say to each other, on connections to the store and between ranks, is
@@ -907,34 +1070,49 @@ CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *dat
 #define CDP__AUTH_STORE 1u /* purposes */
 #define CDP__AUTH_LINK 2u
 
-typedef enum cdp__auth_refusal { CDP__AUTH_NO_ANSWER, CDP__AUTH_NEEDED, CDP__AUTH_NOT_NEEDED, CDP__AUTH_WRONG, CDP__AUTH_REMOTE, CDP__AUTH_REFUSALS } cdp__auth_refusal;
+typedef enum cdp__auth_refusal {
+    CDP__AUTH_NO_ANSWER,
+    CDP__AUTH_NEEDED,
+    CDP__AUTH_NOT_NEEDED,
+    CDP__AUTH_WRONG,
+    CDP__AUTH_REMOTE,
+    CDP__AUTH_REFUSALS
+} cdp__auth_refusal;
 
 /* One sentence that fits both sides. */
-CDP__COLD const char *cdp__auth_text(uint32_t refusal) {
+CDP__PRIVATE const char *cdp__auth_text(uint32_t refusal) {
     static const char *const texts[CDP__AUTH_REFUSALS] = {
-        "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no key, or a store of cdp",
-        "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; clients of PyTorch have none and cannot come in)",
-        "the one that connects has a job key, the other has none (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
+        "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no "
+        "key, or a store of cdp",
+        "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; "
+        "clients of PyTorch have none and cannot come in)",
+        "the one that connects has a job key, the other has none (set CDP_JOB_KEY, or job_key, to "
+        "the same secret on both sides)",
         "the job keys differ (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
-        "without a job key only processes of the same machine are let in (set the same CDP_JOB_KEY, or job_key, on both sides; or trust_network, where nobody has to be kept out)",
+        "without a job key only processes of the same machine are let in (set the same "
+        "CDP_JOB_KEY, or job_key, on both sides; or trust_network, where nobody has to be kept "
+        "out)",
     };
     return texts[refusal < (uint32_t)CDP__AUTH_REFUSALS ? refusal : 0];
 }
 
 typedef struct cdp__auth {
-    const uint8_t *key; /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
+    /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
+    const uint8_t *key;
     bool listener, done;
     uint8_t step, refusal;
-    uint32_t also;      /* of a listener that serves two purposes: the other one */
+    uint32_t also;               /* of a listener that serves two purposes: the other one */
     uint32_t purpose, got, left; /* left: of `out`, still to be sent */
     uint8_t nonce[2][16];        /* the connector's, the listener's */
     uint8_t in[CDP__AUTH_BYTES], out[CDP__AUTH_BYTES];
 } cdp__auth;
 
 /* What a key's text is kept as. */
-CDP__COLD void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) { cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES); }
+CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) {
+    cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
+}
 
-CDP__COLD void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
+CDP__PRIVATE void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
     uint8_t data[8 + 32];
     memset(data, 0, 8);
     data[0] = (uint8_t)a->purpose;
@@ -944,14 +1122,15 @@ CDP__COLD void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out
 }
 
 /* In a time that does not depend on where they differ. */
-CDP__COLD bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
+CDP__PRIVATE bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
     volatile uint8_t differ = 0;
     uint32_t i;
-    for (i = 0; i < n; ++i) differ = (uint8_t)(differ | (a[i] ^ b[i]));
+    for (i = 0; i < n; ++i)
+        differ = (uint8_t)(differ | (a[i] ^ b[i]));
     return !differ;
 }
 
-CDP__COLD void cdp__auth_say(cdp__auth *a, const char *tag) {
+CDP__PRIVATE void cdp__auth_say(cdp__auth *a, const char *tag) {
     memset(a->out, 0, sizeof a->out);
     memcpy(a->out, tag, 8);
     a->left = CDP__AUTH_BYTES;
@@ -959,15 +1138,16 @@ CDP__COLD void cdp__auth_say(cdp__auth *a, const char *tag) {
 }
 
 /* With this end's nonce in place. A connector speaks first. */
-CDP__COLD void cdp__auth_begin(cdp__auth *a) {
+CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     if (a->listener) return;
     cdp__auth_say(a, "cdp-key1");
     a->out[8] = (uint8_t)a->purpose;
     memcpy(a->out + 16, a->nonce[0], 16);
 }
 
-/* Only those are answered who may understand it: they begin as this protocol does, or as the store's. */
-CDP__COLD cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
+/* Only those are answered who may understand it: they begin as this protocol does, or as the
+   store's. */
+CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
     cdp__auth_say(a, "cdp-no: ");
     a->out[8] = a->refusal = (uint8_t)refusal;
@@ -975,9 +1155,9 @@ CDP__COLD cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     return CDP_ERR_MISMATCH;
 }
 
-/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides have proved themselves;
-   MISMATCH: a->refusal says why. */
-CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
+/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides
+   have proved themselves; MISMATCH: a->refusal says why. */
+CDP__PRIVATE cdp_status cdp__auth_look(cdp__auth *a) {
     static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
     const uint64_t n = cdp__min(a->got, 8);
     uint8_t proof[24];
@@ -985,8 +1165,11 @@ CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
     if (!a->key) return cdp__auth_refuse(a, (cdp__auth_refusal)a->refusal);
     if (memcmp(a->in, tags[a->listener][a->step], (size_t)n) != 0) {
         const bool no = !a->listener && memcmp(a->in, "cdp-no: ", (size_t)n) == 0;
-        if (no && n == 8 && a->got > 8) return cdp__auth_refuse(a, (cdp__auth_refusal)(a->in[8] < (uint8_t)CDP__AUTH_REFUSALS ? a->in[8] : 0));
-        return no ? CDP_PENDING : cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
+        if (no && n == 8 && a->got > 8)
+            return cdp__auth_refuse(
+                a, (cdp__auth_refusal)(a->in[8] < (uint8_t)CDP__AUTH_REFUSALS ? a->in[8] : 0));
+        return no ? CDP_PENDING
+                  : cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
     }
     if (a->got < CDP__AUTH_BYTES) return CDP_PENDING;
     if (a->step == 0) {
@@ -995,19 +1178,22 @@ CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
         memcpy(a->nonce[!a->listener], a->in + 16, 16);
         ++a->step;
         cdp__auth_say(a, a->listener ? "cdp-key2" : "cdp-key3");
-        if (a->listener) memcpy(a->out + 16, a->nonce[1], 16);
-        else cdp__auth_proof(a, false, a->out + 8);
+        if (a->listener)
+            memcpy(a->out + 16, a->nonce[1], 16);
+        else
+            cdp__auth_proof(a, false, a->out + 8);
         return CDP_PENDING;
     }
     cdp__auth_proof(a, !a->listener, proof);
-    if (!cdp__auth_equal(proof, a->in + 8, sizeof proof)) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
+    if (!cdp__auth_equal(proof, a->in + 8, sizeof proof))
+        return cdp__auth_refuse(a, CDP__AUTH_WRONG);
     a->done = true;
     if (a->listener) cdp__auth_say(a, "cdp-key4");
     if (a->listener) cdp__auth_proof(a, true, a->out + 8);
     return CDP_OK;
 }
 
-/* ---- >>kv: the map ------------------------------------------------------------------------------------------------ */
+/* ---- >>kv: the map --------------------------------------------------------------------------- */
 
 struct cdp__waiter;
 
@@ -1030,16 +1216,18 @@ typedef struct cdp__kv {
     uint64_t bytes, max_bytes; /* of entries and values */
 } cdp__kv;
 
-CDP__COLD void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
+CDP__PRIVATE void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
     memset(kv, 0, sizeof *kv);
     kv->os = os;
     kv->seed = cdp__hash(CDP__HASH_START, &seed, sizeof seed);
     kv->max_bytes = max_bytes;
 }
 
-CDP__COLD const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
+CDP__PRIVATE const uint8_t *cdp__kv_key(const cdp__kv_entry *e) {
+    return (const uint8_t *)(e + 1);
+}
 
-CDP__COLD void cdp__kv_close(cdp__kv *kv) {
+CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
     uint64_t i;
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
@@ -1054,21 +1242,23 @@ CDP__COLD void cdp__kv_close(cdp__kv *kv) {
     kv->bucket_count = 0;
 }
 
-CDP__COLD cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
     const uint64_t h = cdp__hash(kv->seed, key.data, key.bytes);
     cdp__kv_entry *e = kv->bucket_count ? kv->buckets[h & (kv->bucket_count - 1)] : NULL;
     for (; e; e = e->next)
-        if (e->hash == h && e->key_bytes == key.bytes && (!key.bytes || memcmp(cdp__kv_key(e), key.data, (size_t)key.bytes) == 0)) return e;
+        if (e->hash == h && e->key_bytes == key.bytes
+            && (!key.bytes || memcmp(cdp__kv_key(e), key.data, (size_t)key.bytes) == 0))
+            return e;
     return NULL;
 }
 
 /* The entry when it has a value, else NULL. */
-CDP__COLD cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
 }
 
-CDP__COLD bool cdp__kv_grow(cdp__kv *kv) {
+CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
     const uint64_t n = kv->bucket_count ? 2 * kv->bucket_count : 16;
     cdp__kv_entry **buckets;
     uint64_t i;
@@ -1089,12 +1279,14 @@ CDP__COLD bool cdp__kv_grow(cdp__kv *kv) {
     return true;
 }
 
-CDP__COLD cdp_status cdp__kv_full(const cdp__kv *kv) {
-    return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)", (unsigned long long)kv->max_bytes);
+CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
+    return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)",
+        (unsigned long long)kv->max_bytes);
 }
 
-/* The entry of a key, made without a value when there is none. NULL when there is no room, with the last error set. */
-CDP__COLD cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
+/* The entry of a key, made without a value when there is none. NULL when there is no room, with
+   the last error set. */
+CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
     if (e) return e;
@@ -1119,10 +1311,11 @@ CDP__COLD cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
 }
 
 /* Drop an entry that has neither a value nor anybody waiting. */
-CDP__COLD void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
+CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->waiters) return;
-    for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;) at = &(*at)->next;
+    for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;)
+        at = &(*at)->next;
     *at = e->next;
     --kv->entry_count;
     kv->bytes -= sizeof(cdp__kv_entry) + e->key_bytes;
@@ -1130,12 +1323,16 @@ CDP__COLD void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__free(kv->os, e);
 }
 
-/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing has changed. */
-CDP__COLD cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
-    const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes; /* appending little by little stays linear */
+/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing
+   has changed. */
+CDP__PRIVATE cdp_status cdp__kv_reserve(
+    cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
+    /* appending little by little stays linear */
+    const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes;
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
-    if (room > kv->max_bytes - cdp__min(kv->bytes - e->value_room, kv->max_bytes)) return cdp__kv_full(kv);
+    if (room > kv->max_bytes - cdp__min(kv->bytes - e->value_room, kv->max_bytes))
+        return cdp__kv_full(kv);
     value = (uint8_t *)cdp__alloc(kv->os, room);
     if (!value) return cdp__fail_nomem("a value of the store", room);
     if (keep) memcpy(value, e->value, (size_t)keep);
@@ -1147,7 +1344,7 @@ CDP__COLD cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t byt
 }
 
 /* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
-CDP__COLD cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
+CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
     const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
     if (status != CDP_OK) {
         cdp__kv_release(kv, e); /* it may have been made just for this */
@@ -1160,18 +1357,22 @@ CDP__COLD cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, c
     return CDP_OK;
 }
 
-/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was stored. */
-CDP__COLD cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was
+   stored. */
+CDP__PRIVATE cdp_status cdp__kv_set(
+    cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, 0, value) : CDP_ERR_NOMEM;
 }
 
-CDP__COLD cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+CDP__PRIVATE cdp_status cdp__kv_append(
+    cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, (*out)->value_bytes, value) : CDP_ERR_NOMEM;
 }
 
-CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
+CDP__PRIVATE cdp_status cdp__kv_add(
+    cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
     char text[24];
     cdp_bytes value;
     cdp__kv_entry *e = cdp__kv_get(kv, key);
@@ -1179,7 +1380,8 @@ CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int6
     *out = NULL;
     if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) {
         cdp__key_text t;
-        return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+        return cdp__fail(
+            CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
     }
     *sum = (int64_t)((uint64_t)*sum + (uint64_t)delta);
     value.data = text;
@@ -1188,14 +1390,17 @@ CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int6
 }
 
 /* *answer points into the map, or is `expected`; valid until the next change. */
-CDP__COLD cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
+CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected,
+    cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     cdp_status status = CDP_OK;
     bool equal;
     *out = NULL;
     *answer = expected;
     if (!e && expected.bytes) return CDP_OK;
-    equal = !e || (e->value_bytes == expected.bytes && (!expected.bytes || memcmp(e->value, expected.data, (size_t)expected.bytes) == 0));
+    equal = !e
+        || (e->value_bytes == expected.bytes
+            && (!expected.bytes || memcmp(e->value, expected.data, (size_t)expected.bytes) == 0));
     if (equal) status = cdp__kv_set(kv, key, desired, &e);
     if (status != CDP_OK) return status;
     *out = equal ? e : NULL;
@@ -1204,7 +1409,7 @@ CDP__COLD cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes e
     return CDP_OK;
 }
 
-CDP__COLD bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     if (!e) return false;
     cdp__free(kv->os, e->value);
@@ -1217,9 +1422,10 @@ CDP__COLD bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     return true;
 }
 
-/* ---- >>request: what all stores do with one ------------------------------------------------------------------------ */
+/* ---- >>request: what all stores do with one -------------------------------------------------- */
 
-CDP__COLD void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
+CDP__PRIVATE void cdp__store_request_drop_results(
+    const cdp_os *os, cdp_store_request *rq, uint64_t count) {
     uint64_t i;
     for (i = 0; rq->results && i < count; ++i) {
         void *p;
@@ -1230,12 +1436,12 @@ CDP__COLD void cdp__store_request_drop_results(const cdp_os *os, cdp_store_reque
     rq->results = NULL;
 }
 
-CDP__COLD uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
     return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
 }
 
-CDP__COLD bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
+CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     rq->results = NULL;
     if (n) rq->results = (cdp_bytes *)cdp__alloc_zero(os, n * sizeof *rq->results);
@@ -1243,7 +1449,8 @@ CDP__COLD bool cdp__store_request_make_results(const cdp_os *os, cdp_store_reque
 }
 
 /* Room for a result of `bytes` and the zero behind it. */
-CDP__COLD uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
+CDP__PRIVATE uint8_t *cdp__store_request_result(
+    const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
     uint8_t *p = (uint8_t *)cdp__alloc(os, bytes + 1);
     if (!p) return NULL;
     p[bytes] = 0;
@@ -1252,21 +1459,26 @@ CDP__COLD uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request
     return p;
 }
 
-CDP__COLD bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
+CDP__PRIVATE bool cdp__store_request_put_result(
+    const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
     uint8_t *p = cdp__store_request_result(os, rq, i, value.bytes);
     if (p && value.bytes) memcpy(p, value.data, (size_t)value.bytes);
     return p != NULL;
 }
 
-CDP__COLD uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
+CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
     if (op == CDP_STORE_NUM_KEYS) return 0;
-    return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET || op == CDP_STORE_MULTI_SET ? UINT32_MAX : 1;
+    return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET
+            || op == CDP_STORE_MULTI_SET
+        ? UINT32_MAX
+        : 1;
 }
 
 /* Values that a request brings. */
-CDP__COLD uint32_t cdp__store_request_values(const cdp_store_request *rq) {
+CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
-    case CDP_STORE_SET: case CDP_STORE_APPEND: return 1;
+    case CDP_STORE_SET:
+    case CDP_STORE_APPEND: return 1;
     case CDP_STORE_COMPARE_SET: return 2;
     case CDP_STORE_MULTI_SET: return rq->key_count;
     default: return 0;
@@ -1274,63 +1486,79 @@ CDP__COLD uint32_t cdp__store_request_values(const cdp_store_request *rq) {
 }
 
 /* The same words from every store. */
-CDP__COLD cdp_status cdp__store_no_number(cdp_bytes key) {
+CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
     cdp__key_text t;
-    return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+    return cdp__fail(
+        CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-CDP__COLD cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
     cdp__key_text t;
-    return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" has %llu bytes; at most %u are allowed", cdp__key_print(&t, key), (unsigned long long)bytes,
-                     CDP_STORE_MAX_VALUE_BYTES);
+    return cdp__fail(CDP_ERR_INVALID,
+        "the value for the store key \"%s\" has %llu bytes; at most %u are allowed",
+        cdp__key_print(&t, key), (unsigned long long)bytes, CDP_STORE_MAX_VALUE_BYTES);
 }
 
 /* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
-CDP__COLD bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
+CDP__PRIVATE bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
     const cdp_bytes *want = &rq->values[0];
     if (!now || !want->bytes) return !want->bytes && (!now || !now->bytes);
     return now->bytes == want->bytes && memcmp(now->data, want->data, (size_t)want->bytes) == 0;
 }
 
 /* The one result of a compare_set. */
-CDP__COLD bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
-    if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value)) return true;
+CDP__PRIVATE bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
+    if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value))
+        return true;
     cdp__store_request_drop_results(os, rq, 0);
     return false;
 }
 
 #define CDP__STORE_TIMEOUT_MS 300000u
 
-CDP__COLD cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
     const uint32_t values = cdp__store_request_values(rq);
     uint32_t i;
-    if (rq->key_count > CDP_STORE_MAX_LIST) return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit", rq->key_count, CDP_STORE_MAX_LIST);
+    if (rq->key_count > CDP_STORE_MAX_LIST)
+        return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit",
+            rq->key_count, CDP_STORE_MAX_LIST);
     for (i = 0; i < rq->key_count; ++i) {
-        if (!rq->keys[i].data && rq->keys[i].bytes) return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
-        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES) /* over TCP and in files a slash is put in front */
-            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed", (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
+        if (!rq->keys[i].data && rq->keys[i].bytes)
+            return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
+        /* over TCP and in files a slash is put in front */
+        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES)
+            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed",
+                (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
     }
     for (i = 0; i < values; ++i) {
         const cdp_bytes key = rq->keys[rq->key_count > 1 ? i : 0];
         cdp__key_text t;
-        if (!rq->values[i].data && rq->values[i].bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL", cdp__key_print(&t, key));
-        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(key, rq->values[i].bytes);
+        if (!rq->values[i].data && rq->values[i].bytes)
+            return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL",
+                cdp__key_print(&t, key));
+        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES)
+            return cdp__store_too_long(key, rq->values[i].bytes);
     }
     return CDP_OK;
 }
 
 /* Whether a request makes sense, before anybody works on it. */
-CDP__COLD cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
-    const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT ? cdp__store_request_keys_needed(rq->op) : 0;
-    if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT) return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
+CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
+    const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
+        ? cdp__store_request_keys_needed(rq->op)
+        : 0;
+    if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT)
+        return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
     if (needed != UINT32_MAX && rq->key_count != needed)
-        return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op, needed, rq->key_count);
+        return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op,
+            needed, rq->key_count);
     if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
-        return cdp__fail(CDP_ERR_INVALID, "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
+        return cdp__fail(CDP_ERR_INVALID,
+            "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
     return cdp__store_request_validate_sizes(rq);
 }
 
-/* ---- >>store-hash -------------------------------------------------------------------------------------------------- */
+/* ---- >>store-hash ---------------------------------------------------------------------------- */
 
 typedef struct cdp__hash_store {
     cdp_store store;
@@ -1339,12 +1567,13 @@ typedef struct cdp__hash_store {
     void *cond; /* NULL without threads */
 } cdp__hash_store;
 
-CDP__COLD cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
         if (!cdp__kv_get(&h->kv, rq->keys[i])) return CDP_PENDING;
-    if (!cdp__store_request_make_results(h->kv.os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    if (!cdp__store_request_make_results(h->kv.os, rq))
+        return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < n; ++i) {
         const cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[i]);
         cdp_bytes value;
@@ -1357,7 +1586,7 @@ CDP__COLD cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_bytes answer;
     cdp_status status;
@@ -1365,8 +1594,10 @@ CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request
     const uint64_t room = cdp__max(rq->values[1].bytes, rq->values[0].bytes);
     const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
     /* The answer's memory first: a store that changed must not report failure. */
-    if (cdp__store_request_make_results(h->kv.os, rq)) p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
-    status = p ? cdp__kv_compare_set(&h->kv, rq->keys[0], rq->values[0], rq->values[1], &answer, &e) : cdp__fail_nomem("a value", room);
+    if (cdp__store_request_make_results(h->kv.os, rq))
+        p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
+    status = p ? cdp__kv_compare_set(&h->kv, rq->keys[0], rq->values[0], rq->values[1], &answer, &e)
+               : cdp__fail_nomem("a value", room);
     if (status != CDP_OK) {
         cdp__store_request_drop_results(h->kv.os, rq, 1);
         return status;
@@ -1377,26 +1608,32 @@ CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_status status = CDP_OK;
     uint32_t i;
-    if (rq->op == CDP_STORE_ADD) return cdp__kv_add(&h->kv, rq->keys[0], rq->delta, &rq->number, &e);
+    if (rq->op == CDP_STORE_ADD)
+        return cdp__kv_add(&h->kv, rq->keys[0], rq->delta, &rq->number, &e);
     if (rq->op == CDP_STORE_COMPARE_SET) return cdp__hash_compare_set(h, rq);
     if (rq->op == CDP_STORE_APPEND) {
         const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
         const uint64_t bytes = rq->values[0].bytes + (old ? old->value_bytes : 0);
-        return bytes > CDP_STORE_MAX_VALUE_BYTES ? cdp__store_too_long(rq->keys[0], bytes) : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
+        return bytes > CDP_STORE_MAX_VALUE_BYTES
+            ? cdp__store_too_long(rq->keys[0], bytes)
+            : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
     }
-    for (i = 0; i < rq->key_count && status == CDP_OK; ++i) status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
+    for (i = 0; i < rq->key_count && status == CDP_OK; ++i)
+        status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
     return status;
 }
 
 /* With the lock held: do it now, or CDP_PENDING. */
-CDP__COLD cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     cdp_status status;
     switch (rq->op) {
-    case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
     case CDP_STORE_CHECK:
         status = cdp__hash_read(h, rq);
         rq->number = status == CDP_OK;
@@ -1409,7 +1646,7 @@ CDP__COLD cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     return status;
 }
 
-CDP__COLD cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     rq->results = NULL;
     rq->status = cdp__store_request_validate(rq);
@@ -1420,7 +1657,7 @@ CDP__COLD cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-CDP__COLD cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp_lock_acquire(&h->lock);
@@ -1433,12 +1670,12 @@ CDP__COLD cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t 
     return rq->status;
 }
 
-CDP__COLD void cdp__hash_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
-CDP__COLD void cdp__hash_destroy(void *self) {
+CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
@@ -1477,10 +1714,11 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
     return CDP_OK;
 }
 
-/* ---- >>store-custom: two functions of a program as a store; stores that can only look ------------------------------- */
+/* ---- >>store-custom: two functions of a program as a store; stores that can only look -------- */
 
-/* What is common to stores that nobody wakes: an attempt does a request at once, or says CDP_PENDING and has done nothing
-   that the next attempt would do twice; whoever waits tries again, ever more slowly. */
+/* What is common to stores that nobody wakes: an attempt does a request at once, or says
+   CDP_PENDING and has done nothing that the next attempt would do twice; whoever waits tries
+   again, ever more slowly. */
 typedef struct cdp__tried {
     cdp_store store;
     cdp_lock lock;
@@ -1489,7 +1727,7 @@ typedef struct cdp__tried {
 
 #define CDP__TRIED_PAUSE_MAX_NS (10 * CDP__MS)
 
-CDP__COLD cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
     cdp__tried *t = (cdp__tried *)self;
     rq->results = NULL;
     rq->number = 0;
@@ -1501,17 +1739,24 @@ CDP__COLD cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-/* Sleep until the next look. The first ones are close together: what was in the way may be over in microseconds. */
-CDP__COLD void cdp__tried_pause(const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
-    if (attempts < 4 && os->thread_yield) os->thread_yield(os->user);
-    else os->poll(os->user, NULL, 0, cdp__min(deadline_ns, now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
+/* Sleep until the next look. The first ones are close together: what was in the way may be over
+   in microseconds. */
+CDP__PRIVATE void cdp__tried_pause(
+    const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
+    if (attempts < 4 && os->thread_yield)
+        os->thread_yield(os->user);
+    else
+        os->poll(os->user, NULL, 0,
+            cdp__min(deadline_ns,
+                now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
 
-CDP__COLD cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__tried *t = (cdp__tried *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
-        const uint64_t now = t->store.os->now_ns(t->store.os->user); /* before the attempt: the last one comes after the deadline */
+        /* before the attempt: the last one comes after the deadline */
+        const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
         rq->status = t->attempt(t, rq);
         cdp_lock_release(&t->lock);
@@ -1521,13 +1766,14 @@ CDP__COLD cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t
     return rq->status;
 }
 
-CDP__COLD void cdp__tried_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__tried_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
-CDP__COLD bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms, cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
+CDP__PRIVATE bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms,
+    cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
     t->store.self = t;
     t->store.os = os;
     t->store.timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
@@ -1543,33 +1789,40 @@ typedef struct cdp__custom_store {
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
-CDP__COLD cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     cdp_status status = CDP_OK;
     uint64_t i;
-    if (!cdp__store_request_make_results(c->desc.os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    if (!cdp__store_request_make_results(c->desc.os, rq))
+        return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < rq->key_count && status == CDP_OK; ++i) {
         cdp_bytes value;
         status = c->desc.get(c->desc.user, rq->keys[i], &value);
-        if (status == CDP_OK && i < n && !cdp__store_request_put_result(c->desc.os, rq, i, value)) status = cdp__fail_nomem("a value", value.bytes);
+        if (status == CDP_OK && i < n && !cdp__store_request_put_result(c->desc.os, rq, i, value))
+            status = cdp__fail_nomem("a value", value.bytes);
     }
     if (status != CDP_OK) cdp__store_request_drop_results(c->desc.os, rq, n);
     return status;
 }
 
-/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory is to be freed afterwards.
-   *out is NULL for nothing at all; PENDING: it is to stay as it is. */
-CDP__COLD cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
+/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory
+   is to be freed afterwards. *out is NULL for nothing at all; PENDING: it is to stay as it is. */
+CDP__PRIVATE cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i,
+    const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
-    *out = rq->op == CDP_STORE_COMPARE_SET ? rq->values[1] : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out : rq->values[i];
+    *out = rq->op == CDP_STORE_COMPARE_SET                      ? rq->values[1]
+        : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out
+                                                                : rq->values[i];
     if (rq->op == CDP_STORE_DELETE) return now ? CDP_OK : CDP_PENDING;
     if (rq->op == CDP_STORE_ADD) {
-        if (now && !cdp__number_parse((const uint8_t *)now->data, now->bytes, &sum)) return cdp__store_no_number(rq->keys[0]);
+        if (now && !cdp__number_parse((const uint8_t *)now->data, now->bytes, &sum))
+            return cdp__store_no_number(rq->keys[0]);
         rq->number = (int64_t)((uint64_t)sum + (uint64_t)rq->delta);
         out->data = text;
         out->bytes = cdp__number_text(rq->number, text);
     } else if (rq->op == CDP_STORE_APPEND && now) {
-        if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(rq->keys[0], now->bytes + out->bytes);
+        if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES)
+            return cdp__store_too_long(rq->keys[0], now->bytes + out->bytes);
         *memory = (uint8_t *)cdp__alloc(c->desc.os, now->bytes + out->bytes);
         if (!*memory) return cdp__fail_nomem("a value", now->bytes + out->bytes);
         cdp__record_copy(cdp__record_copy(*memory, *now), *out);
@@ -1582,35 +1835,48 @@ CDP__COLD cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *r
 }
 
 /* One key: get, swap. PENDING: another user was faster. */
-CDP__COLD cdp_status cdp__custom_change(cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
+CDP__PRIVATE cdp_status cdp__custom_change(
+    cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
     uint8_t *memory = NULL;
     cdp_bytes now, wish;
     const cdp_status found = c->desc.get(c->desc.user, rq->keys[i], &now);
     cdp_status status = found < 0 ? found : CDP_OK;
     memset(&wish, 0, sizeof wish);
-    if (status == CDP_OK) status = cdp__custom_wish(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
-    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0 && !cdp__store_answer(c->desc.os, rq, status == CDP_OK ? rq->values[1] : found == CDP_OK ? now : rq->values[0]))
+    if (status == CDP_OK)
+        status = cdp__custom_wish(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
+    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0
+        && !cdp__store_answer(c->desc.os, rq,
+            status == CDP_OK      ? rq->values[1]
+                : found == CDP_OK ? now
+                                  : rq->values[0]))
         status = cdp__fail_nomem("a value", wish.bytes);
     if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
-    if (status == CDP_OK) status = c->desc.swap(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL, rq->op == CDP_STORE_DELETE ? NULL : &wish);
+    if (status == CDP_OK)
+        status = c->desc.swap(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
+            rq->op == CDP_STORE_DELETE ? NULL : &wish);
     if (status == CDP_OK && rq->op == CDP_STORE_DELETE) rq->number = 1;
-    if (status != CDP_OK) cdp__store_request_drop_results(c->desc.os, rq, cdp__store_request_result_count(rq));
+    if (status != CDP_OK)
+        cdp__store_request_drop_results(c->desc.os, rq, cdp__store_request_result_count(rq));
     cdp__free(c->desc.os, memory);
     return status;
 }
 
-CDP__COLD cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
     cdp__custom_store *c = (cdp__custom_store *)t;
     cdp_status status = CDP_OK;
     switch (rq->op) {
-    case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__custom_read(c, rq);
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return cdp__custom_read(c, rq);
     case CDP_STORE_CHECK:
         status = cdp__custom_read(c, rq);
         rq->number = status == CDP_OK;
         return status == CDP_PENDING ? CDP_OK : status;
     case CDP_STORE_NUM_KEYS:
-        if (!c->desc.num_keys) return cdp__fail(CDP_ERR_UNSUPPORTED, "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
+        if (!c->desc.num_keys)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
         return c->desc.num_keys(c->desc.user, &rq->number);
     case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
         while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
@@ -1622,7 +1888,7 @@ CDP__COLD cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
     }
 }
 
-CDP__COLD void cdp__custom_destroy(void *self) {
+CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
     cdp__lock_close(&c->tried.lock);
@@ -1634,7 +1900,9 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: out is NULL");
     *out = NULL;
-    if (!desc || !desc->get || !desc->swap) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
+    if (!desc || !desc->get || !desc->swap)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
     c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
@@ -1648,64 +1916,76 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     return CDP_OK;
 }
 
-/* ---- >>store-file: a file of records that its users append to under a lock ------------------------------------------- */
+/* ---- >>store-file: a file of records that its users append to under a lock ------------------- */
 
 #ifndef CDP_NO_FILE_STORE
-/* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so the lock of a user that dies
-   is gone with it, and the children of a fork do not share one. Each user keeps the map as of the last record that it has
-   read, and reads on from there. These are POSIX calls and not functions of cdp_os: a store in a file makes sense only
-   between processes that share a real file system, which no replaced os can give them. Memory, clock, sleep and locks
-   between threads are those of the os. */
+/* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so
+   the lock of a user that dies is gone with it, and the children of a fork do not share one.
+   Each user keeps the map as of the last record that it has read, and reads on from there. These
+   are POSIX calls and not functions of cdp_os: a store in a file makes sense only between
+   processes that share a real file system, which no replaced os can give them. Memory, clock,
+   sleep and locks between threads are those of the os. */
 typedef struct cdp__file_store {
     cdp__tried tried;
     const cdp_os *os;
-    cdp__kv kv;          /* with keys as in the file */
-    char *path;          /* behind the struct */
+    cdp__kv kv; /* with keys as in the file */
+    char *path; /* behind the struct */
     uint32_t world_size;
-    uint64_t at;         /* how much of the file is in the map */
-    int32_t pin;         /* the file that was read; open, so that its number is not given to another one meanwhile */
+    uint64_t at; /* how much of the file is in the map */
+    /* the file that was read; open, so that its number is not given to another one meanwhile */
+    int32_t pin;
     dev_t device;
     ino_t number;
-    bool torn;           /* half a record behind `at`, seen by a reader */
-    bool busy;           /* somebody else has the lock */
+    bool torn; /* half a record behind `at`, seen by a reader */
+    bool busy; /* somebody else has the lock */
     uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
 } cdp__file_store;
 
-typedef enum cdp__file_mode { CDP__FILE_READ, CDP__FILE_WRITE, CDP__FILE_LEAVE } cdp__file_mode;
+typedef enum cdp__file_mode {
+    CDP__FILE_READ,
+    CDP__FILE_WRITE,
+    CDP__FILE_LEAVE
+} cdp__file_mode;
 
 #define CDP__FILE_PIECE 65536u
 #define CDP__FILE_LEAVE_NS (100 * CDP__MS)
 
-CDP__COLD cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
+CDP__PRIVATE cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "the file store %s: %s", f->path, what);
 }
 
 /* Another file, or none: forget what was read. */
-CDP__COLD void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
+CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
     const uint64_t seed = f->kv.seed;
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
     if (f->pin >= 0) close(f->pin);
     f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (st) f->device = st->st_dev, f->number = st->st_ino;
+    if (st) {
+        f->device = st->st_dev;
+        f->number = st->st_ino;
+    }
     f->at = 0;
 }
 
-CDP__COLD void cdp__file_close(int fd) {
+CDP__PRIVATE void cdp__file_close(int fd) {
     if (fd < 0) return;
-    flock(fd, LOCK_UN); /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
+    /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
+    flock(fd, LOCK_UN);
     close(fd);
 }
 
-CDP__COLD cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
+CDP__PRIVATE cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
     cdp__kv_entry *e;
     if (!r->removal) return cdp__kv_set(&f->kv, r->key, r->value, &e);
     (void)cdp__kv_delete(&f->kv, r->key);
     return CDP_OK;
 }
 
-/* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes the next one takes. */
-CDP__COLD cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
+/* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes
+   the next one takes. */
+CDP__PRIVATE cdp_status cdp__file_learn_all(
+    cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
     const uint64_t start = f->at;
     while (f->at < size) {
         cdp__record r;
@@ -1713,9 +1993,12 @@ CDP__COLD cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, u
         const cdp__record_result result = cdp__record_next(p + used, n - used, size - f->at, &r);
         f->torn = result == CDP__RECORD_TORN;
         *need = r.bytes;
-        if (result == CDP__RECORD_BAD || (f->torn && size < 4)) /* so few bytes tell nothing: rather refuse than cut another program's file */
-            return cdp__fail(CDP_ERR_STORE, "%s is no file of a store, or is damaged: there is no record at byte %llu; take another path, or remove it when nobody uses it",
-                             f->path, (unsigned long long)f->at);
+        /* so few bytes tell nothing: rather refuse than cut another program's file */
+        if (result == CDP__RECORD_BAD || (f->torn && size < 4))
+            return cdp__fail(CDP_ERR_STORE,
+                "%s is no file of a store, or is damaged: there is no record at byte %llu; take "
+                "another path, or remove it when nobody uses it",
+                f->path, (unsigned long long)f->at);
         if (result != CDP__RECORD_WHOLE) return CDP_OK;
         if (cdp__file_learn(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
         f->at += r.bytes;
@@ -1724,15 +2007,18 @@ CDP__COLD cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, u
 }
 
 /* With the lock held: read what is new. */
-CDP__COLD cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
+CDP__PRIVATE cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
     uint64_t room = cdp__min(CDP__FILE_PIECE, size - f->at), need = 0;
     uint8_t *p = NULL;
     cdp_status status = CDP_OK;
     f->torn = false;
     while (f->at < size && !f->torn && status == CDP_OK) {
         int64_t n;
-        if (!p && !(p = (uint8_t *)cdp__alloc(f->os, room))) return cdp__fail_nomem("a record of a file store", room);
-        do n = pread(fd, p, (size_t)cdp__min(room, size - f->at), (off_t)f->at); while (n < 0 && errno == EINTR);
+        if (!p && !(p = (uint8_t *)cdp__alloc(f->os, room)))
+            return cdp__fail_nomem("a record of a file store", room);
+        do
+            n = pread(fd, p, (size_t)cdp__min(room, size - f->at), (off_t)f->at);
+        while (n < 0 && errno == EINTR);
         if (n <= 0) {
             status = cdp__file_fail(f, n ? errno : EIO, "cannot read");
             break;
@@ -1748,55 +2034,71 @@ CDP__COLD cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
+CDP__PRIVATE cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
     int r;
-    do r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB); while (r < 0 && errno == EINTR);
+    do
+        r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB);
+    while (r < 0 && errno == EINTR);
     f->busy = r < 0 && errno == EWOULDBLOCK;
     if (r == 0) return CDP_OK;
-    return f->busy ? CDP_PENDING : cdp__file_fail(f, errno, "cannot lock it; does its file system know flock()?");
+    return f->busy ? CDP_PENDING
+                   : cdp__file_fail(f, errno, "cannot lock it; does its file system know flock()?");
 }
 
-/* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a record. *gone: it was
-   removed, and perhaps made anew, just before it was locked. */
-CDP__COLD cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
+/* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a
+   record. *gone: it was removed, and perhaps made anew, just before it was locked. */
+CDP__PRIVATE cdp_status cdp__file_look(
+    cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
     struct stat st;
     cdp_status status;
     *gone = false;
     f->busy = false;
     if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
-    if (!S_ISREG(st.st_mode)) return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
-    if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
+    if (!S_ISREG(st.st_mode))
+        return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
+    if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device
+        && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
         return CDP_OK; /* nothing is new, so nobody needs to be kept from writing */
     status = cdp__file_lock(f, fd, mode);
     if (status != CDP_OK) return status;
     if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
     *gone = !st.st_nlink;
     if (*gone) return CDP_OK;
-    if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number || (uint64_t)st.st_size < f->at) {
-        if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE; /* not the file that this user came to: nobody asks for a text */
+    if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number
+        || (uint64_t)st.st_size < f->at) {
+        /* not the file that this user came to: nobody asks for a text */
+        if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE;
         cdp__file_reset(f, fd, &st);
     }
     status = cdp__file_read(f, fd, (uint64_t)st.st_size);
     if (status == CDP_OK && f->torn && mode != CDP__FILE_READ) {
-        if (ftruncate(fd, (off_t)f->at) != 0) return cdp__file_fail(f, errno, "cannot cut off half a record that somebody left");
+        if (ftruncate(fd, (off_t)f->at) != 0)
+            return cdp__file_fail(f, errno, "cannot cut off half a record that somebody left");
         f->torn = false;
     }
     return status;
 }
 
-/* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING: not now. */
-CDP__COLD cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
+/* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING:
+   not now. */
+CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
     static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_RDWR};
     cdp_status status;
     bool gone;
     int fd;
     *out = -1;
-    do fd = open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0644); while (fd < 0 && errno == EINTR); /* NONBLOCK: it may be a pipe */
+    /* NONBLOCK: it may be a pipe */
+    do
+        fd = open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0644);
+    while (fd < 0 && errno == EINTR);
     if (fd < 0 && errno == ENOENT && mode != CDP__FILE_WRITE) {
         cdp__file_reset(f, -1, NULL);
         return CDP_OK;
     }
-    if (fd < 0) return cdp__file_fail(f, errno, mode == CDP__FILE_READ ? "cannot open it" : "cannot open it for writing; all users must be allowed to");
+    if (fd < 0)
+        return cdp__file_fail(f, errno,
+            mode == CDP__FILE_READ ? "cannot open it"
+                                   : "cannot open it for writing; all users must be allowed to");
     status = cdp__file_look(f, fd, mode, &gone);
     if (status == CDP_OK && !gone) {
         *out = fd;
@@ -1807,7 +2109,7 @@ CDP__COLD cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, in
 }
 
 /* With the lock held: n bytes behind the last record, or none of them. */
-CDP__COLD cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
+CDP__PRIVATE cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
     uint64_t done = 0;
     int err;
     while (done < n) {
@@ -1818,11 +2120,13 @@ CDP__COLD cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t 
     }
     if (done == n) return CDP_OK;
     err = errno;
-    if (ftruncate(fd, (off_t)f->at) != 0) return cdp__file_fail(f, err, "cannot write; whoever writes next will cut off what was written");
+    if (ftruncate(fd, (off_t)f->at) != 0)
+        return cdp__file_fail(
+            f, err, "cannot write; whoever writes next will cut off what was written");
     return cdp__file_fail(f, err, "cannot write, nothing of it was kept; is the disk full?");
 }
 
-CDP__COLD const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
+CDP__PRIVATE const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
     cdp_bytes full;
     f->key[0] = '/';
     cdp__record_copy(f->key + 1, key);
@@ -1831,22 +2135,26 @@ CDP__COLD const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key)
     return cdp__kv_get(&f->kv, full);
 }
 
-/* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of the value. */
-CDP__COLD cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq, const char *prefix, cdp_bytes old, const cdp_bytes *values) {
+/* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of
+   the value. */
+CDP__PRIVATE cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq,
+    const char *prefix, cdp_bytes old, const cdp_bytes *values) {
     uint64_t bytes = 0, i;
     uint8_t *p, *end;
     cdp_status status;
-    for (i = 0; i < rq->key_count; ++i) bytes += cdp__record_bytes(prefix, rq->keys[i], old.bytes + values[i].bytes);
+    for (i = 0; i < rq->key_count; ++i)
+        bytes += cdp__record_bytes(prefix, rq->keys[i], old.bytes + values[i].bytes);
     end = p = (uint8_t *)cdp__alloc(f->os, bytes);
     if (!p) return cdp__fail_nomem("a record of a file store", bytes);
-    for (i = 0; i < rq->key_count; ++i) end = cdp__record_put(end, prefix, rq->keys[i], old, values[i]);
+    for (i = 0; i < rq->key_count; ++i)
+        end = cdp__record_put(end, prefix, rq->keys[i], old, values[i]);
     CDP_ASSERT((uint64_t)(end - p) == bytes);
     status = cdp__file_append(f, fd, p, bytes);
     cdp__free(f->os, p);
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
     const cdp__kv_entry *e = rq->op == CDP_STORE_MULTI_SET ? NULL : cdp__file_find(f, rq->keys[0]);
     const char *prefix = "/";
     const cdp_bytes *values = rq->values;
@@ -1856,36 +2164,44 @@ CDP__COLD cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_requ
     cdp_status status;
     memset(&none, 0, sizeof none);
     old = text = none;
-    if (e) old.data = e->value, old.bytes = e->value_bytes;
+    if (e) {
+        old.data = e->value;
+        old.bytes = e->value_bytes;
+    }
     if (rq->op == CDP_STORE_DELETE) {
         if (!e) return CDP_OK;
         prefix = "-/";
         values = &none;
     } else if (rq->op == CDP_STORE_ADD) {
-        if (e && !cdp__number_parse(e->value, e->value_bytes, &sum)) return cdp__store_no_number(rq->keys[0]);
+        if (e && !cdp__number_parse(e->value, e->value_bytes, &sum))
+            return cdp__store_no_number(rq->keys[0]);
         sum = (int64_t)((uint64_t)sum + (uint64_t)rq->delta);
         text.data = digits;
         text.bytes = cdp__number_text(sum, digits);
         values = &text;
     } else if (rq->op == CDP_STORE_COMPARE_SET) {
         const bool equal = cdp__store_expected(rq, e ? &old : NULL);
-        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : e ? old : rq->values[0])) return cdp__fail_nomem("a value", old.bytes);
+        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : e ? old : rq->values[0]))
+            return cdp__fail_nomem("a value", old.bytes);
         if (!equal) return CDP_OK;
         values = &rq->values[1];
     }
-    if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(rq->keys[0], old.bytes + values->bytes);
+    if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES)
+        return cdp__store_too_long(rq->keys[0], old.bytes + values->bytes);
     status = cdp__file_write(f, fd, rq, prefix, rq->op == CDP_STORE_APPEND ? old : none, values);
     rq->number = status != CDP_OK ? 0 : rq->op == CDP_STORE_ADD ? sum : 1;
-    if (status != CDP_OK) cdp__store_request_drop_results(f->os, rq, cdp__store_request_result_count(rq));
+    if (status != CDP_OK)
+        cdp__store_request_drop_results(f->os, rq, cdp__store_request_result_count(rq));
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
         if (!cdp__file_find(f, rq->keys[i])) return CDP_PENDING;
-    if (!cdp__store_request_make_results(f->os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    if (!cdp__store_request_make_results(f->os, rq))
+        return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < n; ++i) {
         const cdp__kv_entry *e = cdp__file_find(f, rq->keys[i]);
         cdp_bytes value;
@@ -1898,8 +2214,9 @@ CDP__COLD cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq)
     return CDP_OK;
 }
 
-/* Half a record that a reader met is cut off before a user comes who does not know how; where this one may not, it stays. */
-CDP__COLD void cdp__file_mend(cdp__file_store *f) {
+/* Half a record that a reader met is cut off before a user comes who does not know how; where
+   this one may not, it stays. */
+CDP__PRIVATE void cdp__file_mend(cdp__file_store *f) {
     const cdp_error before = *cdp_last_error();
     int fd;
     if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(fd);
@@ -1907,14 +2224,18 @@ CDP__COLD void cdp__file_mend(cdp__file_store *f) {
     *cdp__error_slot() = before;
 }
 
-CDP__COLD cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
     cdp__file_store *f = (cdp__file_store *)t;
-    const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK || rq->op == CDP_STORE_NUM_KEYS;
+    const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT
+        || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK
+        || rq->op == CDP_STORE_NUM_KEYS;
     int fd;
     cdp_status status = cdp__file_enter(f, reads ? CDP__FILE_READ : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK) return status;
-    if (rq->op == CDP_STORE_NUM_KEYS) rq->number = (int64_t)f->kv.present_count;
-    else status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
+    if (rq->op == CDP_STORE_NUM_KEYS)
+        rq->number = (int64_t)f->kv.present_count;
+    else
+        status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
     cdp__file_close(fd);
     cdp__file_mend(f);
     if (rq->op != CDP_STORE_CHECK || status < 0) return status;
@@ -1922,7 +2243,7 @@ CDP__COLD cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
     return CDP_OK;
 }
 
-CDP__COLD bool cdp__file_busy(cdp__file_store *f) {
+CDP__PRIVATE bool cdp__file_busy(cdp__file_store *f) {
     bool busy;
     cdp_lock_acquire(&f->tried.lock);
     busy = f->busy;
@@ -1931,7 +2252,7 @@ CDP__COLD bool cdp__file_busy(cdp__file_store *f) {
 }
 
 /* A counter of users in the file. */
-CDP__COLD int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
+CDP__PRIVATE int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     const cdp__kv_entry *e;
     cdp_bytes key;
     int64_t n = 0;
@@ -1941,7 +2262,7 @@ CDP__COLD int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     return e && cdp__number_parse(e->value, e->value_bytes, &n) ? n : 0;
 }
 
-CDP__COLD uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
+CDP__PRIVATE uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
     cdp_bytes key, text, none;
     char digits[24];
     memset(&none, 0, sizeof none);
@@ -1952,10 +2273,11 @@ CDP__COLD uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n)
     return cdp__record_put(p, "", key, text, none);
 }
 
-/* Count this user in, or off; then the last one removes the file, under its lock: whoever opened it before that looks
-   again. (Users of older versions of PyTorch are counted off only.) Who comes to a file that all have left, the last of
-   whom was killed just before it was removed, starts it anew. */
-CDP__COLD cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
+/* Count this user in, or off; then the last one removes the file, under its lock: whoever opened
+   it before that looks again. (Users of older versions of PyTorch are counted off only.) Who
+   comes to a file that all have left, the last of whom was killed just before it was removed,
+   starts it anew. */
+CDP__PRIVATE cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
     int64_t here, left;
     bool over;
@@ -1968,16 +2290,20 @@ CDP__COLD cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     if (leave) p = cdp__file_put_number(p, "cleanup/", left);
     p = cdp__file_put_number(p, "refcount/", leave ? here : over ? 1 : here + 1);
     if (over && !leave) {
-        if (ftruncate(fd, 0) != 0) status = cdp__file_fail(f, errno, "cannot start it anew");
-        else cdp__file_reset(f, fd, NULL);
+        if (ftruncate(fd, 0) != 0)
+            status = cdp__file_fail(f, errno, "cannot start it anew");
+        else
+            cdp__file_reset(f, fd, NULL);
     }
     if (status == CDP_OK) status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
-    if (over && leave && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
+    if (over && leave && unlink(f->path) != 0)
+        status = cdp__file_fail(f, errno, "cannot remove it");
     cdp__file_close(fd);
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__file_register_until(
+    cdp__file_store *f, bool leave, uint64_t deadline_ns) {
     uint32_t attempts;
     for (attempts = 0;; ++attempts) {
         const uint64_t now = f->os->now_ns(f->os->user);
@@ -1987,14 +2313,14 @@ CDP__COLD cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, ui
     }
 }
 
-CDP__COLD void cdp__file_free(cdp__file_store *f) {
+CDP__PRIVATE void cdp__file_free(cdp__file_store *f) {
     if (f->pin >= 0) close(f->pin);
     cdp__kv_close(&f->kv);
     cdp__lock_close(&f->tried.lock);
     cdp__free(f->os, f);
 }
 
-CDP__COLD void cdp__file_destroy(void *self) {
+CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_store *f = (cdp__file_store *)self;
     const cdp_error before = *cdp_last_error();
     (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
@@ -2021,40 +2347,46 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->tried.store.destroy = cdp__file_destroy;
-    if (!cdp__tried_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    else status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
+    if (!cdp__tried_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
+        status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
+    else
+        status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
     if (status == CDP_OK) {
         *out = &f->tried.store;
         return CDP_OK;
     }
-    if (status == CDP_PENDING) status = cdp__fail(CDP_ERR_TIMEOUT, "the file store %s is locked all the time; does one of its users stand still?", f->path);
+    if (status == CDP_PENDING)
+        status = cdp__fail(CDP_ERR_TIMEOUT,
+            "the file store %s is locked all the time; does one of its users stand still?",
+            f->path);
     cdp__file_free(f);
     return status;
 }
 #endif
 
-CDP__UNHURRIED_END
-
-/* ---- >>buffer: bytes on their way ---------------------------------------------------------------------------------- */
+/* ---- >>buffer: bytes on their way ------------------------------------------------------------ */
 
 typedef struct cdp__fifo {
     uint8_t *data;
     uint64_t at, used, room; /* data[at .. used) is what is left to do */
 } cdp__fifo;
 
-CDP__COLD uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
+CDP__PRIVATE uint64_t cdp__fifo_left(const cdp__fifo *b) {
+    return b->used - b->at;
+}
 
-CDP__COLD void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
+CDP__PRIVATE void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
     cdp__free(os, b->data);
     memset(b, 0, sizeof *b);
 }
 
 /* Make room for `more` bytes behind those that are there. Moves them. */
-CDP__COLD bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
+CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
     const uint64_t left = cdp__fifo_left(b), room = cdp__max(64, cdp__max(left + more, 2 * left));
     uint8_t *p;
     if (b->room - b->used >= more) return true;
-    if (b->at && b->room - left >= more && b->at >= left) { /* moving costs no more than what was already sent */
+    /* moving costs no more than what was already sent */
+    if (b->at && b->room - left >= more && b->at >= left) {
         memcpy(b->data, b->data + b->at, (size_t)left);
     } else {
         p = (uint8_t *)cdp__alloc(os, room);
@@ -2069,13 +2401,14 @@ CDP__COLD bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) 
     return true;
 }
 
-CDP__UNHURRIED_BEGIN
+/* ---- >>door: proving on a socket ------------------------------------------------------------- */
 
-/* ---- >>door: proving on a socket ------------------------------------------------------------------------------------- */
-
-/* `key` NULL: everybody is refused for this reason. The memory that `a` is in stays the caller's. */
-CDP__COLD cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key, bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
-    const cdp_status st = key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
+/* `key` NULL: everybody is refused for this reason. The memory that `a` is in stays the
+   caller's. */
+CDP__PRIVATE cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
+    bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
+    const cdp_status st =
+        key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
     a->key = key;
     a->listener = listener;
     a->also = 0;
@@ -2088,9 +2421,9 @@ CDP__COLD cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_
     return st; /* without chance there are no proofs */
 }
 
-/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST (*result: as of recv). Not one
-   byte more is read than belongs here. */
-CDP__COLD cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
+/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST
+   (*result: as of recv). Not one byte more is read than belongs here. */
+CDP__PRIVATE cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
     for (;;) {
@@ -2102,7 +2435,8 @@ CDP__COLD cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int
             if (*result <= 0) break;
             a->left -= (uint32_t)*result;
         }
-        if (st == CDP_ERR_MISMATCH) return st; /* a refusal is a courtesy: if it does not fit, it is dropped */
+        /* a refusal is a courtesy: if it does not fit, it is dropped */
+        if (st == CDP_ERR_MISMATCH) return st;
         if (*result <= 0 || st == CDP_OK) break;
         v.data = a->in + a->got;
         v.bytes = CDP__AUTH_BYTES - a->got;
@@ -2115,17 +2449,19 @@ CDP__COLD cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int
     return a->left ? CDP_PENDING : st;
 }
 
-/* What was refused may have said more. Unread, it would make the system drop the refusal at closing. */
-CDP__COLD void cdp__door_drain(cdp__loop *l, cdp__io *io) {
+/* What was refused may have said more. Unread, it would make the system drop the refusal at
+   closing. */
+CDP__PRIVATE void cdp__door_drain(cdp__loop *l, cdp__io *io) {
     uint8_t sink[256];
     cdp_iov v;
     uint32_t i;
     v.data = sink;
     v.bytes = sizeof sink;
-    for (i = 0; i < 16 && io->fd >= 0 && l->os->recv(l->os->user, io->fd, &v, 1) > 0; ++i) {}
+    for (i = 0; i < 16 && io->fd >= 0 && l->os->recv(l->os->user, io->fd, &v, 1) > 0; ++i) {
+    }
 }
 
-/* ---- >>store-tcp-server -------------------------------------------------------------------------------------------- */
+/* ---- >>store-tcp-server ---------------------------------------------------------------------- */
 
 struct cdp__guest;
 
@@ -2144,33 +2480,41 @@ typedef struct cdp__will {
 typedef struct cdp__guest {
     cdp__io io;
     cdp_store_server *server;
-    struct cdp__guest *next, *prev; /* in server->fresh until it has greeted, then in server->conns */
+    /* in server->fresh until it has greeted, then in server->conns */
+    struct cdp__guest *next, *prev;
     struct cdp__guest *next_dirty;
-    bool dirty;    /* in server->dirty: to be flushed, or closed, before the current callback ends */
-    bool doomed;   /* to be closed; nothing more is read or answered */
+    /* in server->dirty: to be flushed, or closed, before the current callback ends */
+    bool dirty;
+    bool doomed; /* to be closed; nothing more is read or answered */
     bool greeted;
-    bool old;      /* speaks the dialect of PyTorch 1.13 */
-    bool ours;     /* a client of this library: it is told when the server is closed, whatever it does then */
-    bool truth;    /* CHECK: every key so far is there */
-    uint32_t awaited; /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
+    bool old; /* speaks the dialect of PyTorch 1.13 */
+    /* a client of this library: it is told when the server is closed, whatever it does then */
+    bool ours;
+    bool truth; /* CHECK: every key so far is there */
+    /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
+    uint32_t awaited;
     uint64_t born_ns;
     cdp_addr from;
     uint32_t purpose; /* what it has proved its key for; 0: nothing, it had not to */
-    uint64_t need; /* bytes of `in` without which parsing again is pointless */
+    uint64_t need;    /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
     cdp__waiter *waiters;
     cdp__will *will;
-    cdp__auth *auth; /* until it has proved that it knows the key, or is told why it may not come in */
+    /* until it has proved that it knows the key, or is told why it may not come in */
+    cdp__auth *auth;
 } cdp__guest;
 
 #define CDP__SERVER_SCRATCH 65536u
-#define CDP__SERVER_SMALL 4096u           /* half an item up to this size is copied to the scratch and back */
-#define CDP__SERVER_BACKLOG 65536u        /* answers not yet taken: no new command is begun */
-#define CDP__SERVER_READ_BUDGET 1048576u  /* bytes from one connection before the others have their turn */
+/* half an item up to this size is copied to the scratch and back */
+#define CDP__SERVER_SMALL 4096u
+#define CDP__SERVER_BACKLOG 65536u /* answers not yet taken: no new command is begun */
+/* bytes from one connection before the others have their turn */
+#define CDP__SERVER_READ_BUDGET 1048576u
 #define CDP__SERVER_ACCEPT_RETRY_NS (100 * CDP__MS)
 
-typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes);
+typedef void (*cdp__server_link_func)(
+    void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -2192,57 +2536,61 @@ struct cdp_store_server {
     bool crowded; /* out of descriptors: even when some are free again, wait for accept_timer */
     uint8_t *scratch;
     void *thread;
-    bool stop; /* atomic */
+    bool stop;                       /* atomic */
     cdp__server_link_func link_func; /* see cdp__store_server_share */
     void *link_user;
 };
 
-CDP__COLD void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
     c->next = head;
     c->prev = head->prev;
     c->prev->next = c->next->prev = c;
 }
 
-CDP__COLD void cdp__guest_unlink(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_unlink(cdp__guest *c) {
     c->next->prev = c->prev;
     c->prev->next = c->next;
     c->next = c->prev = NULL;
 }
 
-CDP__COLD void cdp__guest_mark(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_mark(cdp__guest *c) {
     if (c->dirty) return;
     c->dirty = true;
     c->next_dirty = c->server->dirty;
     c->server->dirty = c;
 }
 
-/* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody looks at it any more. */
-CDP__COLD void cdp__guest_doom(cdp__guest *c, const char *why) {
+/* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody
+   looks at it any more. */
+CDP__PRIVATE void cdp__guest_doom(cdp__guest *c, const char *why) {
     if (c->doomed) return;
     c->doomed = true;
     cdp__guest_mark(c);
-    if (why) cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1, "store server: closing a connection: %s", why);
+    if (why)
+        cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1,
+            "store server: closing a connection: %s", why);
 }
 
 /* Like cdp__fifo_reserve, within the server's budget. */
-CDP__COLD bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
+CDP__PRIVATE bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
     cdp_store_server *s = c->server;
     const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
-    if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes) return false;
+    if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes)
+        return false;
     if (!cdp__fifo_reserve(s->os, b, more)) return false;
     s->buffer_bytes += b->room - before;
     s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
     return true;
 }
 
-CDP__COLD void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
+CDP__PRIVATE void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
     cdp_store_server *s = c->server;
     s->buffer_bytes -= b->room;
     s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
     cdp__fifo_free(s->os, b);
 }
 
-CDP__COLD void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
+CDP__PRIVATE void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
     if (c->doomed) return;
     if (cdp__fifo_left(&c->out) + bytes > c->server->desc.max_reply_bytes) {
         cdp__guest_doom(c, "it does not read its answers (max_reply_bytes)");
@@ -2255,38 +2603,46 @@ CDP__COLD void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes)
     }
 }
 
-CDP__COLD void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
+CDP__PRIVATE void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) {
+    cdp__guest_reply(c, &v, 1);
+}
 
-CDP__COLD void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
+CDP__PRIVATE void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
     uint8_t b[8];
     cdp__put_u64(b, v);
     cdp__guest_reply(c, b, 8);
 }
 
-CDP__COLD void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
+CDP__PRIVATE void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
     cdp__guest_reply_number(c, bytes);
     cdp__guest_reply(c, data, bytes);
 }
 
 /* Waiting */
 
-CDP__COLD void cdp__waiter_drop(cdp__waiter *w) {
+CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
     cdp__guest *c = w->conn;
     cdp_store_server *s = c->server;
     if (w->key_next) w->key_next->key_prev = w->key_prev;
-    if (w->key_prev) w->key_prev->key_next = w->key_next;
-    else w->entry->waiters = w->key_next;
+    if (w->key_prev)
+        w->key_prev->key_next = w->key_next;
+    else
+        w->entry->waiters = w->key_next;
     if (w->conn_next) w->conn_next->conn_prev = w->conn_prev;
-    if (w->conn_prev) w->conn_prev->conn_next = w->conn_next;
-    else c->waiters = w->conn_next;
+    if (w->conn_prev)
+        w->conn_prev->conn_next = w->conn_next;
+    else
+        c->waiters = w->conn_next;
     s->kv.bytes -= sizeof *w;
     cdp__free(s->os, w);
 }
 
-CDP__COLD void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
+CDP__PRIVATE void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
-    cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w) : NULL;
+    cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes
+        ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w)
+        : NULL;
     if (!w) {
         cdp__kv_release(&s->kv, e);
         cdp__guest_doom(c, "no memory to wait for a key (max_total_bytes)");
@@ -2304,7 +2660,7 @@ CDP__COLD void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
     if (!watch) ++c->awaited;
 }
 
-CDP__COLD void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
+CDP__PRIVATE void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
     cdp__waiter *w = c->waiters, *next;
     for (; w; w = next) {
         cdp__kv_entry *e = w->entry;
@@ -2316,13 +2672,13 @@ CDP__COLD void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
     c->awaited = 0;
 }
 
-CDP__COLD void cdp__guest_arrived(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_arrived(cdp__guest *c) {
     CDP_ASSERT(c->awaited);
     if (--c->awaited == 0) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
 /* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
-CDP__COLD void cdp__server_wake(cdp__kv_entry *e) {
+CDP__PRIVATE void cdp__server_wake(cdp__kv_entry *e) {
     cdp__waiter *w = e ? e->waiters : NULL, *next;
     for (; w; w = next) {
         cdp__guest *c = w->conn;
@@ -2335,16 +2691,18 @@ CDP__COLD void cdp__server_wake(cdp__kv_entry *e) {
 
 /* Commands: one function each, called with an item of the wire; see cdp__wire_item. */
 
-CDP__COLD void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
+CDP__PRIVATE void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
         cdp__server_wake(e);
         return;
     }
-    if (status == CDP_ERR_NOMEM) cdp__log(&c->server->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
+    if (status == CDP_ERR_NOMEM)
+        cdp__log(
+            &c->server->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
     cdp__guest_doom(c, cdp_last_error()->text);
 }
 
-CDP__COLD void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
+CDP__PRIVATE void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
     c->wire.table = table;
     c->greeted = true;
     cdp__guest_unlink(c);
@@ -2352,15 +2710,16 @@ CDP__COLD void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
 }
 
 /* The first is a warning; then it is known, and strangers cannot fill the log with more. */
-CDP__COLD void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
+CDP__PRIVATE void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
     cdp_store_server *s = c->server;
     (void)refusal; /* unused without log texts */
-    cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1, "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
+    cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1,
+        "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
     s->refusal_told = true;
     cdp__guest_doom(c, NULL);
 }
 
-CDP__COLD void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
     if (it->number != CDP__WIRE_MAGIC) {
         cdp__guest_doom(c, "it did not greet like a store client");
         return;
@@ -2368,7 +2727,7 @@ CDP__COLD void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) 
     cdp__guest_greeted(c, cdp__wire_v2);
 }
 
-CDP__COLD void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
     cdp__auth a;
     (void)it;
     memset(&a, 0, sizeof a);
@@ -2379,7 +2738,7 @@ CDP__COLD void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_refused(c, CDP__AUTH_NOT_NEEDED);
 }
 
-CDP__COLD void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     if (it->key.data) {
         const cdp_status status = cdp__kv_set(&c->server->kv, it->key, it->value[0], &e);
@@ -2387,7 +2746,7 @@ CDP__COLD void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
     }
 }
 
-CDP__COLD void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
     cdp__kv_entry *e = NULL;
     if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes) {
@@ -2398,24 +2757,29 @@ CDP__COLD void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
     }
 }
 
-CDP__COLD void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     cdp_bytes answer;
-    const cdp_status status = cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
+    const cdp_status status =
+        cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
     if (status == CDP_OK) cdp__guest_reply_string(c, answer.data, answer.bytes);
     cdp__guest_stored(c, status, e);
 }
 
-/* Also of a list. An absent key reads as empty, as PyTorch's server has it; that of 1.13 hangs up. */
-CDP__COLD void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
+/* Also of a list. An absent key reads as empty, as PyTorch's server has it; that of 1.13 hangs
+   up. */
+CDP__PRIVATE void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
-    if (it->cmd == CDP__CMD_TRY_GET) cdp__guest_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+    if (it->cmd == CDP__CMD_TRY_GET)
+        cdp__guest_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
     if (it->cmd == CDP__CMD_TRY_GET && !e) return;
-    if (c->old && !e) cdp__guest_doom(c, "it read a key that is not there");
-    else if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
+    if (c->old && !e)
+        cdp__guest_doom(c, "it read a key that is not there");
+    else if (it->key.data)
+        cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
 }
 
-CDP__COLD void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, (int64_t)it->number, &sum, &e);
@@ -2423,43 +2787,44 @@ CDP__COLD void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_stored(c, status, e);
 }
 
-CDP__COLD void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
     const uint64_t n = sizeof CDP__WIRE_OURS - 1;
-    const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
+    const bool ours =
+        it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
     if (it->first) c->truth = true;
     c->ours = c->ours || ours;
     if (it->key.data && !ours) c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
     if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
-CDP__COLD void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
     if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
     if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key, false);
     if (it->last && !c->doomed) cdp__guest_arrived(c);
 }
 
-CDP__COLD void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
     cdp__guest_forget_waits(c, true);
     cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
 }
 
-CDP__COLD void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
     (void)it;
     cdp__guest_reply_number(c, c->server->kv.present_count);
 }
 
-CDP__COLD void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
 }
 
-CDP__COLD void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
     uint8_t b[4];
     cdp__put_u32(b, (uint32_t)it->number);
     cdp__guest_reply(c, b, 4);
 }
 
-CDP__COLD void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
     const cdp__kv *kv = &c->server->kv;
     uint64_t i;
     (void)it;
@@ -2472,7 +2837,7 @@ CDP__COLD void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it)
 }
 
 /* A counter in the map; who makes it reach the size releases everybody who waits for it. */
-CDP__COLD void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, 1, &sum, &e);
@@ -2485,7 +2850,7 @@ CDP__COLD void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
 }
 
 /* An empty key withdraws it. */
-CDP__COLD void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const uint64_t bytes = it->key.bytes + it->value[0].bytes;
     uint8_t *p;
@@ -2493,7 +2858,8 @@ CDP__COLD void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     cdp__free(s->os, c->will);
     c->will = NULL;
     if (!it->key.bytes) return;
-    if (s->kv.bytes + sizeof *c->will + bytes <= s->kv.max_bytes) c->will = (cdp__will *)cdp__alloc(s->os, sizeof *c->will + bytes);
+    if (s->kv.bytes + sizeof *c->will + bytes <= s->kv.max_bytes)
+        c->will = (cdp__will *)cdp__alloc(s->os, sizeof *c->will + bytes);
     if (!c->will) {
         cdp__guest_doom(c, "no memory for a last will (max_total_bytes)");
         return;
@@ -2501,14 +2867,15 @@ CDP__COLD void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
     s->kv.bytes += sizeof *c->will + bytes;
     p = (uint8_t *)(c->will + 1);
     memcpy(p, it->key.data, (size_t)it->key.bytes);
-    if (it->value[0].bytes) memcpy(p + it->key.bytes, it->value[0].data, (size_t)it->value[0].bytes);
+    if (it->value[0].bytes)
+        memcpy(p + it->key.bytes, it->value[0].data, (size_t)it->value[0].bytes);
     c->will->key.data = p;
     c->will->key.bytes = it->key.bytes;
     c->will->value.data = p + it->key.bytes;
     c->will->value.bytes = it->value[0].bytes;
 }
 
-CDP__COLD void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
     cdp__guest_await(c, it->key, true);
     c->server->watched = true;
     cdp__guest_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
@@ -2517,45 +2884,73 @@ CDP__COLD void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
 /* In the order of cdp__cmd. */
 static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item *it) = {
     NULL,
-    cdp__server_on_validate, cdp__server_on_set, cdp__server_on_compare_set, cdp__server_on_get, cdp__server_on_add, cdp__server_on_check, cdp__server_on_wait,
-    cdp__server_on_num_keys, cdp__server_on_delete, cdp__server_on_append, cdp__server_on_get, cdp__server_on_set, cdp__server_on_cancel_wait,
-    cdp__server_on_ping, cdp__server_on_list_keys, cdp__server_on_barrier, cdp__server_on_will, cdp__server_on_get, cdp__server_on_watch, cdp__server_on_key,
+    cdp__server_on_validate,
+    cdp__server_on_set,
+    cdp__server_on_compare_set,
+    cdp__server_on_get,
+    cdp__server_on_add,
+    cdp__server_on_check,
+    cdp__server_on_wait,
+    cdp__server_on_num_keys,
+    cdp__server_on_delete,
+    cdp__server_on_append,
+    cdp__server_on_get,
+    cdp__server_on_set,
+    cdp__server_on_cancel_wait,
+    cdp__server_on_ping,
+    cdp__server_on_list_keys,
+    cdp__server_on_barrier,
+    cdp__server_on_will,
+    cdp__server_on_get,
+    cdp__server_on_watch,
+    cdp__server_on_key,
 };
 
 /* Everybody who watches this key is told what it was and what it is. */
-CDP__COLD void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+CDP__PRIVATE void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
     const cdp__waiter *w;
     for (w = e->waiters; w; w = w->key_next) {
         if (!w->watch) continue;
-        cdp__guest_reply_byte(w->conn, !e->present ? CDP__WIRE_WATCH_DELETED : was_there ? CDP__WIRE_WATCH_UPDATED : CDP__WIRE_WATCH_CREATED);
+        cdp__guest_reply_byte(w->conn,
+            !e->present     ? CDP__WIRE_WATCH_DELETED
+                : was_there ? CDP__WIRE_WATCH_UPDATED
+                            : CDP__WIRE_WATCH_CREATED);
         cdp__guest_reply_string(w->conn, cdp__kv_key(e), e->key_bytes);
         cdp__guest_reply_string(w->conn, old.data, old.bytes);
         cdp__guest_reply_string(w->conn, e->value, e->value_bytes);
     }
 }
 
-/* Do what an item says. Where its key is watched, the old value is kept until the new one is known. */
-CDP__COLD void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
+/* Do what an item says. Where its key is watched, the old value is kept until the new one is
+   known. */
+CDP__PRIVATE void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const cdp__kv_entry *e = s->watched && it->key.data ? cdp__kv_find(&s->kv, it->key) : NULL;
     const bool was_there = e && e->present;
     const cdp__waiter *w = e ? e->waiters : NULL;
-    bool changed = it->cmd == CDP__CMD_SET || it->cmd == CDP__CMD_MULTI_SET || it->cmd == CDP__CMD_ADD || it->cmd == CDP__CMD_APPEND || it->cmd == CDP__CMD_BARRIER;
+    bool changed = it->cmd == CDP__CMD_SET || it->cmd == CDP__CMD_MULTI_SET
+        || it->cmd == CDP__CMD_ADD || it->cmd == CDP__CMD_APPEND || it->cmd == CDP__CMD_BARRIER;
     cdp_bytes old;
     uint8_t *copy = NULL;
-    while (w && !w->watch) w = w->key_next;
+    while (w && !w->watch)
+        w = w->key_next;
     old.bytes = was_there ? e->value_bytes : 0;
     if (w && old.bytes) {
         copy = (uint8_t *)cdp__alloc(s->os, old.bytes);
-        if (copy) memcpy(copy, e->value, (size_t)old.bytes);
-        else old.bytes = 0;
+        if (copy)
+            memcpy(copy, e->value, (size_t)old.bytes);
+        else
+            old.bytes = 0;
     }
     old.data = copy;
     cdp__server_commands[it->cmd](c, it);
     if (!w) return;
     if (it->cmd == CDP__CMD_DELETE) changed = was_there;
     if (it->cmd == CDP__CMD_COMPARE_SET)
-        changed = e->present && (!was_there || (old.bytes == it->value[0].bytes && (!old.bytes || memcmp(copy, it->value[0].data, (size_t)old.bytes) == 0)));
+        changed = e->present
+            && (!was_there
+                || (old.bytes == it->value[0].bytes
+                    && (!old.bytes || memcmp(copy, it->value[0].data, (size_t)old.bytes) == 0)));
     if (changed && !c->doomed) cdp__server_tell_watchers(e, was_there, old);
     cdp__free(s->os, copy);
 }
@@ -2563,7 +2958,7 @@ CDP__COLD void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
 /* Bytes in, bytes out */
 
 /* Do what the n bytes say; returns how many were used up. */
-CDP__COLD uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__PRIVATE uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
@@ -2576,17 +2971,19 @@ CDP__COLD uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t 
         /* Between commands only: who sends a long list may not read before its end. */
         if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
         r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
-        if (r == CDP__WIRE_BAD) cdp__guest_doom(c, "it is no store client, or sent a larger request than allowed");
+        if (r == CDP__WIRE_BAD)
+            cdp__guest_doom(c, "it is no store client, or sent a larger request than allowed");
         if (r == CDP__WIRE_MORE) c->need = bytes;
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
-        if (c->old && item.first && c->awaited) cdp__guest_forget_waits(c, false); /* its wait timed out, which 1.13 tells nobody */
+        /* its wait timed out, which 1.13 tells nobody */
+        if (c->old && item.first && c->awaited) cdp__guest_forget_waits(c, false);
         cdp__server_command(c, &item);
     }
     return used;
 }
 
-CDP__COLD bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__PRIVATE bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
     if (!n) return true;
     if (!cdp__guest_reserve(c, &c->in, n)) {
         cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
@@ -2598,18 +2995,20 @@ CDP__COLD bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
 }
 
 /* Parse what lies in c->in. */
-CDP__COLD void cdp__guest_parse(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_parse(cdp__guest *c) {
     if (cdp__fifo_left(&c->in) < c->need) return;
     c->in.at += cdp__guest_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
     if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
 }
 
-/* Does somebody with these first bytes want to link with this rank rather than with its store? Then the connection, and what
-   was read from it, is given away. */
-CDP__COLD bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
+/* Does somebody with these first bytes want to link with this rank rather than with its store?
+   Then the connection, and what was read from it, is given away. */
+CDP__PRIVATE bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     const int32_t fd = c->io.fd;
-    if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0) return false;
+    if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE
+        || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0)
+        return false;
     if (n < 8) {
         c->need = 8;
         return cdp__guest_keep(c, p, n);
@@ -2621,9 +3020,9 @@ CDP__COLD bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
     return true;
 }
 
-/* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
-   share. Returns as cdp_os.recv. */
-CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
+/* What came before as far as it is small, and as much as there is of what follows, in memory
+   that all connections share. Returns as cdp_os.recv. */
+CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
     uint64_t used, n;
@@ -2637,19 +3036,25 @@ CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
     if (old) cdp__guest_release(c, &c->in);
     n = old + (uint64_t)r;
     if (cdp__guest_is_link(c, s->scratch, n)) return c->doomed ? 0 : r;
-    if (c->purpose == CDP__AUTH_LINK) cdp__guest_doom(c, "it proved its key for a link, and is none");
+    if (c->purpose == CDP__AUTH_LINK)
+        cdp__guest_doom(c, "it proved its key for a link, and is none");
     if (c->doomed) return 0;
     used = n < c->need ? 0 : cdp__guest_consume(c, s->scratch, n);
     if (!c->doomed) cdp__guest_keep(c, s->scratch + used, n - used);
     return r;
 }
 
-/* A large item: straight to its place. The place grows with what arrives, not with what was announced. */
-CDP__COLD int64_t cdp__guest_read_large(cdp__guest *c) {
+/* A large item: straight to its place. The place grows with what arrives, not with what was
+   announced. */
+CDP__PRIVATE int64_t cdp__guest_read_large(cdp__guest *c) {
     const uint64_t left = cdp__fifo_left(&c->in);
     cdp_iov iov;
     int64_t r;
-    if (c->in.used == c->in.room && !cdp__guest_reserve(c, &c->in, cdp__max(1, cdp__min(c->need > left ? c->need - left : 0, cdp__max(left, CDP__SERVER_SCRATCH))))) {
+    if (c->in.used == c->in.room
+        && !cdp__guest_reserve(c, &c->in,
+            cdp__max(1,
+                cdp__min(
+                    c->need > left ? c->need - left : 0, cdp__max(left, CDP__SERVER_SCRATCH))))) {
         cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
         return 0;
     }
@@ -2662,14 +3067,16 @@ CDP__COLD int64_t cdp__guest_read_large(cdp__guest *c) {
     return r;
 }
 
-CDP__COLD void cdp__guest_read(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
     uint64_t budget = CDP__SERVER_READ_BUDGET;
     if (c->in.data) cdp__guest_parse(c); /* left there while answers were waiting */
     while (!c->doomed && (c->io.ready & CDP_IO_READ)) {
         const uint64_t old = cdp__fifo_left(&c->in);
         int64_t r;
-        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break; /* stays ready: nobody polls for it */
-        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__guest_read_scratch(c) : cdp__guest_read_large(c);
+        /* stays ready: nobody polls for it */
+        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
+        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__guest_read_scratch(c)
+                                                                       : cdp__guest_read_large(c);
         if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
         if (r <= 0) break;
         budget -= cdp__min(budget, (uint64_t)r);
@@ -2680,15 +3087,16 @@ CDP__COLD void cdp__guest_read(cdp__guest *c) {
     }
 }
 
-/* What was answered before the reason to hang up goes out, as far as the socket takes it at once. */
-CDP__COLD void cdp__guest_last_words(cdp__guest *c) {
+/* What was answered before the reason to hang up goes out, as far as the socket takes it at
+   once. */
+CDP__PRIVATE void cdp__guest_last_words(cdp__guest *c) {
     cdp_iov iov;
     iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
     c->server->os->send(c->server->os->user, c->io.fd, &iov, 1);
 }
 
-CDP__COLD void cdp__guest_flush(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
     while (cdp__fifo_left(&c->out) && !c->doomed) {
         cdp_iov iov;
         int64_t r;
@@ -2704,18 +3112,21 @@ CDP__COLD void cdp__guest_flush(cdp__guest *c) {
 
 /* Connections come and go */
 
-CDP__COLD void cdp__guest_execute_will(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_execute_will(cdp__guest *c) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = NULL;
     cdp_bytes nothing, answer;
     if (!c->will) return;
     nothing.data = NULL;
     nothing.bytes = 0;
-    if (cdp__kv_compare_set(&s->kv, c->will->key, nothing, c->will->value, &answer, &e) == CDP_OK) cdp__server_wake(e);
-    else cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s", cdp_last_error()->text);
+    if (cdp__kv_compare_set(&s->kv, c->will->key, nothing, c->will->value, &answer, &e) == CDP_OK)
+        cdp__server_wake(e);
+    else
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s",
+            cdp_last_error()->text);
 }
 
-CDP__COLD void cdp__guest_free(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_free(cdp__guest *c) {
     cdp_store_server *s = c->server;
     cdp__guest_forget_waits(c, true);
     cdp__free(s->os, c->auth);
@@ -2730,7 +3141,7 @@ CDP__COLD void cdp__guest_free(cdp__guest *c) {
 }
 
 /* Everything that handlers put off. Every callback of the loop ends with it. */
-CDP__COLD void cdp__server_settle(cdp_store_server *s) {
+CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     bool closed = false;
     while (s->dirty) {
         cdp__guest *c = s->dirty;
@@ -2739,7 +3150,8 @@ CDP__COLD void cdp__server_settle(cdp_store_server *s) {
         if (!c->doomed) {
             const bool paused = cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
             cdp__guest_flush(c);
-            if (paused && !c->doomed && cdp__fifo_left(&c->out) <= CDP__SERVER_BACKLOG) cdp__guest_read(c);
+            if (paused && !c->doomed && cdp__fifo_left(&c->out) <= CDP__SERVER_BACKLOG)
+                cdp__guest_read(c);
         }
         if (!c->doomed || c->dirty) continue; /* doomed just now: it is in the list again */
         if (cdp__fifo_left(&c->out)) cdp__guest_last_words(c);
@@ -2756,19 +3168,21 @@ CDP__COLD void cdp__server_settle(cdp_store_server *s) {
 }
 
 /* Nothing else is read from a connection before this is over. */
-CDP__COLD void cdp__guest_prove(cdp__guest *c) {
+CDP__PRIVATE void cdp__guest_prove(cdp__guest *c) {
     cdp_store_server *s = c->server;
     int64_t result;
     const cdp_status st = cdp__door_pump(c->auth, s->loop, &c->io, &result);
-    if (st == CDP_ERR_MISMATCH) cdp__guest_refused(c, c->auth->refusal);
-    else if (st < 0) cdp__guest_doom(c, NULL);
+    if (st == CDP_ERR_MISMATCH)
+        cdp__guest_refused(c, c->auth->refusal);
+    else if (st < 0)
+        cdp__guest_doom(c, NULL);
     if (st != CDP_OK) return;
     c->purpose = c->auth->purpose;
     cdp__free(s->os, c->auth);
     c->auth = NULL;
 }
 
-CDP__COLD void cdp__guest_ready(cdp__io *io) {
+CDP__PRIVATE void cdp__guest_ready(cdp__io *io) {
     cdp__guest *c = (cdp__guest *)io->user;
     cdp_store_server *s = c->server;
     if (c->auth && !c->doomed) cdp__guest_prove(c);
@@ -2777,28 +3191,38 @@ CDP__COLD void cdp__guest_ready(cdp__io *io) {
     cdp__server_settle(s);
 }
 
-CDP__COLD void cdp__server_greet_due(cdp__timer *t) {
+CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     const uint64_t limit = s->desc.handshake_timeout_ms * CDP__MS, now = s->os->now_ns(s->os->user);
     cdp__guest *c;
-    for (c = s->fresh.next; c != &s->fresh && c->born_ns + limit <= now; c = c->next) cdp__guest_doom(c, "it never said what it wants");
+    for (c = s->fresh.next; c != &s->fresh && c->born_ns + limit <= now; c = c->next)
+        cdp__guest_doom(c, "it never said what it wants");
     cdp__server_settle(s);
-    if (s->fresh.next != &s->fresh) cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
+    if (s->fresh.next != &s->fresh)
+        cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-/* With a key everybody has to prove that he knows it; without one, only this machine is served unless the desc says otherwise. */
-CDP__COLD bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
+/* With a key everybody has to prove that he knows it; without one, only this machine is served
+   unless the desc says otherwise. */
+CDP__PRIVATE bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
     cdp_store_server *s = c->server;
     cdp_addr here;
     memset(&here, 0, sizeof here);
-    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here) || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here)))) return true;
+    if (!s->keyed
+        && (s->desc.trust_network || cdp__addr_is_here(from, &here)
+            || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here))))
+        return true;
     c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
-    if (!c->auth || cdp__door_open(c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE) != CDP_OK) return false;
+    if (!c->auth
+        || cdp__door_open(
+               c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE)
+            != CDP_OK)
+        return false;
     c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
     return true;
 }
 
-CDP__COLD void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
+CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
     bool full = s->client_count >= s->desc.max_clients;
     cdp__guest *c;
     for (c = s->fresh.next; full && c != &s->fresh; c = c->next) { /* who says nothing makes room */
@@ -2815,7 +3239,9 @@ CDP__COLD void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_ad
     }
     if (!c) {
         s->os->close(s->os->user, fd);
-        if (!s->full_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s", full ? "max_clients are connected" : "out of memory");
+        if (!s->full_told)
+            cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s",
+                full ? "max_clients are connected" : "out of memory");
         s->full_told = true;
         return;
     }
@@ -2827,26 +3253,30 @@ CDP__COLD void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_ad
     cdp__loop_add(s->loop, &c->io, fd, cdp__guest_ready, c);
     ++s->client_count;
     if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
-        cdp__loop_timer_set(s->loop, &s->greet_timer, c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
+        cdp__loop_timer_set(s->loop, &s->greet_timer,
+            c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
 }
 
-CDP__COLD void cdp__server_accept_again(cdp__timer *t) {
+CDP__PRIVATE void cdp__server_accept_again(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     s->crowded = false;
     cdp__loop_again(s->loop, &s->listener);
 }
 
-/* Strangers who connect and say nothing must not keep out those who have business here, nor take the last descriptors of
-   this process: the older half of them goes, and nobody is let in for a moment. */
-CDP__COLD void cdp__server_clear_crowd(cdp_store_server *s) {
+/* Strangers who connect and say nothing must not keep out those who have business here, nor take
+   the last descriptors of this process: the older half of them goes, and nobody is let in for a
+   moment. */
+CDP__PRIVATE void cdp__server_clear_crowd(cdp_store_server *s) {
     uint32_t count = 0, i;
     cdp__guest *c;
-    for (c = s->fresh.next; c != &s->fresh; c = c->next) ++count;
-    for (c = s->fresh.next, i = 0; i < (count + 1) / 2; c = c->next, ++i) cdp__guest_doom(c, "too many say nothing");
+    for (c = s->fresh.next; c != &s->fresh; c = c->next)
+        ++count;
+    for (c = s->fresh.next, i = 0; i < (count + 1) / 2; c = c->next, ++i)
+        cdp__guest_doom(c, "too many say nothing");
     s->crowded = true;
 }
 
-CDP__COLD void cdp__server_accept_some(cdp__io *io) {
+CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     cdp_store_server *s = (cdp_store_server *)io->user;
     uint32_t i;
     cdp_addr from;
@@ -2859,11 +3289,16 @@ CDP__COLD void cdp__server_accept_some(cdp__io *io) {
         io->ready &= (uint16_t)~CDP_IO_READ;
     } else if (fd >= 0) {
         cdp__loop_again(s->loop, io);
-    } else { /* out of descriptors, most likely: left marked as ready, so that polling it does not spin */
-        if (!s->crowd_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
+        /* out of descriptors, most likely: left marked as ready, so that polling it does not
+           spin */
+    } else {
+        if (!s->crowd_told)
+            cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
+                "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
         s->crowd_told = true;
         cdp__server_clear_crowd(s);
-        cdp__loop_timer_set(s->loop, &s->accept_timer, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS, cdp__server_accept_again, s);
+        cdp__loop_timer_set(s->loop, &s->accept_timer,
+            s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS, cdp__server_accept_again, s);
     }
     io->broken = false; /* a listening socket has no connection that could break */
     cdp__server_settle(s);
@@ -2871,9 +3306,9 @@ CDP__COLD void cdp__server_accept_some(cdp__io *io) {
 
 #define CDP__SERVER_LOOK_NS 30000u
 
-/* After an answer often comes the next request of the same client: the server looks for it before it sleeps, as long as that
-   pays off, since to be woken takes longer than to answer. */
-CDP__COLD void cdp__server_thread(void *arg) {
+/* After an answer often comes the next request of the same client: the server looks for it
+   before it sleeps, as long as that pays off, since to be woken takes longer than to answer. */
+CDP__PRIVATE void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     uint64_t look_until = 0, again = 0;
     int luck = 0;
@@ -2882,23 +3317,29 @@ CDP__COLD void cdp__server_thread(void *arg) {
         const uint64_t now = s->os->now_ns(s->os->user);
         if (s->loop->moved) {
             if (look_until && luck < 8) luck += 2;
-            look_until = s->loop->moved == 1 && (luck > -8 || now >= again) ? now + CDP__SERVER_LOOK_NS : 0; /* of many, some wait already */
+            /* of many, some wait already */
+            look_until =
+                s->loop->moved == 1 && (luck > -8 || now >= again) ? now + CDP__SERVER_LOOK_NS : 0;
         } else if (look_until && now >= look_until) {
             look_until = 0;
-            if (luck > -8) --luck;
-            else again = now + 10 * CDP__MS;
+            if (luck > -8)
+                --luck;
+            else
+                again = now + 10 * CDP__MS;
         } else if (look_until && s->os->thread_yield) {
             s->os->thread_yield(s->os->user); /* the client may want this very processor */
         }
         if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
-        s->os->poll(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS); /* out of memory: not in a busy loop */
+        /* out of memory: not in a busy loop */
+        s->os->poll(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS);
     }
 }
 
-/* Say goodbye to who waits or will understand it, at most what the socket takes at once, and close. Unread input is read first, since closing
-   a socket that has some makes the system throw away what was sent last. */
-CDP__COLD void cdp__server_dismiss(cdp__guest *c) {
+/* Say goodbye to who waits or will understand it, at most what the socket takes at once, and
+   close. Unread input is read first, since closing a socket that has some makes the system throw
+   away what was sent last. */
+CDP__PRIVATE void cdp__server_dismiss(cdp__guest *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
     cdp_iov iov;
@@ -2906,7 +3347,8 @@ CDP__COLD void cdp__server_dismiss(cdp__guest *c) {
     cdp__guest_flush(c);
     iov.data = s->scratch;
     iov.bytes = CDP__SERVER_SCRATCH;
-    for (i = 0; i < 16 && s->os->recv(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+    for (i = 0; i < 16 && s->os->recv(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    }
     cdp__guest_free(c);
 }
 
@@ -2918,8 +3360,10 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
         cdp__loop_wake(s->loop);
         os->thread_join(os->user, s->thread);
     }
-    while (s->fresh.next != &s->fresh) cdp__server_dismiss(s->fresh.next);
-    while (s->conns.next != &s->conns) cdp__server_dismiss(s->conns.next);
+    while (s->fresh.next != &s->fresh)
+        cdp__server_dismiss(s->fresh.next);
+    while (s->conns.next != &s->conns)
+        cdp__server_dismiss(s->conns.next);
     cdp__loop_timer_clear(&s->accept_timer);
     cdp__loop_timer_clear(&s->greet_timer);
     cdp__loop_remove(s->loop, &s->listener);
@@ -2930,7 +3374,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
 }
 
 /* For cdp_tcp.h: is there a value under a client's key? */
-CDP__COLD bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
     cdp__format(text, sizeof text, "/%s", key);
@@ -2939,26 +3383,37 @@ CDP__COLD bool cdp__store_server_has(const cdp_store_server *s, const char *key)
     return cdp__kv_get(&s->kv, k) != NULL;
 }
 
-/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func` (NULL: closed, like strangers). */
-CDP__COLD void cdp__store_server_share(cdp_store_server *s, cdp__server_link_func func, void *user) {
+/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func`
+   (NULL: closed, like strangers). */
+CDP__PRIVATE void cdp__store_server_share(
+    cdp_store_server *s, cdp__server_link_func func, void *user) {
     s->link_func = func;
     s->link_user = user;
 }
 
 /* For cdp_tcp.h: where it listens. */
-CDP__COLD cdp_addr cdp__store_server_addr(const cdp_store_server *s) { return s->at; }
+CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
+    return s->at;
+}
 
 /* For cdp_tcp.h: how many are connected. */
-CDP__COLD uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
+CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
+    return s->client_count;
+}
 
-CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) { return s->at.port; }
+CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
+    return s->at.port;
+}
 
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {
-    if (s->thread) return cdp__fail(CDP_ERR_STATE, "this store server has its own thread; cdp_store_server_poll() is for one made with no_thread");
+    if (s->thread)
+        return cdp__fail(CDP_ERR_STATE,
+            "this store server has its own thread; cdp_store_server_poll() is for one made with "
+            "no_thread");
     return cdp__loop_run(s->loop, NULL, deadline_ns);
 }
 
-CDP__COLD void cdp__server_desc_defaults(cdp_store_server_desc *d) {
+CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->os = d->os ? d->os : cdp_os_default();
     d->host = d->host ? d->host : "127.0.0.1";
     d->max_key_bytes = cdp__def(d->max_key_bytes, CDP_STORE_MAX_KEY_BYTES);
@@ -2971,28 +3426,37 @@ CDP__COLD void cdp__server_desc_defaults(cdp_store_server_desc *d) {
 }
 
 /* Also for cdp_tcp.h. */
-CDP__COLD cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
+CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
     char text[64], owner[128];
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
-    if (err == EADDRINUSE && os->port_owner && os->port_owner(os->user, at->port, owner, sizeof owner))
-        return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s; %s has this port: choose another one, or 0 for any free one", text, owner);
-    if (err == EADDRINUSE) hint = "; another program has this port: choose another one, or 0 for any free one";
+    if (err == EADDRINUSE && os->port_owner
+        && os->port_owner(os->user, at->port, owner, sizeof owner))
+        return cdp__fail_peer(CDP_ERR_IO, -1, err,
+            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
+            text, owner);
+    if (err == EADDRINUSE)
+        hint = "; another program has this port: choose another one, or 0 for any free one";
     if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
     if (err == EACCES) hint = "; ports below 1024 are reserved";
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
 }
 
-/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how many, 0 with the last
-   error set. Blocks only for names. */
-CDP__COLD uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
+/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how
+   many, 0 with the last error set. Blocks only for names. */
+CDP__PRIVATE uint32_t cdp__server_addresses(
+    const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
     int32_t n = 1;
     uint32_t i;
-    if (d->addr.family) out[0] = d->addr;
-    else if (strcmp(d->host, "*") == 0) n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
-    else if (!cdp__addr_parse(d->host, &out[0])) n = d->os->resolve(d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
+    if (d->addr.family)
+        out[0] = d->addr;
+    else if (strcmp(d->host, "*") == 0)
+        n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
+    else if (!cdp__addr_parse(d->host, &out[0]))
+        n = d->os->resolve(d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
     if (n <= 0) {
-        cdp__fail_peer(CDP_ERR_IO, -1, -n, "cannot listen: no address of the name \"%s\" was found", d->host);
+        cdp__fail_peer(
+            CDP_ERR_IO, -1, -n, "cannot listen: no address of the name \"%s\" was found", d->host);
         return 0;
     }
     for (i = 0; i < (uint32_t)n; ++i)
@@ -3000,18 +3464,22 @@ CDP__COLD uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_add
     return (uint32_t)n;
 }
 
-CDP__COLD cdp_status cdp__server_listen(cdp_store_server *s) {
+CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     cdp_addr at[8];
     const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
     int32_t fd = -1;
     uint32_t i;
     if (s->desc.has_listen_fd) {
         fd = s->desc.listen_fd;
-        cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s); /* from here on it is ours to close */
-        /* It may come from a program that likes to block; a replaced os has its own ideas of descriptors. */
+        /* from here on it is ours to close */
+        cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
+        /* It may come from a program that likes to block; a replaced os has its own ideas of
+           descriptors. */
         if (s->os->accept == cdp_os_default()->accept) cdp__os_prepare_socket(fd);
         fd = s->os->local_addr(s->os->user, fd, &s->at);
-        return fd < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd) : CDP_OK;
+        return fd < 0 ? cdp__fail_peer(
+                   CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd)
+                      : CDP_OK;
     }
     if (!n) return CDP_ERR_IO;
     for (i = 0; i < n && fd < 0 && fd != -EADDRINUSE; ++i) {
@@ -3023,7 +3491,7 @@ CDP__COLD cdp_status cdp__server_listen(cdp_store_server *s) {
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__server_open(cdp_store_server *s) {
+CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     const cdp_os *os = s->os;
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
@@ -3034,12 +3502,16 @@ CDP__COLD cdp_status cdp__server_open(cdp_store_server *s) {
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&s->kv, os, seed, s->desc.max_total_bytes);
     status = cdp__server_listen(s);
-    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->thread_start || !os->wake_open) return status;
+    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->thread_start
+        || !os->wake_open)
+        return status;
     s->thread = os->thread_start(os->user, cdp__server_thread, s);
-    return s->thread ? CDP_OK : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
+    return s->thread ? CDP_OK
+                     : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
 
-CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out) {
+CDP_API cdp_status cdp_store_server_create(
+    const cdp_store_server_desc *desc, cdp_store_server **out) {
     cdp_store_server_desc d;
     cdp_store_server *s;
     cdp_status status;
@@ -3047,7 +3519,8 @@ CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cd
     if (!desc) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_create: desc is NULL");
     d = *desc;
     cdp__server_desc_defaults(&d);
-    if (d.has_listen_fd && d.listen_fd < 0) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
+    if (d.has_listen_fd && d.listen_fd < 0)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
@@ -3062,16 +3535,25 @@ CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cd
     s->conns.next = s->conns.prev = &s->conns;
     status = cdp__server_open(s);
     s->desc.host = s->desc.job_key = NULL; /* the caller's memory */
-    if (status != CDP_OK) cdp_store_server_destroy(s);
-    else *out = s;
+    if (status != CDP_OK)
+        cdp_store_server_destroy(s);
+    else
+        *out = s;
     return status;
 }
 
-/* ---- >>store-tcp-client -------------------------------------------------------------------------------------------- */
+/* ---- >>store-tcp-client ---------------------------------------------------------------------- */
 
-/* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when that takes too long); READY
-   the pump; BROKEN nobody, for good. */
-typedef enum cdp__client_state { CDP__CLIENT_PAUSE, CDP__CLIENT_CONNECTING, CDP__CLIENT_PROVING, CDP__CLIENT_GREETING, CDP__CLIENT_READY, CDP__CLIENT_BROKEN } cdp__client_state;
+/* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when
+   that takes too long); READY the pump; BROKEN nobody, for good. */
+typedef enum cdp__client_state {
+    CDP__CLIENT_PAUSE,
+    CDP__CLIENT_CONNECTING,
+    CDP__CLIENT_PROVING,
+    CDP__CLIENT_GREETING,
+    CDP__CLIENT_READY,
+    CDP__CLIENT_BROKEN
+} cdp__client_state;
 
 /* What the next bytes from the server are. */
 typedef enum cdp__expect {
@@ -3090,22 +3572,27 @@ typedef struct cdp__client_way {
     uint32_t count, index; /* index: the address being tried */
     bool fixed;            /* these and no others: there is no name to ask for */
     uint32_t attempts;
-    uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns; /* attempt_ns: when the one under way began */
-    uint64_t refused_ns;   /* when something first took the connection and closed it without a word; 0: not yet */
-    int32_t sys_errno;     /* of the last attempt */
-    bool told;             /* a warning that it takes long was logged */
+    /* attempt_ns: when the one under way began */
+    uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns;
+    /* when something first took the connection and closed it without a word; 0: not yet */
+    uint64_t refused_ns;
+    int32_t sys_errno; /* of the last attempt */
+    bool told;         /* a warning that it takes long was logged */
     uint32_t nonce;
 } cdp__client_way;
 
-#define CDP__CLIENT_SPARE 64u /* always free in `out` behind a request: to cancel it and withdraw a will without memory */
+/* always free in `out` behind a request: to cancel it and withdraw a will without memory */
+#define CDP__CLIENT_SPARE 64u
 #define CDP__CLIENT_GREETING_BYTES 5u
 #define CDP__CLIENT_OLD_GREETING_BYTES 10u
 #define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_TELL_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-#define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)  /* for one address, when there are others; later rounds have more patience */
-#define CDP__CLIENT_GREET_NS (15000 * CDP__MS)  /* likewise, for its first answer: a busy server is slow */
+/* for one address, when there are others; later rounds have more patience */
+#define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
+/* likewise, for its first answer: a busy server is slow */
+#define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
 typedef struct cdp__client {
@@ -3113,8 +3600,8 @@ typedef struct cdp__client {
     const cdp_os *os;
     cdp_logger logger;
     cdp__loop own_loop, *loop;
-    cdp_lock lock;    /* no lock on a shared loop: that is the caller's business */
-    void *cond;       /* for those who wait while another thread drives the loop */
+    cdp_lock lock; /* no lock on a shared loop: that is the caller's business */
+    void *cond;    /* for those who wait while another thread drives the loop */
     uint32_t sleepers;
     bool driven;
     cdp__client_state state;
@@ -3122,51 +3609,54 @@ typedef struct cdp__client {
     cdp__timer timer;
     cdp__client_way way;
     char *host;
-    char name[300];   /* "host:port (address)" for messages */
+    char name[300]; /* "host:port (address)" for messages */
     uint16_t port;
     cdp__fifo out;
-    uint8_t in[256];  /* read ahead */
+    uint8_t in[256]; /* read ahead */
     uint32_t in_at, in_used;
     /* the request on the wire */
     bool busy;
     cdp__expect expect;
-    cdp_store_request *rq;      /* NULL when it was cancelled: its answer is dropped */
-    uint64_t values, value_at;  /* VALUES: how many there are, which one is next */
+    cdp_store_request *rq;     /* NULL when it was cancelled: its answer is dropped */
+    uint64_t values, value_at; /* VALUES: how many there are, which one is next */
     uint8_t head[8];
     uint32_t head_used;
     bool in_value;
-    uint8_t *value;             /* where its rest goes; NULL: nowhere */
+    uint8_t *value; /* where its rest goes; NULL: nowhere */
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
-    bool ours;                  /* the server knows the extensions of this library */
-    bool old;                   /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
-    bool again;                 /* it was connected before */
-    bool bare;                  /* the next key goes without its slash */
+    bool ours;                       /* the server knows the extensions of this library */
+    /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
+    bool old;
+    bool again; /* it was connected before */
+    bool bare;  /* the next key goes without its slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
     cdp_bytes will_key, will_value; /* copies */
     bool will_sent;
-    cdp_error error;            /* why it is BROKEN */
+    cdp_error error; /* why it is BROKEN */
 } cdp__client;
 
 /* Completion */
 
-CDP__COLD void cdp__client_done(cdp__client *c, cdp_status status) {
+CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
     c->busy = false;
     c->rq = NULL;
     c->expect = CDP__EXPECT_NOTHING;
     c->in_value = false;
     c->head_used = 0;
-    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out); /* one large value should not stay for good */
+    /* one large value should not stay for good */
+    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
     if (!rq) return;
-    if (status != CDP_OK) cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+    if (status != CDP_OK)
+        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
     rq->status = status;
 }
 
 /* The last error says why: it is the end of this client, and of every request it has. */
-CDP__COLD void cdp__client_break(cdp__client *c) {
+CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     const cdp_status status = cdp_last_error()->status;
     if (c->state == CDP__CLIENT_BROKEN) return;
     c->error = *cdp_last_error();
@@ -3183,40 +3673,51 @@ CDP__COLD void cdp__client_break(cdp__client *c) {
 }
 
 /* In an orderly way, by whoever made it. */
-CDP__COLD void cdp__client_closed(cdp__client *c) {
+CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
     cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host, which has left", c->name);
     cdp__client_break(c);
 }
 
-/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over there. */
-CDP__COLD void cdp__client_gone(cdp__client *c, int64_t result) {
+/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over
+   there. */
+CDP__PRIVATE void cdp__client_gone(cdp__client *c, int64_t result) {
     const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
-    if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) { /* it came where the answer should have */
+    /* it came where the answer should have */
+    if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
         return;
     }
     if (!err || err == ECONNRESET || err == EPIPE)
-        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone: its process crashed, was killed, or ended without closing it (or it refused a request)", c->name);
+        cdp__fail_peer(CDP_ERR_STORE, -1, err,
+            "the store at %s is gone: its process crashed, was killed, or ended without closing it "
+            "(or it refused a request)",
+            c->name);
     else if (err == ETIMEDOUT || err == EHOSTUNREACH || err == ENETUNREACH || err == ENETDOWN)
-        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is unreachable: its machine, or the network between, does not answer any more", c->name);
-    else cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone", c->name);
+        cdp__fail_peer(CDP_ERR_STORE, -1, err,
+            "the store at %s is unreachable: its machine, or the network between, does not answer "
+            "any more",
+            c->name);
+    else
+        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone", c->name);
     cdp__client_break(c);
 }
 
-CDP__COLD void cdp__client_confused(cdp__client *c, const char *what) {
+CDP__PRIVATE void cdp__client_confused(cdp__client *c, const char *what) {
     cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
 
-/* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own never meet. */
+/* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own
+   never meet. */
 
-CDP__COLD uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
+CDP__PRIVATE uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
     uint64_t i, total = 0;
-    for (i = 0; i < n; ++i) total += 8 + extra + s[i].bytes;
+    for (i = 0; i < n; ++i)
+        total += 8 + extra + s[i].bytes;
     return total;
 }
 
-CDP__COLD uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
+CDP__PRIVATE uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     if (!cdp__fifo_reserve(c->os, &c->out, bytes + CDP__CLIENT_SPARE)) {
         cdp__fail_nomem("a request to the store", bytes);
         return NULL;
@@ -3224,18 +3725,22 @@ CDP__COLD uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     return c->out.data + c->out.used;
 }
 
-CDP__COLD void cdp__client_end(cdp__client *c, const uint8_t *p) {
+CDP__PRIVATE void cdp__client_end(cdp__client *c, const uint8_t *p) {
     c->out.used = (uint64_t)(p - c->out.data);
     CDP_ASSERT(c->out.used <= c->out.room);
 }
 
-CDP__COLD uint8_t cdp__client_op(const cdp__client *c, uint8_t op) { return (uint8_t)(op - (c->old && op < CDP__OP_DELETE)); }
+CDP__PRIVATE uint8_t cdp__client_op(const cdp__client *c, uint8_t op) {
+    return (uint8_t)(op - (c->old && op < CDP__OP_DELETE));
+}
 
-/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. The old dialect
-   has no MULTI: as many GET or SET say the same. */
-CDP__COLD bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
+/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values
+   in between. The old dialect has no MULTI: as many GET or SET say the same. */
+CDP__PRIVATE bool cdp__client_put_list(
+    cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
     const bool apart = c->old && op >= CDP__OP_MULTI_GET;
-    const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
+    const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1)
+        + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
     uint8_t *p = cdp__client_begin(c, bytes);
     uint32_t i;
     if (!p) return false;
@@ -3251,28 +3756,34 @@ CDP__COLD bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_
 }
 
 /* An operation on one key, with `values` values. */
-CDP__COLD bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
-    uint8_t *p = cdp__client_begin(c, 1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1) + cdp__client_strings(rq->values, values, 0));
+CDP__PRIVATE bool cdp__client_put_key(
+    cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
+    uint8_t *p = cdp__client_begin(c,
+        1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1)
+            + cdp__client_strings(rq->values, values, 0));
     uint32_t i;
     if (!p) return false;
     *p++ = cdp__client_op(c, op);
     if (rq->key_count) p = cdp__wire_put_string(p, c->bare ? "" : "/", rq->keys[0]);
-    for (i = 0; i < values; ++i) p = cdp__wire_put_string(p, "", rq->values[i]);
+    for (i = 0; i < values; ++i)
+        p = cdp__wire_put_string(p, "", rq->values[i]);
     if (op == CDP__OP_ADD) p = cdp__wire_put_number(p, (uint64_t)rq->delta);
     cdp__client_end(c, p);
     return true;
 }
 
-/* What to send first for a request that waits. Servers of this library answer a GET at once when the key is there. In the old
-   dialect nothing can end a wait but the end of the connection: so first a CHECK, whose answer also says that everything
-   sent before has arrived. */
-CDP__COLD bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
-    if (c->expect == CDP__EXPECT_TRIAL && !c->old) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
-    return cdp__client_put_list(c, c->expect == CDP__EXPECT_TRIAL ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
+/* What to send first for a request that waits. Servers of this library answer a GET at once when
+   the key is there. In the old dialect nothing can end a wait but the end of the connection: so
+   first a CHECK, whose answer also says that everything sent before has arrived. */
+CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
+    if (c->expect == CDP__EXPECT_TRIAL && !c->old)
+        return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    return cdp__client_put_list(
+        c, c->expect == CDP__EXPECT_TRIAL ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
 
 /* A request, or of one that waits the wait. */
-CDP__COLD bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
+CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: return cdp__client_put_key(c, CDP__OP_SET, rq, 1);
     case CDP_STORE_ADD: return cdp__client_put_key(c, CDP__OP_ADD, rq, 0);
@@ -3286,20 +3797,25 @@ CDP__COLD bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     }
 }
 
-CDP__COLD cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
+CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
     switch (op) {
-    case CDP_STORE_SET: case CDP_STORE_APPEND: case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
+    case CDP_STORE_SET:
+    case CDP_STORE_APPEND:
+    case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
     case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
-    case CDP_STORE_ADD: case CDP_STORE_DELETE: case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
-    default: return c->old || (c->ours && op == CDP_STORE_GET) ? CDP__EXPECT_TRIAL : CDP__EXPECT_STOP;
+    case CDP_STORE_ADD:
+    case CDP_STORE_DELETE:
+    case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
+    default:
+        return c->old || (c->ours && op == CDP_STORE_GET) ? CDP__EXPECT_TRIAL : CDP__EXPECT_STOP;
     }
 }
 
 /* Bytes out */
 
 /* True when everything is sent. */
-CDP__COLD bool cdp__client_flush(cdp__client *c) {
+CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
     while (cdp__fifo_left(&c->out)) {
         cdp_iov iov;
         int64_t r;
@@ -3319,7 +3835,7 @@ CDP__COLD bool cdp__client_flush(cdp__client *c) {
 
 /* Bytes in */
 
-CDP__COLD int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
+CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
     cdp_iov iov;
     int64_t r;
     iov.data = dst;
@@ -3333,7 +3849,7 @@ CDP__COLD int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
 }
 
 /* Up to `bytes` of the answer to dst (NULL: nowhere). 0: later; < 0: the client is broken. */
-CDP__COLD int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
+CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
     uint64_t n;
     if (c->in_at == c->in_used) {
         int64_t r;
@@ -3350,13 +3866,15 @@ CDP__COLD int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes)
 }
 
 /* The key is there: done, or on to reading it; its value may be on its way already. */
-CDP__COLD void cdp__client_stopped(cdp__client *c, bool comes) {
+CDP__PRIVATE void cdp__client_stopped(cdp__client *c, bool comes) {
     cdp_store_request *rq = c->rq;
     if (!comes && (!rq || rq->op == CDP_STORE_WAIT)) {
         cdp__client_done(c, CDP_OK);
         return;
     }
-    if (!comes && !(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0) : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
+    if (!comes
+        && !(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
+                                     : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
         cdp__client_done(c, CDP_ERR_NOMEM);
         return;
     }
@@ -3368,7 +3886,7 @@ CDP__COLD void cdp__client_stopped(cdp__client *c, bool comes) {
 }
 
 /* Whether it was there at once. If not, wait for it, unless nobody wants it any more. */
-CDP__COLD void cdp__client_tried(cdp__client *c, uint8_t v) {
+CDP__PRIVATE void cdp__client_tried(cdp__client *c, uint8_t v) {
     if (v > CDP__WIRE_NOT_READY) {
         cdp__client_confused(c, "neither yes nor no to a check");
     } else if (v == CDP__WIRE_READY) {
@@ -3381,7 +3899,7 @@ CDP__COLD void cdp__client_tried(cdp__client *c, uint8_t v) {
     }
 }
 
-CDP__COLD void cdp__client_byte(cdp__client *c, uint8_t v) {
+CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
     if (v == CDP__WIRE_CLOSING && (c->ours || c->expect != CDP__EXPECT_FLAG)) {
         cdp__client_closed(c);
     } else if (c->expect == CDP__EXPECT_FLAG) {
@@ -3397,18 +3915,19 @@ CDP__COLD void cdp__client_byte(cdp__client *c, uint8_t v) {
         cdp__client_stopped(c, false);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
         cdp__client_done(c, CDP_OK);
-    } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) { /* this one just missed the cancel */
+        /* this one just missed the cancel */
+    } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) {
         cdp__client_confused(c, "an unknown answer to a wait");
     }
 }
 
-CDP__COLD void cdp__client_next_value(cdp__client *c) {
+CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
 }
 
 /* The length of a value has arrived. */
-CDP__COLD void cdp__client_value(cdp__client *c, uint64_t bytes) {
+CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
     if (bytes > c->max_value_bytes) {
         cdp__client_confused(c, "a value is larger than max_value_bytes");
         return;
@@ -3426,8 +3945,9 @@ CDP__COLD void cdp__client_value(cdp__client *c, uint64_t bytes) {
 }
 
 /* A few bytes of the answer. False when there are none now. */
-CDP__COLD bool cdp__client_step(cdp__client *c) {
-    const uint32_t want = c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
+CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
+    const uint32_t want =
+        c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
     int64_t r;
     if (c->in_value) {
         r = cdp__client_take(c, c->rq ? c->value : NULL, c->value_left);
@@ -3454,26 +3974,31 @@ CDP__COLD bool cdp__client_step(cdp__client *c) {
 }
 
 /* Nobody expects an answer: see whether the server is still there. */
-CDP__COLD void cdp__client_look(cdp__client *c) {
-    const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at) : cdp__client_recv(c, c->in, sizeof c->in);
+CDP__PRIVATE void cdp__client_look(cdp__client *c) {
+    const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at)
+                                             : cdp__client_recv(c, c->in, sizeof c->in);
     if (r <= 0) return;
-    if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING) cdp__client_closed(c);
-    else cdp__client_confused(c, "bytes that nobody asked for");
+    if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING)
+        cdp__client_closed(c);
+    else
+        cdp__client_confused(c, "bytes that nobody asked for");
 }
 
-CDP__COLD cdp_status cdp__client_no_memory(const cdp__client *c) {
-    return cdp__fail(CDP_ERR_NOMEM, "out of memory for a request to the store at %s, or for its answer", c->name);
+CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
+    return cdp__fail(CDP_ERR_NOMEM,
+        "out of memory for a request to the store at %s, or for its answer", c->name);
 }
 
 /* Put the next request on the wire. */
-CDP__COLD void cdp__client_issue(cdp__client *c) {
+CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     cdp_store_request *rq = c->first;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
     c->expect = cdp__client_expects(c, rq->op);
     if (c->old && rq->op == CDP_STORE_APPEND) {
-        rq->status = cdp__fail(CDP_ERR_UNSUPPORTED, "the store at %s is one of PyTorch 1.13, which cannot append to values", c->name);
+        rq->status = cdp__fail(CDP_ERR_UNSUPPORTED,
+            "the store at %s is one of PyTorch 1.13, which cannot append to values", c->name);
         return;
     }
     if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
@@ -3488,7 +4013,7 @@ CDP__COLD void cdp__client_issue(cdp__client *c) {
 }
 
 /* As far as it goes without waiting. */
-CDP__COLD void cdp__client_pump(cdp__client *c) {
+CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
         const bool sent = cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
@@ -3507,18 +4032,20 @@ CDP__COLD void cdp__client_pump(cdp__client *c) {
 
 /* Connecting */
 
-CDP__COLD void cdp__client_attempt(cdp__client *c);
-CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno);
+CDP__PRIVATE void cdp__client_attempt(cdp__client *c);
+CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno);
 
-CDP__COLD void cdp__client_timer(cdp__timer *t) {
+CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
     cdp__client *c = (cdp__client *)t->user;
-    if (c->state == CDP__CLIENT_PAUSE) cdp__client_attempt(c);
-    else cdp__client_again(c, ETIMEDOUT);
+    if (c->state == CDP__CLIENT_PAUSE)
+        cdp__client_attempt(c);
+    else
+        cdp__client_again(c, ETIMEDOUT);
 }
 
-/* The next address, after the last one a pause that grows by half each time and is shaken, so that a thousand clients
-   that started together do not knock together. */
-CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno) {
+/* The next address, after the last one a pause that grows by half each time and is shaken, so
+   that a thousand clients that started together do not knock together. */
+CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno) {
     cdp__client_way *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
@@ -3537,37 +4064,49 @@ CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno) {
     }
     if (!w->told && now - w->started_ns > CDP__CLIENT_TELL_NS) {
         w->told = true;
-        cdp__log(&c->logger, CDP_LOG_WARN, -1, "still no store at %s after %u s: %s (errno %d); trying on", c->name,
-                 (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+        cdp__log(&c->logger, CDP_LOG_WARN, -1,
+            "still no store at %s after %u s: %s (errno %d); trying on", c->name,
+            (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, cdp__client_timer, c);
 }
 
 /* Whatever answers is no store. Waiting would not change that. */
-CDP__COLD void cdp__client_no_store(cdp__client *c) {
+CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
     uint32_t i;
     hex[0] = 0;
-    for (i = 0; i < c->in_used && i < 8; ++i) cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
-    if (c->in_used) cdp__fail(CDP_ERR_STORE, "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check host and port", c->name, hex);
-    else cdp__fail(CDP_ERR_STORE, "what listens at %s closes every connection without an answer: it is no cdp or PyTorch store, or refuses clients; check host and port%s", c->name,
-                   c->keyed ? ", and whether it is PyTorch's, which knows no job keys" : "");
+    for (i = 0; i < c->in_used && i < 8; ++i)
+        cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
+    if (c->in_used)
+        cdp__fail(CDP_ERR_STORE,
+            "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check "
+            "host and port",
+            c->name, hex);
+    else
+        cdp__fail(CDP_ERR_STORE,
+            "what listens at %s closes every connection without an answer: it is no cdp or PyTorch "
+            "store, or refuses clients; check host and port%s",
+            c->name, c->keyed ? ", and whether it is PyTorch's, which knows no job keys" : "");
     cdp__client_break(c);
 }
 
-/* The connection ended before it was ready. Once may be a server on its way up or down; for long it is something else. */
-CDP__COLD void cdp__client_refused(cdp__client *c, int64_t result) {
+/* The connection ended before it was ready. Once may be a server on its way up or down; for long
+   it is something else. */
+CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->way.refused_ns) c->way.refused_ns = now;
     if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
-    if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS) cdp__client_no_store(c);
-    else cdp__client_again(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
+    if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS)
+        cdp__client_no_store(c);
+    else
+        cdp__client_again(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
 }
 
-/* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a store at all, CHECK
-   whether it is one of ours. */
-CDP__COLD void cdp__client_greet(cdp__client *c) {
+/* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a
+   store at all, CHECK whether it is one of ours. */
+CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     static const char ours[] = CDP__WIRE_OURS;
     cdp_bytes key;
     uint8_t *p;
@@ -3577,7 +4116,8 @@ CDP__COLD void cdp__client_greet(cdp__client *c) {
         cdp__client_break(c);
         return;
     }
-    if (c->os->random(c->os->user, &c->way.nonce, sizeof c->way.nonce) != CDP_OK) c->way.nonce = 0x5eed;
+    if (c->os->random(c->os->user, &c->way.nonce, sizeof c->way.nonce) != CDP_OK)
+        c->way.nonce = 0x5eed;
     key.data = ours;
     key.bytes = sizeof ours - 1;
     p[0] = CDP__OP_VALIDATE;
@@ -3585,7 +4125,8 @@ CDP__COLD void cdp__client_greet(cdp__client *c) {
     p[5] = CDP__OP_PING;
     cdp__put_u32(p + 6, c->way.nonce);
     p += 10;
-    if (c->old) { /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
+    /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
+    if (c->old) {
         p -= 10;
         *p++ = CDP__OP_OLD_CHECK;
         p = cdp__wire_put_number(p, 0);
@@ -3596,12 +4137,15 @@ CDP__COLD void cdp__client_greet(cdp__client *c) {
     cdp__client_end(c, p);
     c->state = CDP__CLIENT_GREETING;
     c->in_at = c->in_used = 0;
-    if (c->way.count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS, cdp__client_timer, c);
+    if (c->way.count > 1)
+        cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS,
+            cdp__client_timer, c);
 }
 
-CDP__COLD void cdp__client_put_will(cdp__client *c, bool withdraw) {
+CDP__PRIVATE void cdp__client_put_will(cdp__client *c, bool withdraw) {
     cdp_bytes nothing;
-    uint8_t *p = cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
+    uint8_t *p =
+        cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
     nothing.data = NULL;
     nothing.bytes = 0;
     if (!p) return;
@@ -3611,10 +4155,11 @@ CDP__COLD void cdp__client_put_will(cdp__client *c, bool withdraw) {
     c->will_sent = !withdraw;
 }
 
-CDP__COLD void cdp__client_greeted(cdp__client *c) {
+CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     c->ours = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
-    if (c->old && c->ours) { /* one of ours that was just being started: it can do better than this */
+    /* one of ours that was just being started: it can do better than this */
+    if (c->old && c->ours) {
         cdp__client_refused(c, 0);
         return;
     }
@@ -3622,26 +4167,31 @@ CDP__COLD void cdp__client_greeted(cdp__client *c) {
     cdp__loop_timer_clear(&c->timer);
     if (c->will_key.data && c->ours) cdp__client_put_will(c, false);
     if (c->will_key.data && c->ours && !c->will_sent) cdp__client_break(c);
-    if (c->will_key.data && !c->ours) cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
+    if (c->will_key.data && !c->ours)
+        cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
     cdp__client_pump(c);
 }
 
-CDP__COLD void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
-    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name, cdp__auth_text(refusal));
+CDP__PRIVATE void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
+    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name,
+        cdp__auth_text(refusal));
     cdp__client_break(c);
 }
 
 /* Each side proves that it knows the key. */
-CDP__COLD void cdp__client_prove(cdp__client *c) {
+CDP__PRIVATE void cdp__client_prove(cdp__client *c) {
     int64_t result;
     const cdp_status st = cdp__door_pump(&c->auth, c->loop, &c->io, &result);
-    if (st == CDP_ERR_MISMATCH) cdp__client_not_admitted(c, c->auth.refusal);
-    else if (st < 0) cdp__client_refused(c, result);
-    else if (st == CDP_OK) cdp__client_greet(c);
+    if (st == CDP_ERR_MISMATCH)
+        cdp__client_not_admitted(c, c->auth.refusal);
+    else if (st < 0)
+        cdp__client_refused(c, result);
+    else if (st == CDP_OK)
+        cdp__client_greet(c);
 }
 
 /* Send the greeting, collect its answer. */
-CDP__COLD void cdp__client_greeting(cdp__client *c) {
+CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
     const uint32_t want = c->old ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
     uint8_t nonce[4] = {0};
     bool wrong;
@@ -3653,7 +4203,8 @@ CDP__COLD void cdp__client_greeting(cdp__client *c) {
         sent = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (sent > 0) c->out.at += (uint64_t)sent;
     }
-    while (r > 0 && c->in_used < sizeof c->in) { /* also when sending failed: an answer may tell why */
+    /* also when sending failed: an answer may tell why */
+    while (r > 0 && c->in_used < sizeof c->in) {
         cdp_iov iov;
         iov.data = c->in + c->in_used;
         iov.bytes = sizeof c->in - c->in_used;
@@ -3661,15 +4212,22 @@ CDP__COLD void cdp__client_greeting(cdp__client *c) {
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!c->old) cdp__put_u32(nonce, c->way.nonce);
-    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0 || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
-    if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0) cdp__client_not_admitted(c, c->in[8]);
-    else if (wrong && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken)) cdp__client_no_store(c);
-    else if (wrong) return; /* the rest of a refusal is still to come */
-    else if (c->in_used == want && !cdp__fifo_left(&c->out)) cdp__client_greeted(c);
-    else if (r < 0 || sent < 0 || c->io.broken) cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
+    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0
+        || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
+    if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0)
+        cdp__client_not_admitted(c, c->in[8]);
+    else if (wrong
+        && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken))
+        cdp__client_no_store(c);
+    else if (wrong)
+        return; /* the rest of a refusal is still to come */
+    else if (c->in_used == want && !cdp__fifo_left(&c->out))
+        cdp__client_greeted(c);
+    else if (r < 0 || sent < 0 || c->io.broken)
+        cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
 }
 
-CDP__COLD void cdp__client_ready(cdp__io *io) {
+CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t r = c->os->connect_result(c->os->user, io->fd);
@@ -3677,42 +4235,55 @@ CDP__COLD void cdp__client_ready(cdp__io *io) {
             cdp__client_again(c, -r);
         } else if (!c->keyed) {
             cdp__client_greet(c);
-        } else if (cdp__door_open(&c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER) == CDP_OK) {
+        } else if (cdp__door_open(
+                       &c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
+            == CDP_OK) {
             c->state = CDP__CLIENT_PROVING;
         } else {
             cdp__client_break(c);
         }
     }
     if (c->state == CDP__CLIENT_PROVING) cdp__client_prove(c);
-    if (c->state == CDP__CLIENT_GREETING) cdp__client_greeting(c);
-    else if (c->state == CDP__CLIENT_READY) cdp__client_pump(c);
+    if (c->state == CDP__CLIENT_GREETING)
+        cdp__client_greeting(c);
+    else if (c->state == CDP__CLIENT_READY)
+        cdp__client_pump(c);
 }
 
-CDP__COLD void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
+CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
     char text[64];
     cdp_addr literal;
     const bool colon = strchr(c->host, ':') && c->host[0] != '[';
     cdp__addr_text(at, text, sizeof text);
-    if (!at->family) cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);
-    else if (cdp__addr_parse(c->host, &literal)) cdp__format(c->name, sizeof c->name, "%s", text);
-    else cdp__format(c->name, sizeof c->name, "%s:%u (%s)", c->host, c->port, text);
+    if (!at->family)
+        cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);
+    else if (cdp__addr_parse(c->host, &literal))
+        cdp__format(c->name, sizeof c->name, "%s", text);
+    else
+        cdp__format(c->name, sizeof c->name, "%s:%u (%s)", c->host, c->port, text);
 }
 
 /* Names are asked for again at every round: at start-up a name may not be known yet. */
-CDP__COLD bool cdp__client_resolve(cdp__client *c) {
+CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t n = 1;
-    if (w->fixed || c->again) return true; /* a connection to where it was connected: the time to ask may be over */
-    if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
-    else w->at[0].port = c->port;
-    if (n == -ETIMEDOUT && w->sys_errno) n = -w->sys_errno; /* too late to ask again: what was found before stands */
-    else w->count = n > 0 ? (uint32_t)n : 0;
+    /* a connection to where it was connected: the time to ask may be over */
+    if (w->fixed || c->again) return true;
+    if (!cdp__addr_parse(c->host, &w->at[0]))
+        n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
+    else
+        w->at[0].port = c->port;
+    /* too late to ask again: what was found before stands */
+    if (n == -ETIMEDOUT && w->sys_errno)
+        n = -w->sys_errno;
+    else
+        w->count = n > 0 ? (uint32_t)n : 0;
     if (n <= 0) cdp__client_again(c, n < 0 ? -n : ENOENT);
     return n > 0;
 }
 
 /* Try the address that is next. */
-CDP__COLD void cdp__client_attempt(cdp__client *c) {
+CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     cdp__client_way *w = &c->way;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
@@ -3728,29 +4299,39 @@ CDP__COLD void cdp__client_attempt(cdp__client *c) {
     c->state = CDP__CLIENT_CONNECTING;
     cdp__loop_add(c->loop, &c->io, fd, cdp__client_ready, c);
     c->io.want_write = true;
-    if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)), cdp__client_timer, c);
+    if (w->count > 1)
+        cdp__loop_timer_set(c->loop, &c->timer,
+            w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)),
+            cdp__client_timer, c);
 }
 
-CDP__COLD cdp_status cdp__client_unreachable(cdp__client *c) {
+CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_way *w = &c->way;
-    const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns, tenths = tried_ns / (100 * CDP__MS);
-    const bool hangs = 4 * (now - w->attempt_ns) > tried_ns; /* or it has just begun, and the one before tells more */
+    const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
+                   tenths = tried_ns / (100 * CDP__MS);
+    /* or it has just begun, and the one before tells more */
+    const bool hangs = 4 * (now - w->attempt_ns) > tried_ns;
     const char *hint = "does rank 0 run, and is this its address and port?";
     int32_t err = w->sys_errno;
     if (c->state == CDP__CLIENT_CONNECTING && hangs) {
-        hint = "nothing comes back from there: is the address right, and does a firewall let the port through?";
+        hint = "nothing comes back from there: is the address right, and does a firewall let the "
+               "port through?";
         err = ETIMEDOUT;
     } else if ((c->state == CDP__CLIENT_GREETING || c->state == CDP__CLIENT_PROVING) && hangs) {
-        hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
+        hint =
+            "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
-        hint = w->sys_errno == ENOENT ? "the name has no address" : "the name was not resolved in that time: use an address instead";
+        hint = w->sys_errno == ENOENT
+            ? "the name has no address"
+            : "the name was not resolved in that time: use an address instead";
     }
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err, "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
-                          (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err,
+        "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
+        (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-CDP__COLD cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
     cdp__client_way *w = &c->way;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
@@ -3769,14 +4350,15 @@ CDP__COLD cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
 
 /* The store interface */
 
-CDP__COLD void cdp__client_wake_sleepers(cdp__client *c) {
+CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->cond_broadcast(c->os->user, c->cond);
 }
 
-CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
-    rq->status = cdp__store_request_validate(rq); /* what the server would only answer by hanging up is refused here */
+    /* what the server would only answer by hanging up is refused here */
+    rq->status = cdp__store_request_validate(rq);
     rq->results = NULL;
     rq->next = NULL;
     if (rq->status != CDP_OK) return rq->status;
@@ -3786,11 +4368,14 @@ CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
         rq->status = c->error.status;
     } else {
         rq->status = CDP_PENDING;
-        if (c->last) c->last->next = rq;
-        else c->first = rq;
+        if (c->last)
+            c->last->next = rq;
+        else
+            c->first = rq;
         c->last = rq;
         cdp__client_pump(c);
-        if (c->driven) cdp__loop_wake(c->loop); /* whoever drives must look for what this request needs now */
+        /* whoever drives must look for what this request needs now */
+        if (c->driven) cdp__loop_wake(c->loop);
     }
     cdp__client_wake_sleepers(c);
     status = rq->status;
@@ -3798,9 +4383,9 @@ CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     return status;
 }
 
-/* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old dialect begins when everything
-   before it was answered for. */
-CDP__COLD void cdp__client_reconnect(cdp__client *c) {
+/* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old
+   dialect begins when everything before it was answered for. */
+CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__loop_remove(c->loop, &c->io);
     cdp__client_done(c, CDP_OK);
     c->out.at = c->out.used = 0;
@@ -3814,7 +4399,7 @@ CDP__COLD void cdp__client_reconnect(cdp__client *c) {
 }
 
 /* With the lock held. */
-CDP__COLD void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
@@ -3832,13 +4417,14 @@ CDP__COLD void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
         cdp__client_pump(c);
         return;
     }
-    for (; *at && *at != rq; at = &(*at)->next) before = *at;
+    for (; *at && *at != rq; at = &(*at)->next)
+        before = *at;
     if (!*at) return;
     *at = rq->next;
     if (c->last == rq) c->last = before;
 }
 
-CDP__COLD void cdp__client_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_lock_acquire(&c->lock);
     cdp__client_forget(c, rq);
@@ -3848,7 +4434,7 @@ CDP__COLD void cdp__client_cancel(void *self, cdp_store_request *rq) {
 }
 
 /* With the lock held: let the loop run once, or sleep while another thread does that. */
-CDP__COLD cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     cdp_status status;
     if (c->driven) {
         if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
@@ -3864,64 +4450,76 @@ CDP__COLD cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     return status;
 }
 
-CDP__COLD cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status = CDP_OK;
     cdp_lock_acquire(&c->lock);
     while (rq->status == CDP_PENDING) {
         status = cdp__client_turn(c, deadline_ns);
-        if (status != CDP_OK || (rq->status == CDP_PENDING && c->os->now_ns(c->os->user) >= deadline_ns)) break;
+        if (status != CDP_OK
+            || (rq->status == CDP_PENDING && c->os->now_ns(c->os->user) >= deadline_ns))
+            break;
     }
-    if (status != CDP_OK && rq->status == CDP_PENDING) { /* the loop itself failed: no memory for its descriptors */
+    /* the loop itself failed: no memory for its descriptors */
+    if (status != CDP_OK && rq->status == CDP_PENDING) {
         cdp__client_forget(c, rq);
         rq->status = status;
     }
     if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN) *cdp__error_slot() = c->error;
-    else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK) cdp__client_no_memory(c); /* another thread may have seen it */
+    /* another thread may have seen it */
+    else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK)
+        cdp__client_no_memory(c);
     status = rq->status;
     cdp_lock_release(&c->lock);
     return status;
 }
 
-/* For cdp_tcp.h: this end of the connection, an address under which the server's machine can reach this one. */
-CDP__COLD bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
+/* For cdp_tcp.h: this end of the connection, an address under which the server's machine can
+   reach this one. */
+CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     cdp__client *c = (cdp__client *)s->self;
     return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
 /* For cdp_tcp.h: the other end. */
-CDP__COLD cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
+CDP__PRIVATE cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
     const cdp__client *c = (const cdp__client *)s->self;
     return c->way.at[c->way.index];
 }
 
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
-CDP__COLD void cdp__tcp_store_withdraw_will(cdp_store *s) {
+CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->will_sent) return;
     cdp__client_put_will(c, true);
     (void)cdp__client_flush(c);
 }
 
-/* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all the same. */
-CDP__COLD void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
+/* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all
+   the same. */
+CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) {
+    ((cdp__client *)s->self)->will_sent = false;
+}
 
-CDP__COLD void cdp__client_deaf(cdp__io *io) { (void)io; }
+CDP__PRIVATE void cdp__client_deaf(cdp__io *io) {
+    (void)io;
+}
 
 /* Closing with unread input would make the system drop what was sent last. */
-CDP__COLD void cdp__client_empty(cdp__client *c) {
+CDP__PRIVATE void cdp__client_empty(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
     uint32_t i;
     iov.data = sink;
     iov.bytes = sizeof sink;
-    for (i = 0; i < 16 && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+    for (i = 0; i < 16 && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    }
 }
 
-/* So would input that is still on its way. A last will that comes back to life is worse than a lost value: its withdrawal
-   is followed by a PING, and everything up to its answer is read. Not for long: the server may have died. The
-   loop goes on meanwhile, since the server may be on it. */
-CDP__COLD void cdp__client_goodbye(cdp__client *c) {
+/* So would input that is still on its way. A last will that comes back to life is worse than a
+   lost value: its withdrawal is followed by a PING, and everything up to its answer is read. Not
+   for long: the server may have died. The loop goes on meanwhile, since the server may be on it. */
+CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t seen[4] = {0}, next = 0, *p;
     uint64_t deadline;
@@ -3937,7 +4535,9 @@ CDP__COLD void cdp__client_goodbye(cdp__client *c) {
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
-    sent = cdp__client_flush(c); /* the time counts from here on: a process that was stopped before must not leave without a word */
+    /* the time counts from here on: a process that was stopped before must not leave without a
+       word */
+    sent = cdp__client_flush(c);
     deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
         cdp_iov iov;
@@ -3955,7 +4555,7 @@ CDP__COLD void cdp__client_goodbye(cdp__client *c) {
     }
 }
 
-CDP__COLD void cdp__client_destroy(void *self) {
+CDP__PRIVATE void cdp__client_destroy(void *self) {
     cdp__client *c = (cdp__client *)self;
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
@@ -3965,7 +4565,8 @@ CDP__COLD void cdp__client_destroy(void *self) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
         cdp__client_break(c); /* requests that others hold on to are over */
     }
-    *cdp__error_slot() = before; /* leaving is no failure, and must not hide the one that was its reason */
+    /* leaving is no failure, and must not hide the one that was its reason */
+    *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
     if (c->cond) os->cond_destroy(os->user, c->cond);
@@ -3977,7 +4578,7 @@ CDP__COLD void cdp__client_destroy(void *self) {
 }
 
 /* One block for key and value. */
-CDP__COLD bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__PRIVATE bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
     const uint64_t key_bytes = strlen(d->will_key);
     uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
     if (!p) return false;
@@ -3991,7 +4592,7 @@ CDP__COLD bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d
 }
 
 /* What needs memory or descriptors. */
-CDP__COLD cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
     char first[64];
     const char *host = d->addr_count ? first : d->host;
@@ -4000,17 +4601,19 @@ CDP__COLD cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *
     if (d->addr_count) cdp__addr_text(&d->addrs[0], first, sizeof first);
     host_bytes = strlen(host) + 1;
     c->host = (char *)cdp__alloc(os, host_bytes);
-    if (!c->host || (d->will_key && !cdp__client_copy_will(c, d))) return cdp__fail_nomem("a store client", host_bytes);
+    if (!c->host || (d->will_key && !cdp__client_copy_will(c, d)))
+        return cdp__fail_nomem("a store client", host_bytes);
     memcpy(c->host, host, host_bytes);
     memset(&none, 0, sizeof none);
     cdp__client_set_name(c, d->addr_count ? &d->addrs[0] : &none);
     if (c->loop != &c->own_loop) return CDP_OK;
     if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    if (c->lock.mutex && !(c->cond = os->cond_create(os->user))) return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
+    if (c->lock.mutex && !(c->cond = os->cond_create(os->user)))
+        return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
     return cdp__loop_open(&c->own_loop, os);
 }
 
-CDP__COLD void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->os = d->os ? d->os : cdp_os_default();
     c->logger = d->logger;
     c->loop = d->loop ? d->loop : &c->own_loop;
@@ -4037,26 +4640,34 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
     cdp__client *c;
     cdp_status status;
     *out = NULL;
-    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
-    if (!desc->port && !desc->addr_count) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
-    if (desc->will_key && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
+    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+    if (!desc->port && !desc->addr_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+    if (desc->will_key
+        && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
+            || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
     c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
     status = cdp__client_open(c, desc);
-    if (status == CDP_OK) status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+    if (status == CDP_OK)
+        status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
     if (status == CDP_OK && desc->count_me) {
         c->bare = true;
         status = cdp_store_add(&c->store, "init/", 1, NULL);
         c->bare = false;
     }
-    if (status == CDP_OK) *out = &c->store;
-    else cdp__client_destroy(c);
+    if (status == CDP_OK)
+        *out = &c->store;
+    else
+        cdp__client_destroy(c);
     return status;
 }
 
-/* ---- >>store-prefix ------------------------------------------------------------------------------------------------ */
+/* ---- >>store-prefix -------------------------------------------------------------------------- */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
@@ -4069,13 +4680,15 @@ typedef struct cdp__prefix_request {
     cdp_store_request inner;
 } cdp__prefix_request;
 
-CDP__COLD cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
+CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(
+    const cdp__prefix_store *s, const cdp_store_request *rq) {
     uint64_t bytes = sizeof(cdp__prefix_request) + rq->key_count * sizeof(cdp_bytes);
     cdp__prefix_request *p;
     cdp_bytes *keys;
     uint8_t *at;
     uint32_t i;
-    for (i = 0; i < rq->key_count; ++i) bytes += s->prefix_bytes + rq->keys[i].bytes;
+    for (i = 0; i < rq->key_count; ++i)
+        bytes += s->prefix_bytes + rq->keys[i].bytes;
     p = (cdp__prefix_request *)cdp__alloc(s->store.os, bytes);
     if (!p) {
         cdp__fail_nomem("a request of a prefix store", bytes);
@@ -4091,15 +4704,17 @@ CDP__COLD cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, cons
         keys[i].data = at;
         keys[i].bytes = s->prefix_bytes + rq->keys[i].bytes;
         memcpy(at, s + 1, (size_t)s->prefix_bytes);
-        if (rq->keys[i].bytes) memcpy(at + s->prefix_bytes, rq->keys[i].data, (size_t)rq->keys[i].bytes);
+        if (rq->keys[i].bytes)
+            memcpy(at + s->prefix_bytes, rq->keys[i].data, (size_t)rq->keys[i].bytes);
         at += keys[i].bytes;
     }
     return p;
 }
 
-/* Hand on what the inner request has come to. `status` is what the inner store said: while it says PENDING, another
-   thread may be writing to the inner request. */
-CDP__COLD cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
+/* Hand on what the inner request has come to. `status` is what the inner store said: while it
+   says PENDING, another thread may be writing to the inner request. */
+CDP__PRIVATE cdp_status cdp__prefix_update(
+    cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     rq->status = status == CDP_OK ? p->inner.status : status;
     if (rq->status == CDP_PENDING) return rq->status;
@@ -4110,7 +4725,7 @@ CDP__COLD cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request 
     return rq->status;
 }
 
-CDP__COLD cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p;
     cdp_status status;
@@ -4124,22 +4739,23 @@ CDP__COLD cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     return cdp__prefix_update(s, rq, status);
 }
 
-CDP__COLD cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return rq->status;
     return cdp__prefix_update(s, rq, s->inner->wait(s->inner->self, &p->inner, deadline_ns));
 }
 
-CDP__COLD void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return;
     s->inner->cancel(s->inner->self, &p->inner);
-    cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status); /* perhaps just done */
+    /* perhaps just done */
+    cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status);
 }
 
-CDP__COLD void cdp__prefix_destroy(void *self) {
+CDP__PRIVATE void cdp__prefix_destroy(void *self) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__free(s->store.os, s);
 }
@@ -4149,7 +4765,9 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     cdp__prefix_store *s;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
     *out = NULL;
-    if (!inner || !prefix) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+    if (!inner || !prefix)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
     s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n + 1);
     if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n + 1);
     memcpy(s + 1, prefix, (size_t)n);
@@ -4166,11 +4784,12 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     return CDP_OK;
 }
 
-/* ---- >>public: the blocking calls ----------------------------------------------------------------------------------- */
+/* ---- >>public: the blocking calls ------------------------------------------------------------ */
 
 /* What prefix stores stand on. */
-CDP__COLD cdp_store *cdp__store_base(cdp_store *s) {
-    while (s->destroy == cdp__prefix_destroy) s = ((cdp__prefix_store *)s->self)->inner;
+CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
+    while (s->destroy == cdp__prefix_destroy)
+        s = ((cdp__prefix_store *)s->self)->inner;
     return s;
 }
 
@@ -4179,12 +4798,13 @@ CDP_API void cdp_store_set_timeout(cdp_store *s, uint32_t timeout_ms) {
 }
 
 CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
-    while (s && s->destroy == cdp__prefix_destroy) s = ((const cdp__prefix_store *)s->self)->inner;
+    while (s && s->destroy == cdp__prefix_destroy)
+        s = ((const cdp__prefix_store *)s->self)->inner;
     return s ? s->timeout_ms : 0;
 }
 
 /* Which store, for messages; `s` is no prefix store. */
-CDP__COLD const char *cdp__store_name(const cdp_store *s) {
+CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy) return ((const cdp__file_store *)s->self)->path;
 #endif
@@ -4192,32 +4812,39 @@ CDP__COLD const char *cdp__store_name(const cdp_store *s) {
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__COLD const char *cdp__store_excuse(cdp_store *s, bool waits) {
+CDP__PRIVATE const char *cdp__store_excuse(cdp_store *s, bool waits) {
 #ifndef CDP_NO_FILE_STORE
-    if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self)) return "its file is locked; does one of its users stand still?";
+    if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self))
+        return "its file is locked; does one of its users stand still?";
 #endif
     (void)s;
     return waits ? "nobody has set it, or the store does not answer" : "the store does not answer";
 }
 
-CDP__COLD cdp_status cdp__store_timed_out(cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
-    static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait", "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
-    const bool waits = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
+CDP__PRIVATE cdp_status cdp__store_timed_out(
+    cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
+    static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait",
+        "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
+    const bool waits =
+        rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
     cdp__key_text t;
     cdp_bytes none;
     none.data = NULL;
     none.bytes = 0;
     cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
-    return cdp__fail(CDP_ERR_TIMEOUT, "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
-                     rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-                     cdp__store_excuse(s, waits), cdp__store_name(s));
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
+        rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
+        cdp__store_excuse(s, waits), cdp__store_name(s));
 }
 
 CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
     uint64_t deadline;
     cdp_status status;
     if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
-    if (!s->start || !s->wait || !s->cancel || !s->os) return cdp__fail(CDP_ERR_STATE, "this store was never made, or was destroyed (a function of it is NULL)");
+    if (!s->start || !s->wait || !s->cancel || !s->os)
+        return cdp__fail(CDP_ERR_STATE,
+            "this store was never made, or was destroyed (a function of it is NULL)");
     timeout_ms = cdp__def(timeout_ms, cdp_store_timeout(s));
     deadline = cdp__deadline(s->os, timeout_ms);
     rq->status = CDP_PENDING;
@@ -4228,8 +4855,10 @@ CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t t
     status = s->start(s->self, rq);
     if (status < 0) return status;
     if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
-    if (status == CDP_PENDING) s->cancel(s->self, rq); /* until here another thread may be writing to it */
-    if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status; /* perhaps just before the cancel */
+    /* until here another thread may be writing to it */
+    if (status == CDP_PENDING) s->cancel(s->self, rq);
+    /* perhaps just before the cancel */
+    if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status;
     rq->status = CDP_ERR_TIMEOUT;
     return cdp__store_timed_out(cdp__store_base(s), rq, timeout_ms);
 }
@@ -4256,10 +4885,12 @@ typedef struct cdp__store_call {
     cdp_bytes key, value[2];
 } cdp__store_call;
 
-CDP__COLD cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__store_call_make(
+    cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
     if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
-    if (!value && bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
+    if (!value && bytes)
+        return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
     c->key.data = key;
     c->key.bytes = strlen(key);
     c->value[0].data = value;
@@ -4271,10 +4902,13 @@ CDP__COLD cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, c
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
+CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) {
+    return cdp_store_run(s, &c->rq, timeout_ms);
+}
 
 /* The first result becomes the caller's. */
-CDP__COLD void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+CDP__PRIVATE void cdp__store_call_result(
+    cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
     memcpy(value, &c->rq.results[0].data, sizeof *value);
     if (bytes) *bytes = c->rq.results[0].bytes;
     cdp__free(s->os, c->rq.results);
@@ -4286,13 +4920,15 @@ CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *valu
     return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
 }
 
-CDP_API cdp_status cdp_store_append(cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+CDP_API cdp_status cdp_store_append(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_APPEND, key, value, bytes);
     return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
 }
 
-CDP_API cdp_status cdp_store_get(cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_get(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
@@ -4312,14 +4948,17 @@ CDP_API cdp_status cdp_store_add(cdp_store *s, const char *key, int64_t delta, i
     return status;
 }
 
-CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected, uint64_t expected_bytes, const void *desired,
-                                         uint64_t desired_bytes, void **value, uint64_t *bytes) {
+CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected,
+    uint64_t expected_bytes, const void *desired, uint64_t desired_bytes, void **value,
+    uint64_t *bytes) {
     cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
+    cdp_status status =
+        cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
     *value = NULL;
     if (bytes) *bytes = 0;
-    if (status == CDP_OK && !desired && desired_bytes) status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
+    if (status == CDP_OK && !desired && desired_bytes)
+        status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
     c.value[1].data = desired;
     c.value[1].bytes = desired_bytes;
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
@@ -4345,8 +4984,10 @@ CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     return status;
 }
 
-/* A request with a list of keys; the array is the store's memory, to be freed with cdp_store_free. */
-CDP__COLD cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
+/* A request with a list of keys; the array is the store's memory, to be freed with
+   cdp_store_free. */
+CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys,
+    uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
@@ -4364,7 +5005,8 @@ CDP__COLD cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_store_wait(cdp_store *s, const char *const *keys, uint32_t count, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_wait(
+    cdp_store *s, const char *const *keys, uint32_t count, uint32_t timeout_ms) {
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status = cdp__store_list(s, CDP_STORE_WAIT, keys, count, &rq, &array);
@@ -4373,10 +5015,13 @@ CDP_API cdp_status cdp_store_wait(cdp_store *s, const char *const *keys, uint32_
     return status;
 }
 
-CDP_API cdp_status cdp_store_check(cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
+CDP_API cdp_status cdp_store_check(
+    cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
     cdp_store_request rq;
     cdp_bytes *array;
-    cdp_status status = all_there ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array) : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
+    cdp_status status = all_there
+        ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array)
+        : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
     if (!all_there) return status;
     if (status == CDP_OK) status = cdp_store_run(s, &rq, 0);
     *all_there = status == CDP_OK && rq.number == 1;
@@ -4384,7 +5029,8 @@ CDP_API cdp_status cdp_store_check(cdp_store *s, const char *const *keys, uint32
     return status;
 }
 
-CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, const cdp_bytes *values, uint32_t count) {
+CDP_API cdp_status cdp_store_multi_set(
+    cdp_store *s, const char *const *keys, const cdp_bytes *values, uint32_t count) {
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status = cdp__store_list(s, CDP_STORE_MULTI_SET, keys, count, &rq, &array);
@@ -4395,11 +5041,13 @@ CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, co
 }
 
 /* All results in one block, so that the caller frees one thing. */
-CDP__COLD cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
+CDP__PRIVATE cdp_status cdp__store_pack(
+    cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
     uint64_t total = 0;
     uint32_t i;
     uint8_t *p;
-    for (i = 0; i < rq->key_count; ++i) total += rq->results[i].bytes + 1;
+    for (i = 0; i < rq->key_count; ++i)
+        total += rq->results[i].bytes + 1;
     p = (uint8_t *)cdp__alloc(s->os, total);
     if (!p) return cdp__fail_nomem("the values of many keys", total);
     *memory = p;
@@ -4412,11 +5060,13 @@ CDP__COLD cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, 
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, uint32_t count,
+    cdp_bytes *values, void **memory, uint32_t timeout_ms) {
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status;
-    if (!memory || (!values && count)) return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
+    if (!memory || (!values && count))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
     status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
     *memory = NULL;
     if (status == CDP_OK && count) {
@@ -4430,7 +5080,6 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
     return status;
 }
 
-CDP__UNHURRIED_END
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -1,12 +1,15 @@
-/*  What a peer may send over a link, fed to a rank with groups and messages in flight. No sockets: a transport hands out the
-    bytes of the input.
+/* What a peer may send over a link, fed to a rank with groups and messages in flight. No
+   sockets: a transport hands out the bytes of the input.
 
-    Inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged. How to run it: fuzz.h.
+   Inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged. How
+   to run it: fuzz.h.
 
-    Whatever comes, nothing may crash, leak, hang or write beside a buffer; and a rank that is told nonsense says so. */
+   Whatever comes, nothing may crash, leak, hang or write beside a buffer; and a rank that is
+   told nonsense says so. */
 #include "fuzz.h"
 
-/* ---- the false os and transport: this is rank 0 of 3; the input says what comes from ranks 1 and 2 ---- */
+/* ---- the false os and transport: this is rank 0 of 3; the input says what comes from ranks 1
+   and 2 ---- */
 
 typedef struct world {
     const uint8_t *in[3];
@@ -14,7 +17,7 @@ typedef struct world {
     uint64_t now, live;
     uint32_t piece, slow; /* most that one call moves; every slow-th send takes nothing */
     uint32_t calls;
-    bool over;            /* the peers have gone */
+    bool over; /* the peers have gone */
 } world;
 
 /* The stage is the same block in every life: fresh pages for it would take most of the time. */
@@ -36,11 +39,15 @@ static void *world_alloc(void *user, uint64_t bytes) {
 
 static void world_free(void *user, void *p) {
     ((world *)user)->live -= p != NULL;
-    if (p && p == stage) stage_taken = false;
-    else free(p);
+    if (p && p == stage)
+        stage_taken = false;
+    else
+        free(p);
 }
 
-static uint64_t world_now(void *user) { return ((world *)user)->now; }
+static uint64_t world_now(void *user) {
+    return ((world *)user)->now;
+}
 
 static int64_t world_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     world *w = (world *)self;
@@ -51,7 +58,9 @@ static int64_t world_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t 
     for (uint32_t i = 0; i < n; ++i) {
         const uint64_t bytes = w->piece ? cdp__min(v[i].bytes, w->piece) : v[i].bytes;
         volatile uint8_t sum = 0;
-        for (uint64_t k = 0; k < bytes; ++k) sum = (uint8_t)(sum + ((const uint8_t *)v[i].data)[k]); /* it must be readable */
+        /* it must be readable */
+        for (uint64_t k = 0; k < bytes; ++k)
+            sum = (uint8_t)(sum + ((const uint8_t *)v[i].data)[k]);
         moved += (int64_t)bytes;
         if (bytes < v[i].bytes) break;
     }
@@ -72,18 +81,24 @@ static int64_t world_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t 
         moved += (int64_t)bytes;
         if (bytes < v[i].bytes) break;
     }
-    if (!moved && n && v[0].bytes && w->over) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
+    if (!moved && n && v[0].bytes && w->over)
+        return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
     return moved;
 }
 
 static cdp_status world_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     world *w = (world *)self;
     (void)lock;
-    w->now += 100000 + (deadline_ns && deadline_ns != UINT64_MAX && deadline_ns > w->now ? (deadline_ns - w->now) / 4 : 0);
+    w->now += 100000
+        + (deadline_ns && deadline_ns != UINT64_MAX && deadline_ns > w->now
+                ? (deadline_ns - w->now) / 4
+                : 0);
     return CDP_OK;
 }
 
-static void world_nothing(void *self) { (void)self; }
+static void world_nothing(void *self) {
+    (void)self;
+}
 
 /* ---- one life ---- */
 
@@ -117,23 +132,46 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     t.recv = world_recv;
     t.wait = world_wait;
     t.wake = t.destroy = world_nothing;
-    memcpy(&a[COUNT], &guard, 4), memcpy(&b[3 * COUNT], &guard, 4), memcpy(&m[COUNT], &guard, 4), memcpy(&x[COUNT], &guard, 4);
-    const cdp_group_desc d = {.rank = 0, .world_size = 3, .transport = &t, .timeout_ms = 1000, .small_bytes = 256, .piece_bytes = 1024, .no_thread = true, .os = &os, .logger = {.level = CDP_LOG_SILENT}};
+    memcpy(&a[COUNT], &guard, 4);
+    memcpy(&b[3 * COUNT], &guard, 4);
+    memcpy(&m[COUNT], &guard, 4);
+    memcpy(&x[COUNT], &guard, 4);
+    const cdp_group_desc d = {.rank = 0,
+        .world_size = 3,
+        .transport = &t,
+        .timeout_ms = 1000,
+        .small_bytes = 256,
+        .piece_bytes = 1024,
+        .no_thread = true,
+        .os = &os,
+        .logger = {.level = CDP_LOG_SILENT}};
     T(cdp_group_create(&d, &g) == CDP_OK);
     if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
     if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
-    (void)!cdp_allreduce_async(g, NULL, a, what & 4 ? COUNT : 20, CDP_DTYPE_F32, what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
+    (void)!cdp_allreduce_async(g, NULL, a, what & 4 ? COUNT : 20, CDP_DTYPE_F32,
+        what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
     (void)!cdp_allgather_async(g, a, b, what & 16 ? COUNT : 5, CDP_DTYPE_F32, &works[1]);
-    if (what & 32) (void)!cdp_recv_async(g, m, what & 4 ? COUNT : 7, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
+    if (what & 32)
+        (void)!cdp_recv_async(
+            g, m, what & 4 ? COUNT : 7, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
     if (what & 64) (void)!cdp_send_async(g, x, 30, CDP_DTYPE_I32, 2, 5, &works[3]);
     if (sub) (void)!cdp_broadcast_async(sub, x, what & 16 ? COUNT : 9, CDP_DTYPE_I32, 0, &works[4]);
     if (other) (void)!cdp_barrier_async(other, &works[5]);
-    for (uint32_t i = 0; i < 200 && (w.bytes[1] || w.bytes[2]); ++i) (void)cdp_poll(g, 50);
-    if (what & 128) cdp_group_destroy(sub), sub = NULL;
-    for (uint32_t i = 0; i < 20; ++i) (void)cdp_poll(g, 50);
+    for (uint32_t i = 0; i < 200 && (w.bytes[1] || w.bytes[2]); ++i)
+        (void)cdp_poll(g, 50);
+    if (what & 128) {
+        cdp_group_destroy(sub);
+        sub = NULL;
+    }
+    for (uint32_t i = 0; i < 20; ++i)
+        (void)cdp_poll(g, 50);
     w.over = true;
-    for (uint32_t i = 0; i < 6; ++i) (void)!cdp_work_wait(works[i].group == NULL || (what & 128 && i == 4) ? works[0] : works[i]); /* each ends, by its deadline */
-    T(memcmp(&a[COUNT], &guard, 4) == 0 && memcmp(&b[3 * COUNT], &guard, 4) == 0 && memcmp(&m[COUNT], &guard, 4) == 0 && memcmp(&x[COUNT], &guard, 4) == 0);
+    /* each ends, by its deadline */
+    for (uint32_t i = 0; i < 6; ++i)
+        (void)!cdp_work_wait(
+            works[i].group == NULL || (what & 128 && i == 4) ? works[0] : works[i]);
+    T(memcmp(&a[COUNT], &guard, 4) == 0 && memcmp(&b[3 * COUNT], &guard, 4) == 0
+        && memcmp(&m[COUNT], &guard, 4) == 0 && memcmp(&x[COUNT], &guard, 4) == 0);
     cdp_group_destroy(other);
     cdp_group_destroy(sub);
     cdp_group_destroy(g);
@@ -146,7 +184,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifndef FUZZ_LIB
 static uint32_t what; /* the first byte: what this rank does */
 
-static uint64_t lane_channel(uint32_t from) { /* of messages to this rank, as cdp__message_lane() has it */
+/* of messages to this rank, as cdp__message_lane() has it */
+static uint64_t lane_channel(uint32_t from) {
     uint8_t id[20];
     cdp__put_u64(id, CDP__WORLD_CHANNEL);
     cdp__put_u32(id + 8, from);
@@ -169,7 +208,10 @@ static cdp__frame right_frame(uint32_t peer, bool message, uint32_t k) {
     f.root = message ? 5 : 0;
     f.count = large ? COUNT : message ? 7 : 20;
     f.round = message ? 0 : large ? 1 + k / 4 : 3;
-    f.bytes = !large ? (uint32_t)f.count * 4 : message ? (k < 11 ? 1024 : 4 * COUNT - 11 * 1024) : k % 4 < 3 ? 1024 : 4 * COUNT / 3 - 3 * 1024;
+    f.bytes = !large ? (uint32_t)f.count * 4
+        : message    ? (k < 11 ? 1024 : 4 * COUNT - 11 * 1024)
+        : k % 4 < 3  ? 1024
+                     : 4 * COUNT / 3 - 3 * 1024;
     (void)peer;
     return f;
 }
@@ -204,14 +246,23 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
     uint32_t k[2] = {0, 0};
     for (uint32_t n = 1 + pick(30); n && (uint64_t)(p - out) + 4000 < room; --n) {
         const bool message = pick(3) == 0;
-        const uint64_t channel = pick(20) == 0 ? random_state : message ? lane_channel(peer) : CDP__WORLD_CHANNEL;
+        const uint64_t channel = pick(20) == 0 ? random_state
+            : message                          ? lane_channel(peer)
+                                               : CDP__WORLD_CHANNEL;
         const uint32_t kind = pick(40);
         uint8_t *head = p;
         p += CDP__CHUNK_BYTES;
         if (kind > 3) p = put_frame(p, peer, message, k[message]++, kind == 4);
-        cdp__chunk_encode(head, channel, kind > 3 ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50)) : kind == 0 ? CDP__CHUNK_LEAVE : kind == 1 ? CDP__CHUNK_ASK - pick(3) : kind == 2 ? 0 : pick(5000), pick(20) ? 0 : pick(3000));
+        cdp__chunk_encode(head, channel,
+            kind > 3        ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50))
+                : kind == 0 ? CDP__CHUNK_LEAVE
+                : kind == 1 ? CDP__CHUNK_ASK - pick(3)
+                : kind == 2 ? 0
+                            : pick(5000),
+            pick(20) ? 0 : pick(3000));
     }
-    for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n) out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
+    for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n)
+        out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
     return (uint64_t)(p - out);
 }
 

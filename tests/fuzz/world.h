@@ -1,4 +1,6 @@
-/*  world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an input. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it otherwise. */
+/* world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an
+   input. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it
+   otherwise. */
 #ifndef FUZZ_WORLD_INCLUDED
 #define FUZZ_WORLD_INCLUDED
 #include "fuzz.h"
@@ -15,23 +17,23 @@ typedef struct pipe_end {
     uint64_t in_bytes;
     bool open, used, ended;
     uint64_t answer_hash, answer_bytes;
-    uint8_t tail[8];   /* the last that was sent */
+    uint8_t tail[8]; /* the last that was sent */
 } pipe_end;
 
 typedef struct world {
     pipe_end conn[CONNS];
     uint32_t accepted;
     uint64_t now, live, calls, fail_at;
-    uint32_t piece;  /* most that one recv or send moves; 0: no limit */
-    bool deaf;       /* send takes nothing */
-    bool far;        /* who connects comes from another machine */
-    bool chance;     /* what random gives cannot be known */
+    uint32_t piece;                     /* most that one recv or send moves; 0: no limit */
+    bool deaf;                          /* send takes nothing */
+    bool far;                           /* who connects comes from another machine */
+    bool chance;                        /* what random gives cannot be known */
     uint32_t connects, silent_connects; /* as many first connections are closed without a word */
     const uint8_t *then;                /* and the next is answered with this */
     uint64_t then_bytes;
     uint64_t memory_calls, memory_fail_at; /* the one that fails */
     int32_t memory_fds;                    /* that are open */
-    _Alignas(8) uint8_t memory[64 * 1024];             /* what is shared, there is one only */
+    _Alignas(8) uint8_t memory[64 * 1024]; /* what is shared, there is one only */
 } world;
 
 static void *world_alloc(void *user, uint64_t bytes) {
@@ -48,17 +50,26 @@ static void world_free(void *user, void *p) {
     free(p);
 }
 
-static uint64_t world_now(void *user) { return ((world *)user)->now; }
+static uint64_t world_now(void *user) {
+    return ((world *)user)->now;
+}
 
 static cdp_status world_random(void *user, void *dst, uint64_t bytes) {
     uint64_t i;
     memset(dst, 0, (size_t)bytes);
-    for (i = 0; i < bytes && ((world *)user)->chance; ++i) ((uint8_t *)dst)[i] = (uint8_t)rand();
+    for (i = 0; i < bytes && ((world *)user)->chance; ++i)
+        ((uint8_t *)dst)[i] = (uint8_t)rand();
     return CDP_OK;
 }
 
-static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
-    (void)user, (void)host, (void)port, (void)out, (void)max, (void)deadline_ns;
+static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
+    (void)user;
+    (void)host;
+    (void)port;
+    (void)out;
+    (void)max;
+    (void)deadline_ns;
     return -ENOENT;
 }
 
@@ -71,7 +82,10 @@ static int32_t world_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
 
 static int32_t world_accept(void *user, int32_t fd, cdp_addr *from) {
     world *w = (world *)user;
-    if (fd >= MEMORY) return w->memory_fail_at && ++w->memory_calls % w->memory_fail_at == 0 ? -EAGAIN : MEMORY + w->memory_fds++;
+    if (fd >= MEMORY)
+        return w->memory_fail_at && ++w->memory_calls % w->memory_fail_at == 0
+            ? -EAGAIN
+            : MEMORY + w->memory_fds++;
     memset(from, 0, sizeof *from);
     from->family = 4;
     from->ip[0] = w->far ? 10 : 127;
@@ -93,7 +107,8 @@ static int32_t world_connect(void *user, const cdp_addr *to) {
 }
 
 static int32_t world_connect_result(void *user, int32_t fd) {
-    (void)user, (void)fd;
+    (void)user;
+    (void)fd;
     return 0;
 }
 
@@ -139,7 +154,8 @@ static void world_close(void *user, int32_t fd) {
 }
 
 static int32_t world_local_addr(void *user, int32_t fd, cdp_addr *out) {
-    (void)user, (void)fd;
+    (void)user;
+    (void)fd;
     memset(out, 0, sizeof *out);
     return 0;
 }
@@ -150,8 +166,10 @@ static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t dead
     int32_t got = 0;
     for (i = 0; i < n; ++i) {
         const pipe_end *c = fds[i].fd >= LISTENER ? NULL : &w->conn[fds[i].fd];
-        const bool readable = c ? c->in_bytes || c->ended : fds[i].fd == LISTENER && w->accepted < CONNS;
-        fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0) | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
+        const bool readable =
+            c ? c->in_bytes || c->ended : fds[i].fd == LISTENER && w->accepted < CONNS;
+        fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0)
+            | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
         got += fds[i].got != 0;
     }
     if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
@@ -159,7 +177,9 @@ static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t dead
     return got;
 }
 
-static bool world_memory_fails(world *w) { return w->memory_fail_at && ++w->memory_calls == w->memory_fail_at; }
+static bool world_memory_fails(world *w) {
+    return w->memory_fail_at && ++w->memory_calls == w->memory_fail_at;
+}
 
 static int32_t world_memory_create(void *user, uint64_t bytes) {
     world *w = (world *)user;
@@ -181,7 +201,8 @@ static void world_memory_unmap(void *user, void *at, uint64_t bytes) {
 
 static int32_t world_pass_open(void *user, const uint8_t name[12], bool waits) {
     world *w = (world *)user;
-    (void)name, (void)waits;
+    (void)name;
+    (void)waits;
     return world_memory_fails(w) ? -ECONNREFUSED : MEMORY + w->memory_fds++;
 }
 
@@ -190,7 +211,8 @@ static int32_t world_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool
     uint32_t i;
     T(fd >= MEMORY);
     if (world_memory_fails(w)) return -EMFILE;
-    for (i = 0; i < n && !sending; ++i) fds[i] = MEMORY + w->memory_fds++;
+    for (i = 0; i < n && !sending; ++i)
+        fds[i] = MEMORY + w->memory_fds++;
     return 0;
 }
 
@@ -200,7 +222,10 @@ static int32_t world_wake_open(void *user, int32_t fd[2]) {
     return 0;
 }
 
-static void world_wake(void *user, int32_t fd) { (void)user, T(fd == WAKE || fd >= MEMORY); }
+static void world_wake(void *user, int32_t fd) {
+    (void)user;
+    T(fd == WAKE || fd >= MEMORY);
+}
 
 /* Memory that always looks the same, and descriptors that are counted. */
 static __attribute__((unused)) void world_share(world *w, cdp_os *os) {
@@ -236,7 +261,8 @@ static cdp_os world_os(world *w) {
 }
 
 static void quiet(cdp_log_level level, const char *text, int32_t rank, void *user) {
-    (void)level, (void)rank;
+    (void)level;
+    (void)rank;
     *(uint64_t *)user += strlen(text); /* every message is made, so that its making is tested */
 }
 

@@ -33,10 +33,13 @@ static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int
 static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 
 /* clang and gcc both take these names for macros */
-#define __atomic_load_n(p, order) ((__typeof__(*(p) + 0))model_load((const void *)(p), sizeof *(p), (order)))
+#define __atomic_load_n(p, order) \
+    ((__typeof__(*(p) + 0))model_load((const void *)(p), sizeof *(p), (order)))
 #define __atomic_store_n(p, v, order) model_store((void *)(p), (uint64_t)(v), sizeof *(p), (order))
-#define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
-#define __atomic_exchange_n(p, v, order) ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), sizeof *(p), (order)))
+#define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) \
+    model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
+#define __atomic_exchange_n(p, v, order) \
+    ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), sizeof *(p), (order)))
 #define memcpy(to, from, bytes) model_copy((to), (from), (bytes))
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -48,8 +51,23 @@ static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 
 #define ROOM_MAX 2
 #define PLACES (7 + ROOM_MAX)
-enum { HEAD, TAIL, WAKE_WRITER, WAKE_READER, SERIAL, TAKEN, MAIL, DATA };
-enum { STATE, TOKEN, READ, LENT }; /* in the case of loans: of the loan, which is sent, when it was read, what is lent */
+enum {
+    HEAD,
+    TAIL,
+    WAKE_WRITER,
+    WAKE_READER,
+    SERIAL,
+    TAKEN,
+    MAIL,
+    DATA
+};
+/* in the case of loans: of the loan, which is sent, when it was read, what is lent */
+enum {
+    STATE,
+    TOKEN,
+    READ,
+    LENT
+};
 #define WRITES 16
 
 typedef struct written {
@@ -61,7 +79,17 @@ typedef struct place {
     written w[WRITES];
 } place;
 
-typedef enum op { O_NONE, O_LOAD, O_STORE, O_SLEEP, O_WAKE, O_MARK, O_DONE, O_REPLACE, O_CHOICE } op;
+typedef enum op {
+    O_NONE,
+    O_LOAD,
+    O_STORE,
+    O_SLEEP,
+    O_WAKE,
+    O_MARK,
+    O_DONE,
+    O_REPLACE,
+    O_CHOICE
+} op;
 
 typedef struct thread {
     ucontext_t context;
@@ -71,25 +99,30 @@ typedef struct thread {
     uint64_t since; /* a hash of what it has read since it was at the top of its loop */
     cdp__shared s;
     cdp__post post;
-    uint8_t done;   /* bytes */
+    uint8_t done; /* bytes */
     uint8_t view[PLACES];
 } thread;
 
 /* ---- what is tried ---- */
 
-typedef enum means { RING, MAILBOX, LOANS } means;
+typedef enum means {
+    RING,
+    MAILBOX,
+    LOANS
+} means;
 
-typedef struct rules { /* a case: so many bytes in pieces through a ring, frames through a mailbox, or loans in slices */
+/* a case: so many bytes in pieces through a ring, frames through a mailbox, or loans in slices */
+typedef struct rules {
     means by;
     uint32_t room, bytes, piece;
 } rules;
 
 typedef enum mistake {
     RIGHT,
-    HEAD_RELAXED,       /* the bytes may come after it */
+    HEAD_RELAXED, /* the bytes may come after it */
     HEAD_READ_RELAXED,
-    WORD_RELEASED,      /* said before sleeping, but not in one order with the looks */
-    LOOK_ACQUIRES,      /* the second look may see what was there long ago */
+    WORD_RELEASED, /* said before sleeping, but not in one order with the looks */
+    LOOK_ACQUIRES, /* the second look may see what was there long ago */
     NO_SECOND_LOOK,
     BELL_LOOK_ACQUIRES, /* the look at the word, after a change */
     HEAD_RELEASED,      /* the change itself is not in that order */
@@ -107,17 +140,20 @@ typedef enum mistake {
     LOAN_NOT_HELD,       /* before */
     MISTAKES
 } mistake;
-static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed", "word released only", "second look acquires only", "no second look", "look at the word acquires only",
-                                                    "head released only", "word cleared late", "rung once only", "room not asked for", "room not rung for",
-                                                    "serial relaxed", "serial read relaxed", "serial released only", "taken not awaited", "second look for mail acquires only", "mail not rung for",
-                                                    "loan only looked at", "loan not held"};
+static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed",
+    "word released only", "second look acquires only", "no second look",
+    "look at the word acquires only", "head released only", "word cleared late", "rung once only",
+    "room not asked for", "room not rung for", "serial relaxed", "serial read relaxed",
+    "serial released only", "taken not awaited", "second look for mail acquires only",
+    "mail not rung for", "loan only looked at", "loan not held"};
 
 static rules now;
 static mistake planted;
 
 /* ---- the machine ---- */
 
-static uint8_t memory[sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + 64)] __attribute__((aligned(64)));
+static uint8_t memory[sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + 64)]
+    __attribute__((aligned(64)));
 static thread threads[2]; /* the writer, the reader */
 static place places[PLACES];
 static uint8_t seq_cst[PLACES];
@@ -127,8 +163,13 @@ static ucontext_t scheduler;
 static const char *wrong;
 static uint64_t rung[2];
 
-static cdp__ring *ring_of(void) { return (cdp__ring *)(memory + sizeof(cdp__pair)); } /* the maker writes it */
-static cdp__pair *pair_of(void) { return (cdp__pair *)memory; }
+/* the maker writes it */
+static cdp__ring *ring_of(void) {
+    return (cdp__ring *)(memory + sizeof(cdp__pair));
+}
+static cdp__pair *pair_of(void) {
+    return (cdp__pair *)memory;
+}
 
 /* -1: private memory. */
 static int place_of(const void *p) {
@@ -163,16 +204,22 @@ static uint64_t model_load(const void *p, size_t bytes, int order) {
         memcpy(&v, p, bytes);
         return v;
     }
-    if (planted == HEAD_READ_RELAXED && where == HEAD && order == __ATOMIC_ACQUIRE) order = __ATOMIC_RELAXED;
-    if (planted == LOOK_ACQUIRES && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD)) order = __ATOMIC_ACQUIRE;
-    if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD)) return writer ? running->s.seen_tail : running->s.seen_head;
-    if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WAKE_READER : WAKE_WRITER)) order = __ATOMIC_ACQUIRE;
-    if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE) order = __ATOMIC_RELAXED;
+    if (planted == HEAD_READ_RELAXED && where == HEAD && order == __ATOMIC_ACQUIRE)
+        order = __ATOMIC_RELAXED;
+    if (planted == LOOK_ACQUIRES && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD))
+        order = __ATOMIC_ACQUIRE;
+    if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD))
+        return writer ? running->s.seen_tail : running->s.seen_head;
+    if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WAKE_READER : WAKE_WRITER))
+        order = __ATOMIC_ACQUIRE;
+    if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE)
+        order = __ATOMIC_RELAXED;
     if (planted == MAIL_LOOK_ACQUIRES && where == SERIAL) order = __ATOMIC_ACQUIRE;
     if (planted == TAKEN_NOT_AWAITED && where == TAKEN && writer) return running->post.put[0];
     if (planted == MAIL_NOT_RUNG && where == WAKE_READER && now.by == MAILBOX) return 0;
     if (planted == ROOM_NOT_RUNG && where == WAKE_WRITER) return 0;
-    if (planted == RUNG_ONCE && where == (writer ? WAKE_READER : WAKE_WRITER) && rung[writer]) return 0;
+    if (planted == RUNG_ONCE && where == (writer ? WAKE_READER : WAKE_WRITER) && rung[writer])
+        return 0;
     return ask(O_LOAD, where, 0, order);
 }
 
@@ -183,7 +230,7 @@ static void model_store(void *p, uint64_t v, size_t bytes, int order) {
     const bool writer = running == &threads[0];
     (void)bytes;
     if (where < 0 && now.by == LOANS) memcpy(p, &v, bytes); /* what only its owner changes */
-    if (where < 0) return; /* the other ring is not used */
+    if (where < 0) return;                                  /* the other ring is not used */
     if (planted == SERIAL_RELAXED && where == SERIAL) order = __ATOMIC_RELAXED;
     if (planted == SERIAL_RELEASED && where == SERIAL) order = __ATOMIC_RELEASE;
     if (planted == HEAD_RELAXED && where == HEAD) order = __ATOMIC_RELAXED;
@@ -201,8 +248,11 @@ static void model_copy(void *to, const void *from, size_t bytes) {
     size_t i;
     for (i = 0; i < bytes; ++i) {
         const int a = place_of((uint8_t *)to + i), b = place_of((const uint8_t *)from + i);
-        if (a >= 0) ask(O_STORE, a, ((const uint8_t *)from)[i], __ATOMIC_RELAXED);
-        else ((uint8_t *)to)[i] = b >= 0 ? ask(O_LOAD, b, 0, __ATOMIC_RELAXED) : ((const uint8_t *)from)[i];
+        if (a >= 0)
+            ask(O_STORE, a, ((const uint8_t *)from)[i], __ATOMIC_RELAXED);
+        else
+            ((uint8_t *)to)[i] =
+                b >= 0 ? ask(O_LOAD, b, 0, __ATOMIC_RELAXED) : ((const uint8_t *)from)[i];
     }
 }
 
@@ -216,8 +266,10 @@ static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int
     if (place_of(p) < 0) abort();
     memcpy(&want, expected, bytes);
     if (planted == LOAN_NOT_HELD && v == (want | 4)) v = want &= ~4ull;
-    if (planted == LOAN_ONLY_LOOKED_AT && want == v) got = ask(O_LOAD, place_of(p), 0, __ATOMIC_ACQUIRE);
-    else got = replace(place_of(p), (uint8_t)want, v, order);
+    if (planted == LOAN_ONLY_LOOKED_AT && want == v)
+        got = ask(O_LOAD, place_of(p), 0, __ATOMIC_ACQUIRE);
+    else
+        got = replace(place_of(p), (uint8_t)want, v, order);
     memcpy(expected, &got, bytes);
     return got == want;
 }
@@ -234,7 +286,8 @@ static void model_wake(void *user, int32_t fd) {
     late = false; /* both belong to one side, which does nothing in between */
     ++rung[running == &threads[0]];
     ask(O_WAKE, fd, 0, 0);
-    if (clear) ask(O_STORE, running == &threads[0] ? WAKE_READER : WAKE_WRITER, 0, __ATOMIC_SEQ_CST);
+    if (clear)
+        ask(O_STORE, running == &threads[0] ? WAKE_READER : WAKE_WRITER, 0, __ATOMIC_SEQ_CST);
 }
 
 static cdp_os model_os;
@@ -246,9 +299,12 @@ static void top(thread *t) {
     ask(O_MARK, 0, 0, 0);
 }
 
-static uint8_t byte_of(uint32_t i) { return (uint8_t)(i + 1); }
+static uint8_t byte_of(uint32_t i) {
+    return (uint8_t)(i + 1);
+}
 
-/* The two ends of a loan. What a side remembers stands in s.in_at and s.out_at, so that it counts as part of the state. */
+/* The two ends of a loan. What a side remembers stands in s.in_at and s.out_at, so that it
+   counts as part of the state. */
 static cdp__mesh meshes[2];
 static cdp__link links[2];
 static cdp__segment segments[CDP__SEGMENTS];
@@ -258,7 +314,8 @@ static void owner_main(thread *t) {
     uint64_t token = 0;
     for (t->s.in_at = 1; t->s.in_at <= now.bytes; ++t->s.in_at) {
         ask(O_STORE, LENT, t->s.in_at, __ATOMIC_RELAXED);
-        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, false, &token)) wrong = "nothing can be lent";
+        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, false, &token))
+            wrong = "nothing can be lent";
         ask(O_STORE, TOKEN, token, __ATOMIC_RELEASE);
         for (;;) {
             if (ask(O_LOAD, READ, 0, __ATOMIC_ACQUIRE) == (uint8_t)token) {
@@ -266,8 +323,10 @@ static void owner_main(thread *t) {
                 break;
             }
             if (ask(O_CHOICE, 0, 0, 0)) { /* no patience; or it fails */
-                if (!cdp__mesh_retract(&meshes[0], 0, token)) cdp__mesh_recall(&meshes[0], 0, token);
-                else if (threads[1].s.out_at == token) wrong = "what was read is retracted";
+                if (!cdp__mesh_retract(&meshes[0], 0, token))
+                    cdp__mesh_recall(&meshes[0], 0, token);
+                else if (threads[1].s.out_at == token)
+                    wrong = "what was read is retracted";
                 break;
             }
             top(t);
@@ -317,8 +376,8 @@ static void loans_begin(void) {
     threads[1].s.views[0].bytes = 64;
 }
 
-/* One byte in each frame. Its place is used again and again: a writer that finds it taken tries again (where it would send the frame
-   through the stream). */
+/* One byte in each frame. Its place is used again and again: a writer that finds it taken tries
+   again (where it would send the frame through the stream). */
 static void mail_main(int reader) {
     thread *t = &threads[reader];
     while (t->done < now.bytes) {
@@ -351,8 +410,10 @@ static void side_main(int reader) {
     thread *t = &threads[reader];
     if (now.by == MAILBOX) mail_main(reader);
     if (now.by == LOANS) {
-        if (reader) reader_main(t);
-        else owner_main(t);
+        if (reader)
+            reader_main(t);
+        else
+            owner_main(t);
         ask(O_DONE, 0, 0, 0);
     }
     while (t->done < now.bytes) {
@@ -362,7 +423,8 @@ static void side_main(int reader) {
         uint32_t i;
         v.data = buffer;
         v.bytes = cdp__min(now.piece, now.bytes - t->done);
-        for (i = 0; i < v.bytes; ++i) buffer[i] = reader ? 0 : byte_of(t->done + i);
+        for (i = 0; i < v.bytes; ++i)
+            buffer[i] = reader ? 0 : byte_of(t->done + i);
         r = cdp__shared_move(&model_os, &t->s, &v, 1, !reader);
         if (r < 0) wrong = "nonsense is seen where there is none";
         for (i = 0; reader && r > 0 && i < (uint32_t)r; ++i)
@@ -391,7 +453,8 @@ static void begin(void) {
     memset(rung, 0, sizeof rung);
     late = false;
     wrong = NULL;
-    for (i = 0; i < PLACES; ++i) places[i].count = 1;
+    for (i = 0; i < PLACES; ++i)
+        places[i].count = 1;
     for (i = 0; i < 2; ++i) {
         thread *t = &threads[i];
         memset(t, 0, sizeof *t);
@@ -419,7 +482,8 @@ static void go_on(thread *t) {
 }
 
 static void join_view(uint8_t *to, const uint8_t *from) {
-    for (int i = 0; i < PLACES; ++i) to[i] = to[i] > from[i] ? to[i] : from[i];
+    for (int i = 0; i < PLACES; ++i)
+        to[i] = to[i] > from[i] ? to[i] : from[i];
 }
 
 /* How many ways there are to do what this side is about to do; 0: it has to wait. */
@@ -499,7 +563,8 @@ static void perform(thread *t, uint32_t way) {
 static void tidy(void) {
     for (int i = 0; i < PLACES; ++i) {
         place *p = &places[i];
-        uint8_t oldest = threads[0].view[i] < threads[1].view[i] ? threads[0].view[i] : threads[1].view[i];
+        uint8_t oldest =
+            threads[0].view[i] < threads[1].view[i] ? threads[0].view[i] : threads[1].view[i];
         if (!oldest) continue;
         p->count = (uint8_t)(p->count - oldest);
         memmove(p->w, p->w + oldest, p->count * sizeof *p->w);
@@ -507,14 +572,19 @@ static void tidy(void) {
         threads[0].view[i] = (uint8_t)(threads[0].view[i] - oldest);
         threads[1].view[i] = (uint8_t)(threads[1].view[i] - oldest);
         seq_cst[i] = (uint8_t)(seq_cst[i] > oldest ? seq_cst[i] - oldest : 0);
-        for (int k = 0; k < 2; ++k) bell_views[k][i] = (uint8_t)(bell_views[k][i] > oldest ? bell_views[k][i] - oldest : 0);
+        for (int k = 0; k < 2; ++k)
+            bell_views[k][i] = (uint8_t)(bell_views[k][i] > oldest ? bell_views[k][i] - oldest : 0);
         for (int q = 0; q < PLACES; ++q)
-            for (int k = 0; k < places[q].count; ++k) places[q].w[k].view[i] = (uint8_t)(places[q].w[k].view[i] > oldest ? places[q].w[k].view[i] - oldest : 0);
+            for (int k = 0; k < places[q].count; ++k)
+                places[q].w[k].view[i] =
+                    (uint8_t)(places[q].w[k].view[i] > oldest ? places[q].w[k].view[i] - oldest
+                                                              : 0);
     }
 }
 
 static uint64_t mixed(uint64_t h, const void *p, size_t n) {
-    for (size_t i = 0; i < n; ++i) h = (h ^ ((const uint8_t *)p)[i]) * 1099511628211u;
+    for (size_t i = 0; i < n; ++i)
+        h = (h ^ ((const uint8_t *)p)[i]) * 1099511628211u;
     return h ^ h >> 31;
 }
 
@@ -522,8 +592,12 @@ static uint64_t state_hash(void) {
     uint64_t h = 14695981039346656037u;
     for (int i = 0; i < 2; ++i) {
         const thread *t = &threads[i];
-        const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head, t->s.seen_tail, t->s.full + 2u * t->s.lent[0], (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16 | t->value};
-        const uint32_t mail[5] = {t->post.put[0], t->post.freed[0], t->post.got[0], t->s.seen_mail[0], t->done};
+        const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head,
+            t->s.seen_tail, t->s.full + 2u * t->s.lent[0],
+            (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16
+                | t->value};
+        const uint32_t mail[5] = {
+            t->post.put[0], t->post.freed[0], t->post.got[0], t->s.seen_mail[0], t->done};
         h = mixed(h, own, sizeof own);
         h = mixed(h, mail, now.by == MAILBOX ? sizeof mail : 0);
         h = mixed(h, t->view, PLACES);
@@ -531,7 +605,8 @@ static uint64_t state_hash(void) {
     h = mixed(h, places, sizeof places);
     h = mixed(h, seq_cst, sizeof seq_cst);
     h = mixed(h, bells, sizeof bells);
-    return mixed(mixed(h, bell_views, sizeof bell_views), rung, planted == RUNG_ONCE ? sizeof rung : 0);
+    return mixed(
+        mixed(h, bell_views, sizeof bell_views), rung, planted == RUNG_ONCE ? sizeof rung : 0);
 }
 
 /* ---- all ways ---- */
@@ -544,7 +619,8 @@ static uint64_t seen_count, paths, deepest;
 static bool see(uint64_t h) {
     uint64_t at = h >> (64 - SEEN_BITS);
     h |= 1;
-    while (seen[at] && seen[at] != h) at = (at + 1) & ((1u << SEEN_BITS) - 1);
+    while (seen[at] && seen[at] != h)
+        at = (at + 1) & ((1u << SEEN_BITS) - 1);
     if (seen[at]) return false;
     if (seen_count > (1u << SEEN_BITS) / 4 * 3) {
         printf("too many states\n");
@@ -556,12 +632,11 @@ static bool see(uint64_t h) {
 }
 
 #define DEPTH 2000
-static struct {
-    uint8_t thread, way;
-} trail[DEPTH];
+static struct { uint8_t thread, way; } trail[DEPTH];
 
-/* Every side stands before its next access. Repeat the first `fixed` choices of the trail, then always take the first way,
-   until the end or a state that was seen. Returns the number of choices made; *more: where the next alternative lies. */
+/* Every side stands before its next access. Repeat the first `fixed` choices of the trail, then
+   always take the first way, until the end or a state that was seen. Returns the number of
+   choices made; *more: where the next alternative lies. */
 static const char *walk(uint32_t fixed, uint32_t *length) {
     uint32_t n = 0;
     begin();
@@ -580,7 +655,8 @@ static const char *walk(uint32_t fixed, uint32_t *length) {
         if (wrong || too_long) break;
         if (n >= fixed && !see(state_hash())) break;
         if (n >= fixed) {
-            while (who < 2 && !ways(&threads[who])) ++who;
+            while (who < 2 && !ways(&threads[who]))
+                ++who;
             if (who == 2) {
                 if (threads[0].op != O_DONE || threads[1].op != O_DONE) wrong = "both sleep";
                 break;
@@ -600,8 +676,8 @@ static const char *walk(uint32_t fixed, uint32_t *length) {
     return wrong;
 }
 
-/* The next way that was not gone: from the end of the trail backwards, the first choice that has another one. Needs the state at
-   that point, which a walk up to there restores. */
+/* The next way that was not gone: from the end of the trail backwards, the first choice that has
+   another one. Needs the state at that point, which a walk up to there restores. */
 static bool next_way(uint32_t *length) {
     while (*length) {
         const uint32_t n = *length - 1;
@@ -649,7 +725,9 @@ static const char *explore(const rules *r, mistake m) {
     return bad;
 }
 
-static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 2, 1}, {RING, 1, 3, 1}, {RING, 2, 3, 1}, {RING, 2, 4, 2}, {RING, 1, 3, 2}, {RING, 2, 3, 2}, {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}};
+static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 2, 1},
+    {RING, 1, 3, 1}, {RING, 2, 3, 1}, {RING, 2, 4, 2}, {RING, 1, 3, 2}, {RING, 2, 3, 2},
+    {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}};
 #define CASES (sizeof cases / sizeof *cases)
 
 int main(int argc, char **argv) {
@@ -660,19 +738,23 @@ int main(int argc, char **argv) {
     for (c = 0; c < CASES; ++c) {
         if (argc == 3 && (uint32_t)atoi(argv[2]) != c) continue;
         const char *bad = explore(&cases[c], RIGHT);
-        static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ", "mailbox (%u), %u frames of %u: ", "no ring (%u), %u loans in slices: %u: "};
+        static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ",
+            "mailbox (%u), %u frames of %u: ", "no ring (%u), %u loans in slices: %u: "};
         printf("%s ", bad ? "not ok" : "ok");
         printf(what[cases[c].by], cases[c].room, cases[c].bytes, cases[c].piece);
         printf("%llu states, %llu ways, the longest of %llu accesses%s%s\n",
-               (unsigned long long)seen_count, (unsigned long long)paths, (unsigned long long)deepest, bad ? ": " : "", bad ? bad : "");
+            (unsigned long long)seen_count, (unsigned long long)paths, (unsigned long long)deepest,
+            bad ? ": " : "", bad ? bad : "");
         fflush(stdout);
         ++*(bad ? &failed : &passed);
     }
     for (m = 1; m < MISTAKES && argc < 3; ++m) {
         const char *bad = NULL;
         for (c = 0; c < CASES && !bad; ++c)
-            if ((cases[c].by == LOANS) == (m >= LOAN_ONLY_LOOKED_AT)) bad = explore(&cases[c], (mistake)m);
-        printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m], bad ? bad : "not found");
+            if ((cases[c].by == LOANS) == (m >= LOAN_ONLY_LOOKED_AT))
+                bad = explore(&cases[c], (mistake)m);
+        printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m],
+            bad ? bad : "not found");
         fflush(stdout);
         ++*(bad ? &passed : &failed);
     }

@@ -1,7 +1,8 @@
-/*  test_lend.c - what ranks read from each other's memory: that they do, and that nothing is read once it may be gone
+/* test_lend.c - what ranks read from each other's memory: that they do, and that nothing is read
+   once it may be gone
 
-    Buffers are mapped and unmapped for each operation, the moment that it is reported to have ended: a rank that still reads
-    them then does not survive. */
+   Buffers are mapped and unmapped for each operation, the moment that it is reported to have
+   ended: a rank that still reads them then does not survive. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
@@ -11,7 +12,8 @@
 #include <sys/mman.h>
 
 #define RANKS_MAX 5u
-#define LONG (5u << 20) /* bytes of a message that is lent; up to 4 MiB they are sent ahead of the receiver */
+/* bytes of a message that is lent; up to 4 MiB they are sent ahead of the receiver */
+#define LONG (5u << 20)
 
 static cdp_hub *hub;
 static uint32_t ranks;
@@ -25,30 +27,36 @@ static void open_hub(uint32_t n, uint64_t ring_bytes) {
 /* How often something was lent; at the end nothing is. */
 static uint64_t loans(void) {
     uint64_t made = 0;
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
+    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i)
+        made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
     return made;
 }
 
 static uint64_t close_hub(void) {
     const uint64_t made = loans();
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) T_EQ(0, hub->loans[i].state & 3);
+    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i)
+        T_EQ(0, hub->loans[i].state & 3);
     cdp_hub_destroy(hub);
     return made;
 }
 
 /* The hub as a transport that can copy what is lent, but not show it. */
 static uint32_t pulls, refuse_at;
-static uint64_t wholes[8 * CDP__LOANS]; /* how long each loan is (atomic: who has been lent nothing any more may still look) */
+/* how long each loan is (atomic: who has been lent nothing any more may still look) */
+static uint64_t wholes[8 * CDP__LOANS];
 
-static bool lend_noted(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
+static bool lend_noted(
+    void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     const uint64_t first = (uint64_t)((cdp__hub_end *)self)->rank * CDP__LOANS;
     const bool lent = cdp__hub_lend(self, peer, data, bytes, fresh, token);
     if (lent) __atomic_store_n(&wholes[first + (*token >> 32)], bytes, __ATOMIC_RELAXED);
     return lent;
 }
 
-static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
-    const uint64_t whole = __atomic_load_n(&wholes[(uint64_t)peer * CDP__LOANS + (token >> 32)], __ATOMIC_RELAXED);
+static int64_t pull(
+    void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
+    const uint64_t whole =
+        __atomic_load_n(&wholes[(uint64_t)peer * CDP__LOANS + (token >> 32)], __ATOMIC_RELAXED);
     const uint8_t *at = (const uint8_t *)cdp__hub_view(self, peer, token, whole);
     if (!at) return 0;
     T(offset + bytes <= whole);
@@ -72,7 +80,8 @@ static int64_t lie(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     cdp_iov w[5];
     uint8_t loan[CDP__LOAN_BYTES];
     memcpy(w, v, n * sizeof *v);
-    if (n == 3 && v[1].bytes == CDP__FRAME_BYTES && v[2].bytes == CDP__LOAN_BYTES) { /* a chunk of one frame, of what is lent */
+    /* a chunk of one frame, of what is lent */
+    if (n == 3 && v[1].bytes == CDP__FRAME_BYTES && v[2].bytes == CDP__LOAN_BYTES) {
         memcpy(loan, v[2].data, sizeof loan);
         loan[8] = (uint8_t)(loan[8] + 1);
         w[2].data = loan;
@@ -92,7 +101,12 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     if (pulling || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
-        if (pulling) t.view = NULL, t.unview = NULL, t.pull = pull, t.lend = lend_noted;
+        if (pulling) {
+            t.view = NULL;
+            t.unview = NULL;
+            t.pull = pull;
+            t.lend = lend_noted;
+        }
         if (lying) t.send = lie;
         if (slow) t.view = look_long;
         d.transport = &t;
@@ -103,9 +117,11 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
 }
 
 static void *map(uint64_t bytes, uint32_t fill) {
-    float *p = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    float *p =
+        (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) abort();
-    for (uint64_t i = 0; i < bytes / 4; ++i) p[i] = (float)(i % 1000 + fill);
+    for (uint64_t i = 0; i < bytes / 4; ++i)
+        p[i] = (float)(i % 1000 + fill);
     return p;
 }
 
@@ -132,7 +148,8 @@ static void run(uint32_t n, const cdp_group_desc *like, rank_body *b) {
     likeness = like;
     for (uint32_t r = 0; r < n; ++r)
         if (pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r)) abort();
-    for (uint32_t r = 0; r < n; ++r) pthread_join(t[r], NULL);
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(t[r], NULL);
 }
 
 /* ---- messages ---- */
@@ -142,7 +159,8 @@ static void long_messages(uint32_t r, cdp_group *g) {
     cdp_message got;
     cdp_work w;
     if (r == 0) {
-        T_EQ(CDP_OK, cdp_send(g, x, 1000000, CDP_DTYPE_F32, 1, 1)); /* without anybody who receives */
+        /* without anybody who receives */
+        T_EQ(CDP_OK, cdp_send(g, x, 1000000, CDP_DTYPE_F32, 1, 1));
         T_EQ(0, loans());
         T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 2, &w));
         test_sleep_ms(20);
@@ -162,7 +180,9 @@ static void long_messages(uint32_t r, cdp_group *g) {
         T(got.source == 0 && got.count == LONG / 4 && holds(x, LONG, 1, 0));
         munmap(x, LONG);
     }
-    T_EQ(CDP_OK, r ? cdp_send(g, y, LONG / 4, CDP_DTYPE_F32, 0, 3) : cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 1, 3));
+    T_EQ(CDP_OK,
+        r ? cdp_send(g, y, LONG / 4, CDP_DTYPE_F32, 0, 3)
+          : cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 1, 3));
     T(holds(y, LONG, 1, 0));
     cdp_group_destroy(g);
     munmap(y, LONG);
@@ -211,16 +231,20 @@ TEST(copies_longer_than_the_window) {
 }
 
 static void many_messages(uint32_t r, cdp_group *g) {
-    enum { N = CDP__LOANS + 8 };
+    enum {
+        N = CDP__LOANS + 8
+    };
     float *x = (float *)map(LONG, 3 * !r);
     cdp_work w[N];
-    for (uint32_t i = 0; i < N && r == 0; ++i) T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, i, &w[i]));
+    for (uint32_t i = 0; i < N && r == 0; ++i)
+        T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, i, &w[i]));
     for (uint32_t i = 0; i < N && r == 1; ++i) {
         memset(x, 0, LONG);
         T_EQ(CDP_OK, cdp_recv(g, x, LONG / 4, CDP_DTYPE_F32, 0, i));
         T(holds(x, LONG, 1, 3));
     }
-    for (uint32_t i = 0; i < N && r == 0; ++i) T_EQ(CDP_OK, cdp_work_wait(w[i]));
+    for (uint32_t i = 0; i < N && r == 0; ++i)
+        T_EQ(CDP_OK, cdp_work_wait(w[i]));
     munmap(x, LONG);
     cdp_group_destroy(g);
 }
@@ -239,7 +263,8 @@ TEST(cancelled_before_anything_moved) {
     cdp_group *g[2];
     cdp_work first, second, in;
     open_hub(2, 4096);
-    for (uint32_t r = 0; r < 2; ++r) g[r] = open_rank(r, &like);
+    for (uint32_t r = 0; r < 2; ++r)
+        g[r] = open_rank(r, &like);
     T_EQ(CDP_OK, cdp_send_async(g[0], y, 1 << 20, CDP_DTYPE_U8, 1, 1, &first)); /* fills the ring */
     T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
     T_EQ(1, loans());
@@ -248,16 +273,22 @@ TEST(cancelled_before_anything_moved) {
     x = (uint8_t *)map(LONG, 5);
     T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
     T_EQ(CDP_OK, cdp_recv_async(g[1], y, 1 << 20, CDP_DTYPE_U8, 0, 1, &in));
-    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(first) == CDP_PENDING)) {} /* both are looked at */
+    /* both are looked at */
+    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(first) == CDP_PENDING)) {
+    }
     uint8_t *z = (uint8_t *)map(LONG, 9);
     T_EQ(CDP_OK, cdp_recv_async(g[1], z, LONG, CDP_DTYPE_U8, 0, 2, &in));
-    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(second) == CDP_PENDING)) {}
+    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(second) == CDP_PENDING)) {
+    }
     T_EQ(CDP_OK, cdp_work_test(in));
     T_EQ(CDP_OK, cdp_work_test(second));
     T(memcmp(x, z, LONG) == 0);
-    for (uint32_t r = 0; r < 2; ++r) cdp_group_destroy(g[r]);
+    for (uint32_t r = 0; r < 2; ++r)
+        cdp_group_destroy(g[r]);
     T_EQ(2, close_hub());
-    munmap(x, LONG), munmap(y, 1 << 20), munmap(z, LONG);
+    munmap(x, LONG);
+    munmap(y, 1 << 20);
+    munmap(z, LONG);
 }
 
 /* ---- failures: memory goes away as soon as the operation has ended ---- */
@@ -270,7 +301,8 @@ static uint64_t abort_ns; /* when */
 static void *abort_main(void *arg) {
     const uint64_t until = test_now_ns() + moment_us * 1000ull;
     (void)arg;
-    while (test_now_ns() < until) {}
+    while (test_now_ns() < until) {
+    }
     __atomic_store_n(&abort_ns, test_now_ns(), __ATOMIC_RELEASE);
     cdp_group_abort(aborted, "enough");
     return NULL;
@@ -295,7 +327,8 @@ static void until_aborted(uint32_t r, cdp_group *g) {
         munmap(y, BIG);
     }
     T_EQ(CDP_ERR_ABORTED, st);
-    T_WITHIN(100 + 400, test_now_ns() - __atomic_load_n(&abort_ns, __ATOMIC_ACQUIRE)); /* and the machine may be busy */
+    /* and the machine may be busy */
+    T_WITHIN(100 + 400, test_now_ns() - __atomic_load_n(&abort_ns, __ATOMIC_ACQUIRE));
     if (r == victim) pthread_join(t, NULL);
     cdp_group_destroy(g);
 }
@@ -311,13 +344,15 @@ TEST(abort_at_random_moments) {
     }
 }
 
-/* Rank 1 has taken hold of what rank 0 lends, and is not given the processor for longer than a failure is passed on. */
+/* Rank 1 has taken hold of what rank 0 lends, and is not given the processor for longer than a
+   failure is passed on. */
 static void stalled(uint32_t r, cdp_group *g) {
     float *x = (float *)map(LONG, r);
     cdp_work w;
     if (r == 0) {
         T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1, &w));
-        for (uint32_t i = 0; i < 10000 && !__atomic_load_n(&looking, __ATOMIC_ACQUIRE); ++i) test_sleep_ms(1);
+        for (uint32_t i = 0; i < 10000 && !__atomic_load_n(&looking, __ATOMIC_ACQUIRE); ++i)
+            test_sleep_ms(1);
         cdp_group_abort(g, "enough");
         T_EQ(CDP_ERR_ABORTED, cdp_work_wait(w));
     } else {
@@ -340,16 +375,22 @@ static void leave_while_lent(uint32_t r, cdp_group *g) {
     cdp_work w = {NULL, 0};
     cdp_status st = CDP_OK;
     T_EQ(CDP_OK, cdp_barrier(g));
-    if (r == 0) st = cdp_send_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 1, 1, &w);
-    else if (r == 1) st = cdp_recv_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 0, 1, &w);
+    if (r == 0)
+        st = cdp_send_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 1, 1, &w);
+    else if (r == 1)
+        st = cdp_recv_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 0, 1, &w);
     if (r == victim) {
         const uint64_t until = test_now_ns() + moment_us * 1000ull;
-        while (test_now_ns() < until) {}
+        while (test_now_ns() < until) {
+        }
     } else {
         st = cdp_work_wait(w);
-        test_check(st == CDP_OK || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s", cdp_last_error()->text);
-        if (st == CDP_OK) T(holds(x, 8u << 20, 1, 0));
-        else T_EQ((int)victim, cdp_last_error()->peer);
+        test_check(st == CDP_OK || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s",
+            cdp_last_error()->text);
+        if (st == CDP_OK)
+            T(holds(x, 8u << 20, 1, 0));
+        else
+            T_EQ((int)victim, cdp_last_error()->peer);
     }
     cdp_group_destroy(g);
     munmap(x, 8u << 20);
@@ -367,8 +408,10 @@ TEST(a_rank_leaves_while_it_lends_or_reads) {
 
 static void different(uint32_t r, cdp_group *g) {
     float *x = (float *)map(BIG, r), *y = (float *)map(BIG, 0);
-    const cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, r ? CDP_REDUCE_SUM : CDP_REDUCE_MAX);
-    munmap(x, BIG), munmap(y, BIG);
+    const cdp_status st =
+        cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, r ? CDP_REDUCE_SUM : CDP_REDUCE_MAX);
+    munmap(x, BIG);
+    munmap(y, BIG);
     T_EQ(CDP_ERR_MISMATCH, st);
     T_TEXT("f32 sum", cdp_last_error()->text);
     T_TEXT("f32 max", cdp_last_error()->text);
@@ -377,7 +420,8 @@ static void different(uint32_t r, cdp_group *g) {
 
 static void different_message(uint32_t r, cdp_group *g) {
     float *x = (float *)map(LONG, r);
-    cdp_status st = r ? cdp_recv(g, x, LONG / 4 - 1, CDP_DTYPE_F32, 0, 1) : cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1);
+    cdp_status st = r ? cdp_recv(g, x, LONG / 4 - 1, CDP_DTYPE_F32, 0, 1)
+                      : cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1);
     munmap(x, LONG);
     T_EQ(CDP_ERR_MISMATCH, st);
     T_TEXT("of 1310719 x f32", cdp_last_error()->text);
@@ -425,7 +469,8 @@ TEST(nobody_reads_it_in_time) {
 
 static void pulled(uint32_t r, cdp_group *g) {
     float *x = (float *)cdp_group_alloc(g, BIG), *y = (float *)map(BIG, 0);
-    for (uint32_t i = 0; i < BIG / 4; ++i) x[i] = (float)(i % 1000 + r);
+    for (uint32_t i = 0; i < BIG / 4; ++i)
+        x[i] = (float)(i % 1000 + r);
     cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     if (st == CDP_OK) T(holds(y, BIG, (float)ranks, (float)(ranks * (ranks - 1) / 2)));
     if (st == CDP_OK) st = cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
@@ -452,13 +497,16 @@ TEST(a_transport_that_copies) {
     with_pull(2, 0);
     with_pull(3, 0);
     with_pull(5, 0);
-    for (uint32_t i = 1; i < 40; ++i) with_pull(2 + i % 4, i); /* what cannot be read, from some slice on, is sent after all */
+    /* what cannot be read, from some slice on, is sent after all */
+    for (uint32_t i = 1; i < 40; ++i)
+        with_pull(2 + i % 4, i);
 }
 
 static void lied_to(uint32_t r, cdp_group *g) {
     float *x = (float *)map(BIG, r);
     T_EQ(CDP_ERR_MISMATCH, cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    T_TEXT("sent 524289 bytes for round 2, which is not what this rank expects", cdp_last_error()->text);
+    T_TEXT("sent 524289 bytes for round 2, which is not what this rank expects",
+        cdp_last_error()->text);
     munmap(x, BIG);
     cdp_group_destroy(g);
 }
@@ -475,22 +523,30 @@ TEST(what_was_never_lent) {
     cdp_transport a, b;
     uint64_t token, other = 0;
     uint8_t x[100];
-    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b);
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
     open_hub(3, 0);
     T_EQ(CDP_OK, cdp__hub_attach(hub, 0, 3, &a));
     T_EQ(CDP_OK, cdp__hub_attach(hub, 1, 3, &b));
-    T(a.lend(a.self, 1, x, 100, false, &token) && a.lend(a.self, 2, x, 100, true, &other) && token != other);
+    T(a.lend(a.self, 1, x, 100, false, &token) && a.lend(a.self, 2, x, 100, true, &other)
+        && token != other);
     T(b.view(b.self, 0, token, 100) == x);
     T(!b.view(b.self, 0, token, 100)); /* once at a time */
     T(b.unview(b.self, 0, token));
-    T(!b.view(b.self, 0, token, 99) && !b.view(b.self, 0, token, 101) && !b.view(b.self, 0, other, 100) && !b.view(b.self, 2, token, 100));
-    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100) && !b.view(b.self, 0, token + 8, 100) && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
-    T(!b.view(b.self, 0, UINT64_MAX, 100) && !b.view(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100) && !b.view(b.self, 0, 0, 100));
+    T(!b.view(b.self, 0, token, 99) && !b.view(b.self, 0, token, 101)
+        && !b.view(b.self, 0, other, 100) && !b.view(b.self, 2, token, 100));
+    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100)
+        && !b.view(b.self, 0, token + 8, 100)
+        && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
+    T(!b.view(b.self, 0, UINT64_MAX, 100)
+        && !b.view(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100)
+        && !b.view(b.self, 0, 0, 100));
     if (!(token >> 32)) b.unview(b.self, 0, token);
     a.recall(a.self, 1, token);
     T(!b.view(b.self, 0, token, 100));
     a.recall(a.self, 2, other);
-    a.destroy(a.self), b.destroy(b.self);
+    a.destroy(a.self);
+    b.destroy(b.self);
     T_EQ(2, close_hub());
 }
 
