@@ -52,7 +52,7 @@
         I want to...                                       call
         connect processes                                  cdp_init_from_env of cdp_tcp.h
         connect threads of one program                     cdp_hub_create, then cdp_group_create with .hub on each thread
-        combine arrays of all ranks                        cdp_allreduce, cdp_reduce_to, cdp_reduce_scatter
+        combine arrays of all ranks                        cdp_allreduce, cdp_reduce, cdp_reduce_scatter
         copy from one rank to all, collect from all        cdp_broadcast, cdp_scatter, cdp_gather, cdp_allgather
         send every rank something else                     cdp_alltoall
         send something to one rank                         cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
@@ -269,7 +269,7 @@ typedef enum cdp_dtype {
    AVG. What does not exist is CDP_ERR_UNSUPPORTED at the call. Which operand is left, and in
    what order the ranks are combined, depends on the operation, the number of ranks and the
    length alone: every rank gets the same bits, and so does every run. */
-typedef enum cdp_reduce {
+typedef enum cdp_reduce_op {
     CDP_REDUCE_DEFAULT = 0, /* means SUM */
     CDP_REDUCE_SUM,
     CDP_REDUCE_AVG,
@@ -281,7 +281,7 @@ typedef enum cdp_reduce {
     CDP_REDUCE_BXOR,
     CDP_REDUCE_PREMUL_SUM,
     CDP_REDUCE_COUNT
-} cdp_reduce;
+} cdp_reduce_op;
 
 typedef enum cdp_coll_kind {
     CDP_COLL_NONE = 0,
@@ -301,7 +301,7 @@ typedef enum cdp_coll_kind {
 /* Bytes of one element, 0 for a value that is no dtype. */
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype);
 CDP_API const char *cdp_dtype_name(cdp_dtype dtype);
-CDP_API const char *cdp_reduce_name(cdp_reduce op);
+CDP_API const char *cdp_reduce_name(cdp_reduce_op op);
 CDP_API const char *cdp_coll_name(cdp_coll_kind kind);
 
 /* A piece of memory, for scatter and gather. The functions that take one never write through
@@ -863,7 +863,7 @@ typedef struct cdp_record {
     cdp_record_state state;
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint32_t root;          /* for a message: its tag */
     uint64_t count;         /* elements as the operation counts them; 0: uneven parts */
     const char *algorithm;  /* NULL while QUEUED */
@@ -911,7 +911,7 @@ typedef struct cdp_request {
     void *out;
     uint64_t count;      /* elements: see each function */
     cdp_dtype dtype;     /* (default: f32) */
-    cdp_reduce op;       /* (default: SUM) */
+    cdp_reduce_op op;    /* (default: SUM) */
     uint32_t root;       /* BROADCAST, REDUCE, GATHER, SCATTER */
     uint32_t timeout_ms; /* (default: the group's) */
     /* world_size numbers, NULL: all parts have `count` elements */
@@ -952,9 +952,9 @@ CDP_API cdp_status cdp_work_test(cdp_work work);
 
 /* Every rank gets the reduction of all ranks' `count` elements, the same bits everywhere. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce(
-    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
 CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce_async(cdp_group *group, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
 /* `count` elements of `data` on rank `root` are copied to every rank's `data`. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast(
     cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t root);
@@ -969,10 +969,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_allgather_async(
 /* Rank `root` gets the reduction of all ranks' `count` elements in `out`, which nobody else
    needs. In place (`in` NULL): `out` is the input on every rank, and only root's is changed.
    Large ones need scratch of that size on the other ranks. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root);
-CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_to_async(cdp_group *group, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_async(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root, cdp_work *work);
 /* Every rank brings `count` elements; root's `out` has world_size * count, rank r's part at r *
    count. In place: root's own part already lies there, and the others' input is `out`. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_gather(
@@ -989,9 +989,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_async(cdp_group *group, const void
    place: `out` has all parts; the result replaces the own one, the others may hold anything
    afterwards. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter(
-    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op);
+    cdp_group *group, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
 CDP_MUST_CHECK CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *group, const void *in,
-    void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op, cdp_work *work);
+    void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op, cdp_work *work);
 /* Part r of `in` (world_size * count elements) goes to rank r; part r of `out` comes from it.
    Not in place. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall(
@@ -3325,7 +3325,7 @@ CDP_API const char *cdp_dtype_name(cdp_dtype dtype) {
     return (uint32_t)dtype < CDP_DTYPE_COUNT ? names[dtype] : "?";
 }
 
-CDP_API const char *cdp_reduce_name(cdp_reduce op) {
+CDP_API const char *cdp_reduce_name(cdp_reduce_op op) {
     static const char *const names[CDP_REDUCE_COUNT] = {
         "sum", "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul sum"};
     return (uint32_t)op < CDP_REDUCE_COUNT ? names[op] : "?";
@@ -3356,7 +3356,7 @@ CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
 }
 
-CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce op) {
+CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
     if (t > CDP_DTYPE_BOOL) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR)
         return !cdp__dtype_is_float(t);
@@ -3446,7 +3446,7 @@ CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 
 /* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves
    as f32. */
-CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce op, bool swap) {
+CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
 #define CDP__ROW_FLOAT(s)                                                           \
     {                                                                               \
         cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
@@ -3573,7 +3573,7 @@ CDP__PRIVATE void cdp__kernel_run(
 
 /* acc = acc OP x for n elements; `swap`: acc = x OP acc. */
 CDP__PRIVATE void cdp__reduce(
-    cdp_dtype t, cdp_reduce op, bool swap, void *acc, const void *x, uint64_t n) {
+    cdp_dtype t, cdp_reduce_op op, bool swap, void *acc, const void *x, uint64_t n) {
     const bool bits = op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR;
     if (op == CDP_REDUCE_AVG || op == CDP_REDUCE_PREMUL_SUM) op = CDP_REDUCE_SUM;
     cdp__kernel_run(bits ? CDP_DTYPE_U8 : t, cdp__kernel_of(t, op, swap), acc, x,
@@ -3651,7 +3651,7 @@ typedef struct cdp__hosts {
 
 typedef struct cdp__shape {
     cdp_coll_kind kind;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint32_t rank, size, root;
     /* into how many parts a vector is cut; 0: as many as there are ranks */
     uint32_t lanes;
@@ -5160,7 +5160,7 @@ CDP__PRIVATE void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size)
         cdp__text_add(&t, f->parts == 1 ? " in uneven parts" : " in uneven parts (%llx)",
             (unsigned long long)f->parts);
     if (cdp__kind_reduces((cdp_coll_kind)f->kind))
-        cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce)f->op));
+        cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)f->op));
     if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
     if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER)
         cdp__text_add(&t, " from rank %u", f->root);
@@ -6635,14 +6635,14 @@ CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
     whole = m->moved / g->elem - done;
     if (staged) {
         memcpy(stage, g->torn, (size_t)g->torn_bytes);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, first, dst + done * g->elem,
-            stage, whole);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce_op)g->call.op, first,
+            dst + done * g->elem, stage, whole);
         g->torn_bytes = m->moved % g->elem; /* a torn element waits for its rest */
         memcpy(g->torn, stage + whole * g->elem, (size_t)g->torn_bytes);
     } else if (reduce) {
         const uint8_t *src = (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op, !first, dst + done * g->elem,
-            src + done * g->elem, whole);
+        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce_op)g->call.op, !first,
+            dst + done * g->elem, src + done * g->elem, whole);
     }
     return r;
 }
@@ -6662,7 +6662,7 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
     const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src,
                first = (m->step.flags & CDP__SRC_FIRST) != 0;
     const cdp_dtype dtype = (cdp_dtype)g->call.dtype;
-    const cdp_reduce op = (cdp_reduce)g->call.op;
+    const cdp_reduce_op op = (cdp_reduce_op)g->call.op;
     uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off) + m->moved;
     const uint8_t *other = staged || !reduce
         ? NULL
@@ -6852,7 +6852,7 @@ CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
         if (s->kind == CDP__COPY)
             memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
         else if (s->kind == CDP__REDUCE)
-            cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce)g->call.op,
+            cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce_op)g->call.op,
                 (s->flags & CDP__SRC_FIRST) != 0, dst, cdp__exec_buffer(g, s->src, s->src_off),
                 s->len);
         else if (s->kind == CDP__DIVIDE)
@@ -9435,7 +9435,7 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
 }
 
 CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out,
-    uint64_t count, cdp_dtype dtype, cdp_reduce op, uint32_t root) {
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
     cdp_request rq;
     memset(&rq, 0, sizeof rq);
     rq.kind = kind;
@@ -9473,12 +9473,12 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
 }
 
 CDP_API cdp_status cdp_allreduce(
-    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op) {
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
     return cdp__run(g, cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0));
 }
 
 CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, uint64_t count,
-    cdp_dtype dtype, cdp_reduce op, cdp_work *work) {
+    cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
     return cdp_start(g, &rq, work);
 }
@@ -9517,10 +9517,10 @@ CDP_API cdp_status cdp_allgather_async(
         const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__); \
         return cdp_start(g, &rq, work);                                                   \
     }
-CDP__COLLECTIVE(cdp_reduce_to, CDP_COLL_REDUCE,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op,
+CDP__COLLECTIVE(cdp_reduce, CDP_COLL_REDUCE,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op,
         uint32_t root),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op,
         uint32_t root, cdp_work *work),
     op, root)
 CDP__COLLECTIVE(cdp_gather, CDP_COLL_GATHER,
@@ -9534,8 +9534,8 @@ CDP__COLLECTIVE(cdp_scatter, CDP_COLL_SCATTER,
         cdp_work *work),
     CDP_REDUCE_DEFAULT, root)
 CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce op,
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op),
+    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op,
         cdp_work *work),
     op, 0)
 CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL,
@@ -10432,7 +10432,7 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
     r->seq = seq;
     r->kind = (cdp_coll_kind)call.kind;
     r->dtype = (cdp_dtype)call.dtype;
-    r->op = (cdp_reduce)call.op;
+    r->op = (cdp_reduce_op)call.op;
     r->root = call.root;
     r->count = call.count;
     r->waits_for = -1;

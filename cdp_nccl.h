@@ -650,7 +650,7 @@ CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
 
 /* NCCL's number of a reduction, -1 when it has none; PREMUL_SUM is made when it is needed. For
    BOOL, which travels as bytes of 0 and 1, "or" is the maximum and "and" the minimum. */
-CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce op) {
+CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
     if (t == CDP_DTYPE_BOOL)
         return op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX    ? CDP__NC_MAX
             : op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN
@@ -750,7 +750,7 @@ typedef struct cdp__nccl_op {
     uint64_t deadline_ns, timeout_ms, count;
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint32_t many; /* in one call */
 } cdp__nccl_op;
 

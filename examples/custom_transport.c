@@ -271,7 +271,7 @@ static bool collectives(cdp_group *g, float *a, float *b) {
     FILL(COUNT, me + 1);
     RUN(cdp_allreduce(g, a, b, COUNT, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     ALL(b, COUNT, sum);
-    RUN(cdp_reduce_to(g, a, b, COUNT, CDP_DTYPE_F32, CDP_REDUCE_MAX, 1));
+    RUN(cdp_reduce(g, a, b, COUNT, CDP_DTYPE_F32, CDP_REDUCE_MAX, 1));
     if (me == 1) ALL(b, COUNT, n);
     RUN(cdp_broadcast(g, a, COUNT, CDP_DTYPE_F32, 2));
     ALL(a, COUNT, 3);

@@ -158,7 +158,7 @@ static bool hosts_all(hosts_case *c, const uint64_t *counts, uint32_t count_coun
                  root < (kinds[k] == CDP_COLL_BROADCAST || kinds[k] == CDP_COLL_REDUCE ? n : 1);
                  ++root)
                 for (form = 0; form < 12; ++form) {
-                    static const cdp_reduce ops[] = {
+                    static const cdp_reduce_op ops[] = {
                         CDP_REDUCE_SUM, CDP_REDUCE_AVG, CDP_REDUCE_PREMUL_SUM};
                     const bool reduces =
                                    kinds[k] != CDP_COLL_BROADCAST && kinds[k] != CDP_COLL_ALLGATHER,

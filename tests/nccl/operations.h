@@ -9,7 +9,7 @@
 typedef struct combination {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     bool in_place;
     uint64_t count;
     uint32_t root;
@@ -185,7 +185,7 @@ static void table_of_rank(card *c) {
             for (int op = CDP_REDUCE_SUM;
                  op < (reduces(kinds[i]) ? CDP_REDUCE_COUNT : CDP_REDUCE_SUM + 1); ++op)
                 for (int k = 0; k < 6; ++k) {
-                    combination m = {kinds[i], (cdp_dtype)dtype, (cdp_reduce)op, k % 2 == 1,
+                    combination m = {kinds[i], (cdp_dtype)dtype, (cdp_reduce_op)op, k % 2 == 1,
                         counts[k / 2], (uint32_t)(dtype + k) % c->n};
                     if ((m.in_place && m.kind == CDP_COLL_ALLTOALL) || (table_brief && k / 2 != 1))
                         continue;

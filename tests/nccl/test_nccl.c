@@ -834,7 +834,7 @@ static void any_failure_of_rank(card *c) {
     if (st == CDP_OK) st = cdp_alltoall(c->g, d, (char *)d + 128, 16, CDP_DTYPE_F32);
     if (st == CDP_OK) st = cdp_allgather(c->g, NULL, d, 8, CDP_DTYPE_F32);
     if (st == CDP_OK) st = cdp_reduce_scatter(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM);
-    if (st == CDP_OK) st = cdp_reduce_to(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, 1);
+    if (st == CDP_OK) st = cdp_reduce(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, 1);
     if (st == CDP_OK) st = cdp_group_backend(c->g)->zero(cdp_group_backend(c->g)->self, d, 8);
     if (st == CDP_OK) st = cdp_group_backend(c->g)->copy(cdp_group_backend(c->g)->self, d, host, 8);
     if (st == CDP_OK) st = cdp_group_split(c->g, 0, c->rank, &part);

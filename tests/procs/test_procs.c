@@ -419,7 +419,7 @@ static void fill(cdp_dtype t, void *at, uint64_t count, uint32_t rank, uint32_t 
         put(t, at, i, (double)element(t, rank, i, salt));
 }
 
-static double reduced(cdp_dtype t, cdp_reduce op, uint64_t i, uint32_t salt) {
+static double reduced(cdp_dtype t, cdp_reduce_op op, uint64_t i, uint32_t salt) {
     int64_t v = element(t, 0, i, salt);
     for (uint32_t r = 1; r < size; ++r) {
         const int64_t x = element(t, r, i, salt);
@@ -473,7 +473,7 @@ static bool same_bits_everywhere(const void *data, uint64_t bytes) {
 }
 
 static void check_allreduce(
-    uint32_t rank, cdp_dtype t, cdp_reduce op, uint64_t count, bool in_place, uint32_t salt) {
+    uint32_t rank, cdp_dtype t, cdp_reduce_op op, uint64_t count, bool in_place, uint32_t salt) {
     const uint64_t bytes = count * cdp_dtype_size(t);
     void *in = malloc(bytes + GUARD), *out = malloc(bytes + GUARD);
     guard(out, bytes);
@@ -561,7 +561,7 @@ static int sweep_rank(uint32_t rank) {
     check_barrier(10);
     for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; ++c) {
-            for (cdp_reduce op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op, ++salt)
+            for (cdp_reduce_op op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op, ++salt)
                 check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
             ++salt;
             check_broadcast(rank, t, counts[c], salt % size, salt);
@@ -624,7 +624,7 @@ static int large_rank(uint32_t rank) {
     if (join(rank) != CDP_OK) return EXIT_INIT;
     for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t) {
         check_allreduce(
-            rank, t, (cdp_reduce)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
+            rank, t, (cdp_reduce_op)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
         ++salt;
         check_broadcast(rank, t, 300000, salt % size, salt);
         if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_U8)
@@ -669,7 +669,7 @@ static int bits_rank(uint32_t rank) {
     for (uint32_t k = 0; k < 2; ++k) {
         for (uint64_t i = 0; i < count; ++i)
             x[i] = (float)((double)(int64_t)test_random(&state) / 3e15) * (i % 7 ? 1.0f : 1e-6f);
-        for (cdp_reduce op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op) {
+        for (cdp_reduce_op op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op) {
             float *y = (float *)malloc(count * sizeof *y);
             must(cdp_allreduce(world, x, y, k ? count : 1000, CDP_DTYPE_F32, op), "allreduce");
             same_bits_everywhere(y, (k ? count : 1000) * sizeof *y);

@@ -42,7 +42,7 @@ static const char *const kind_names[KINDS] = {"late", "crashed", "stopped", "ski
 typedef struct op {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce reduce;
+    cdp_reduce_op reduce;
     uint64_t count;
     uint32_t root;
     bool async; /* together with the next one */

@@ -1329,7 +1329,7 @@ static bool suits(uint32_t algo, uint32_t n) {
 }
 
 static proof proof_of(
-    uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce op) {
+    uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place, cdp_reduce_op op) {
     proof p;
     memset(&p, 0, sizeof p);
     p.algo = cdp__algo_at(algo);
@@ -1362,7 +1362,7 @@ static bool can_be_uneven(cdp_coll_kind k) {
 }
 
 static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool in_place,
-    cdp_reduce op, bool data) {
+    cdp_reduce_op op, bool data) {
     /* of the others: enough is enough */
     const bool too = can_be_uneven(cdp__algo_at(algo)->kind) && count
         && (n <= 12 || count == n - 1 || n > 64 || !data);

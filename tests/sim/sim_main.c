@@ -461,7 +461,7 @@ static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     o->id = id;
     o->rq.kind = kinds[sim_random(s) % 6];
     o->rq.dtype = (cdp_dtype)sim_between(s, CDP_DTYPE_F32, CDP_DTYPE_U8);
-    o->rq.op = (cdp_reduce)sim_between(s, CDP_REDUCE_SUM, CDP_REDUCE_MAX);
+    o->rq.op = (cdp_reduce_op)sim_between(s, CDP_REDUCE_SUM, CDP_REDUCE_MAX);
     o->rq.root = (uint32_t)(sim_random(s) % r->nodes);
     o->rq.count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
     o->in_place = sim_chance(s, 512) || o->rq.kind == CDP_COLL_BROADCAST;

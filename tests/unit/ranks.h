@@ -153,7 +153,7 @@ TEST_API void run_ranks(uint32_t n, const cdp_group_desc *like, uint64_t ring_by
 typedef struct call {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint32_t root;
     uint64_t count;
     bool in_place;
@@ -296,7 +296,7 @@ TEST_API bool call_number(uint32_t k, uint32_t n, uint64_t largest, call *c) {
     k /= 80;
     if (k < 4) {
         c->kind = CDP_COLL_ALLREDUCE;
-        c->op = (cdp_reduce)(CDP_REDUCE_SUM + k);
+        c->op = (cdp_reduce_op)(CDP_REDUCE_SUM + k);
     } else if (k == 4) {
         c->kind = CDP_COLL_ALLGATHER;
     } else if (k == 5) {

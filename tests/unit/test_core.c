@@ -159,7 +159,7 @@ TEST(names_exist_for_everything) {
     for (int i = 0; i < CDP_DTYPE_COUNT; ++i)
         T(strcmp(cdp_dtype_name((cdp_dtype)i), "?") != 0 && cdp_dtype_size((cdp_dtype)i) > 0);
     for (int i = 0; i < CDP_REDUCE_COUNT; ++i)
-        T(strcmp(cdp_reduce_name((cdp_reduce)i), "?") != 0);
+        T(strcmp(cdp_reduce_name((cdp_reduce_op)i), "?") != 0);
     for (int i = 0; i < CDP_COLL_COUNT; ++i)
         T(strcmp(cdp_coll_name((cdp_coll_kind)i), "?") != 0);
     static const int bad[] = {-1, 1000, INT32_MAX, INT32_MIN};
@@ -167,7 +167,7 @@ TEST(names_exist_for_everything) {
         T(strcmp(cdp_status_name((cdp_status)(bad[i] == -1 ? -12 : bad[i])), "?") == 0);
         T(strcmp(cdp_dtype_name((cdp_dtype)bad[i]), "?") == 0);
         T_EQ(0, cdp_dtype_size((cdp_dtype)bad[i]));
-        T(strcmp(cdp_reduce_name((cdp_reduce)bad[i]), "?") == 0);
+        T(strcmp(cdp_reduce_name((cdp_reduce_op)bad[i]), "?") == 0);
         T(strcmp(cdp_coll_name((cdp_coll_kind)bad[i]), "?") == 0);
     }
 }
@@ -372,14 +372,14 @@ TEST(error_payload) {
 
 /* One element by the definition in the header; written apart from the kernels. */
 #define REFERENCE(suffix, T_, SUM)                                                                 \
-    static T_ reference_##suffix(T_ acc, T_ x, cdp_reduce op, bool swap) {                         \
+    static T_ reference_##suffix(T_ acc, T_ x, cdp_reduce_op op, bool swap) {                      \
         const T_ l = swap ? x : acc, r = swap ? acc : x;                                           \
         if (op == CDP_REDUCE_MIN) return r < l ? r : l;                                            \
         if (op == CDP_REDUCE_MAX) return r > l ? r : l;                                            \
         return SUM;                                                                                \
     }                                                                                              \
     static void check_##suffix(                                                                    \
-        cdp_dtype dtype, cdp_reduce op, bool swap, uint64_t n, uint64_t *state) {                  \
+        cdp_dtype dtype, cdp_reduce_op op, bool swap, uint64_t n, uint64_t *state) {               \
         T_ *acc = (T_ *)calloc(n + 2, sizeof *acc), *x = (T_ *)calloc(n + 2, sizeof *x),           \
            *want = (T_ *)calloc(n + 2, sizeof *x);                                                 \
         for (uint64_t i = 0; i < n + 2; ++i) {                                                     \
@@ -439,16 +439,16 @@ TEST(kernels_against_a_plain_loop) {
         for (int swap = 0; swap < 2; ++swap)
             for (size_t s = 0; s < sizeof kernel_sizes / sizeof *kernel_sizes; ++s) {
                 const uint64_t n = kernel_sizes[s];
-                check_f32(CDP_DTYPE_F32, (cdp_reduce)op, swap, n, &state);
-                check_f64(CDP_DTYPE_F64, (cdp_reduce)op, swap, n, &state);
-                check_i32(CDP_DTYPE_I32, (cdp_reduce)op, swap, n, &state);
-                check_i64(CDP_DTYPE_I64, (cdp_reduce)op, swap, n, &state);
-                check_u8(CDP_DTYPE_U8, (cdp_reduce)op, swap, n, &state);
+                check_f32(CDP_DTYPE_F32, (cdp_reduce_op)op, swap, n, &state);
+                check_f64(CDP_DTYPE_F64, (cdp_reduce_op)op, swap, n, &state);
+                check_i32(CDP_DTYPE_I32, (cdp_reduce_op)op, swap, n, &state);
+                check_i64(CDP_DTYPE_I64, (cdp_reduce_op)op, swap, n, &state);
+                check_u8(CDP_DTYPE_U8, (cdp_reduce_op)op, swap, n, &state);
             }
 }
 
 TEST(kernels_with_nan) {
-    static const cdp_reduce ops[] = {
+    static const cdp_reduce_op ops[] = {
         CDP_REDUCE_SUM, CDP_REDUCE_PRODUCT, CDP_REDUCE_MIN, CDP_REDUCE_MAX};
     /* a NaN with a sign and a payload; the only one that comes out */
     const uint32_t odd = 0xffc12345u, one = 0x7fc00000u;
@@ -478,8 +478,8 @@ TEST(kernels_exist) {
     for (int d = CDP_DTYPE_F32; d < CDP_DTYPE_COUNT; ++d)
         for (int op = CDP_REDUCE_SUM; op < CDP_REDUCE_COUNT; ++op)
             for (int swap = 0; swap < 2; ++swap)
-                if (cdp__reduce_exists((cdp_dtype)d, (cdp_reduce)op))
-                    T(cdp__kernel_of((cdp_dtype)d, (cdp_reduce)op, swap));
+                if (cdp__reduce_exists((cdp_dtype)d, (cdp_reduce_op)op))
+                    T(cdp__kernel_of((cdp_dtype)d, (cdp_reduce_op)op, swap));
 }
 
 TEST(divide_like_c) {

@@ -214,7 +214,7 @@ TEST(mistakes_in_calls) {
     REFUSED(CDP_ERR_INVALID, "dtype 99 does not exist", cdp_broadcast(g, x, 1, (cdp_dtype)99, 0));
     REFUSED(CDP_ERR_INVALID, "dtype -1 does not exist", cdp_allgather(g, x, y, 1, (cdp_dtype)-1));
     REFUSED(CDP_ERR_INVALID, "reduction 55 does not exist",
-        cdp_allreduce(g, x, y, 1, CDP_DTYPE_F32, (cdp_reduce)55));
+        cdp_allreduce(g, x, y, 1, CDP_DTYPE_F32, (cdp_reduce_op)55));
     REFUSED(CDP_ERR_INVALID, "more than 2^63 bytes",
         cdp_allreduce(g, x, y, UINT64_MAX / 4, CDP_DTYPE_F64, CDP_REDUCE_SUM));
     REFUSED(CDP_ERR_INVALID, "more than 2^63 bytes",
@@ -808,7 +808,7 @@ TEST(threads_several_waiters_per_rank) {
 
 typedef struct bits_case {
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint64_t count;
     uint64_t first_hash;
     int runs;
@@ -866,7 +866,7 @@ TEST(same_bits_on_every_rank_and_every_run) {
         for (int d = CDP_DTYPE_F32; d <= CDP_DTYPE_F64; ++d)
             for (int op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op)
                 for (int s = 0; s < 7; ++s) {
-                    bits_case b = {(cdp_dtype)d, (cdp_reduce)op, counts[s], 0, 0};
+                    bits_case b = {(cdp_dtype)d, (cdp_reduce_op)op, counts[s], 0, 0};
                     run_ranks(n, NULL, 0, rank_bits, &b);
                     if (s == 6 && n < 5) run_ranks(n, NULL, 3001, rank_bits, &b);
                 }

@@ -280,7 +280,7 @@ TEST(different_choices_are_named) {
 
 typedef struct repro {
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint64_t piece; /* elements per call */
     uint64_t hash[RANKS_MAX];
 } repro;
@@ -319,7 +319,7 @@ static void reduce_in_pieces(cdp_group *g, void *arg) {
         cdp_work work;
         T_EQ(CDP_OK, cdp_allreduce(g, in + at * elem, all + at * elem, count, t->dtype, t->op));
         T_EQ(CDP_OK,
-            cdp_reduce_to(
+            cdp_reduce(
                 g, in + at * elem, one + at * elem, count, t->dtype, t->op, (uint32_t)(at % n)));
         if (at % n == rank)
             T(memcmp(one + at * elem, all + at * elem, (size_t)(count * elem)) == 0);
@@ -338,7 +338,7 @@ static void reduce_in_pieces(cdp_group *g, void *arg) {
 }
 
 static uint64_t repro_hash(
-    uint32_t n, const cdp_group_desc *like, cdp_dtype dtype, cdp_reduce op, uint64_t piece) {
+    uint32_t n, const cdp_group_desc *like, cdp_dtype dtype, cdp_reduce_op op, uint64_t piece) {
     repro t = {dtype, op, piece, {0}};
     uint32_t r;
     world w;
@@ -352,7 +352,7 @@ static uint64_t repro_hash(
 
 TEST(reproducible_bits_depend_on_the_numbers_alone) {
     static const cdp_dtype dtypes[] = {CDP_DTYPE_F32, CDP_DTYPE_F64, CDP_DTYPE_F16, CDP_DTYPE_BF16};
-    static const cdp_reduce ops[] = {CDP_REDUCE_SUM, CDP_REDUCE_AVG, CDP_REDUCE_PRODUCT};
+    static const cdp_reduce_op ops[] = {CDP_REDUCE_SUM, CDP_REDUCE_AVG, CDP_REDUCE_PRODUCT};
     static const uint32_t sizes[] = {2, 3, 5, 8};
     static const uint64_t pieces[] = {REPRO_COUNT, 33333, 10007};
     uint32_t z, d, k, variants = 0;

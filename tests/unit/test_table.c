@@ -66,7 +66,7 @@ static bool is_float(cdp_dtype t) {
 }
 
 /* What exists, in the words of the documentation. */
-static bool exists(cdp_dtype t, cdp_reduce op) {
+static bool exists(cdp_dtype t, cdp_reduce_op op) {
     if (t > CDP_DTYPE_BOOL) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR) return !is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return is_float(t);
@@ -157,7 +157,7 @@ static uint16_t to_half(double v, bool bf) {
         return;                                                                    \
     }
 
-static void combine(cdp_dtype t, cdp_reduce op, void *l_, const void *r_, uint64_t n) {
+static void combine(cdp_dtype t, cdp_reduce_op op, void *l_, const void *r_, uint64_t n) {
     switch (t) {
     case CDP_DTYPE_F32: FLOAT_COMBINE(float)
     case CDP_DTYPE_F64: FLOAT_COMBINE(double)
@@ -257,7 +257,7 @@ typedef enum way {
 typedef struct cell {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     size_class size;
     /* uneven: part of each rank; alltoall: from, to */
     uint64_t count, counts[RANKS_MAX], table[RANKS_MAX][RANKS_MAX];
@@ -303,7 +303,7 @@ static void cell_counts(cell *c) {
 #define COMBINATIONS (9u * (CDP_REDUCE_COUNT - 1) * CDP_DTYPE_BOOL)
 static bool cell_combination(uint32_t i, cell *c) {
     c->kind = (cdp_coll_kind)(1 + i % 9);
-    c->op = (cdp_reduce)(1 + i / 9 % (CDP_REDUCE_COUNT - 1));
+    c->op = (cdp_reduce_op)(1 + i / 9 % (CDP_REDUCE_COUNT - 1));
     c->dtype = (cdp_dtype)(1 + i / 9 / (CDP_REDUCE_COUNT - 1));
     if (!kind_reduces(c->kind) && c->op != CDP_REDUCE_SUM) return false;
     if (c->kind == CDP_COLL_BARRIER && c->dtype != CDP_DTYPE_F32) return false;
@@ -743,8 +743,8 @@ static cdp_status call(cdp_group *g, const cdp_request *q, bool async) {
                    : cdp_allgather(g, q->in, q->out, q->count, q->dtype);
         break;
     case CDP_COLL_REDUCE:
-        st = async ? cdp_reduce_to_async(g, q->in, q->out, q->count, q->dtype, q->op, q->root, &w)
-                   : cdp_reduce_to(g, q->in, q->out, q->count, q->dtype, q->op, q->root);
+        st = async ? cdp_reduce_async(g, q->in, q->out, q->count, q->dtype, q->op, q->root, &w)
+                   : cdp_reduce(g, q->in, q->out, q->count, q->dtype, q->op, q->root);
         break;
     case CDP_COLL_GATHER:
         st = async ? cdp_gather_async(g, q->in, q->out, q->count, q->dtype, q->root, &w)
@@ -781,7 +781,7 @@ static void be_refused(cdp_group *g, uint64_t salt) {
     rq.count = 1;
     do {
         rq.dtype = (cdp_dtype)(1 + test_random(&salt) % (CDP_DTYPE_COUNT - 1));
-        rq.op = (cdp_reduce)(1 + test_random(&salt) % (CDP_REDUCE_COUNT - 1));
+        rq.op = (cdp_reduce_op)(1 + test_random(&salt) % (CDP_REDUCE_COUNT - 1));
     } while (exists(rq.dtype, rq.op));
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_start(g, &rq, &w));
     rq.dtype = (cdp_dtype)(CDP_DTYPE_COUNT + salt % 3);
@@ -1264,11 +1264,11 @@ TEST(table_of_refusals) {
     for (int t = 1; t < CDP_DTYPE_COUNT; ++t)
         for (int op = 1; op < CDP_REDUCE_COUNT; ++op) {
             const cdp_status want =
-                exists((cdp_dtype)t, (cdp_reduce)op) ? CDP_OK : CDP_ERR_UNSUPPORTED;
+                exists((cdp_dtype)t, (cdp_reduce_op)op) ? CDP_OK : CDP_ERR_UNSUPPORTED;
             refused += want != CDP_OK;
-            T_EQ(want, cdp_allreduce(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op));
-            T_EQ(want, cdp_reduce_to(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op, 0));
-            T_EQ(want, cdp_reduce_scatter(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op));
+            T_EQ(want, cdp_allreduce(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce_op)op));
+            T_EQ(want, cdp_reduce(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce_op)op, 0));
+            T_EQ(want, cdp_reduce_scatter(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce_op)op));
         }
     /* floats: bits; integers: premul sum; bool: premul sum, avg; floats of 8 bits: all */
     T_EQ(4 * 3 + 8 * 1 + 1 * 2 + 2 * 9, refused);

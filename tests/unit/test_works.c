@@ -885,7 +885,7 @@ typedef struct arguments {
     void *in, *out, *all; /* `count` elements, and world_size times as many */
     uint64_t count;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint32_t root, peer;
     cdp_work *work;
     cdp_message *got;
@@ -940,9 +940,9 @@ CALL(call_broadcast_async,
 CALL(call_allgather, cdp_allgather(a->g, a->in, a->all, a->count, a->dtype))
 CALL(call_allgather_async,
     wait_if(cdp_allgather_async(a->g, a->in, a->all, a->count, a->dtype, a->work), a->work))
-CALL(call_reduce_to, cdp_reduce_to(a->g, a->in, a->out, a->count, a->dtype, a->op, a->root))
+CALL(call_reduce_to, cdp_reduce(a->g, a->in, a->out, a->count, a->dtype, a->op, a->root))
 CALL(call_reduce_to_async,
-    wait_if(cdp_reduce_to_async(a->g, a->in, a->out, a->count, a->dtype, a->op, a->root, a->work),
+    wait_if(cdp_reduce_async(a->g, a->in, a->out, a->count, a->dtype, a->op, a->root, a->work),
         a->work))
 CALL(call_gather, cdp_gather(a->g, a->in, a->all, a->count, a->dtype, a->root))
 CALL(call_gather_async,
@@ -1149,7 +1149,7 @@ static bool make_wrong(
         break;
     case 9:
         at = REDUCE;
-        a->op = (cdp_reduce)CDP_REDUCE_COUNT;
+        a->op = (cdp_reduce_op)CDP_REDUCE_COUNT;
         break;
     case 10:
         at = REDUCE;
