@@ -1,4 +1,4 @@
-/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.1.0 - MIT-0 or Unlicense
+/*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         What PyTorch's torch.distributed and DistributedDataParallel do, for programs written in C. Several processes
@@ -127,6 +127,7 @@
         CDP_NO_THREADS         off       no pthreads: nothing advances but in calls; the last error is one per program
         CDP_NO_HOOKS           off       no built-in hooks, averager, sharding or sampler: 14 KB less
         CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
+        CDP_NAMES_0_1 *        off       public names of 0.1 compile, too: the type cdp_reduce, the call cdp_reduce_to
         CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
 
     THREADS
@@ -166,10 +167,10 @@
 #define CDP_INCLUDED
 
 #define CDP_VERSION_MAJOR 0
-#define CDP_VERSION_MINOR 1
+#define CDP_VERSION_MINOR 2
 #define CDP_VERSION_PATCH 0
 #define CDP_VERSION (CDP_VERSION_MAJOR * 10000 + CDP_VERSION_MINOR * 100 + CDP_VERSION_PATCH)
-#define CDP_WIRE_VERSION 3 /* what ranks say to each other; compared in every handshake */
+#define CDP_WIRE_VERSION 4 /* what ranks say to each other; compared in every handshake */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -406,104 +407,113 @@ typedef struct cdp_pollfd {
     uint16_t got;  /* filled by poll, may also hold CDP_IO_ERROR */
 } cdp_pollfd;
 
-/* Everything that the library asks of the machine, replaceable as a whole: copy
-   *cdp_os_default(), change what you must, and pass it in a desc (it must outlive what was made
-   with it). A deterministic simulation replaces clock, random and sockets; a firmware replaces
-   the sockets; an engine replaces alloc and free.
+/* What the library asks of the machine. The five members below are required; net, threads and
+   shared are optional groups. A group whose first function is NULL is absent: then everything
+   that needs it is refused at creation with a sentence, and the rest works. Without `threads` the
+   library runs in the caller's thread alone. Without `net` only hubs and a program's own
+   transport connect ranks. Without `shared` processes of one machine talk over `net`.
 
-   Sockets never block: send and recv return the bytes moved (> 0), 0 for "later", or a negative
-   errno; recv returns CDP_IO_EOF at the end of the stream. Functions that return a descriptor
-   return it (>= 0) or a negative errno. Threads are optional: when thread_start is NULL the
-   library runs in the caller's thread alone. */
-typedef struct cdp_os {
-    void *user; /* first argument of every function below */
+   To replace a part, copy *cdp_os_default(), change that part, and pass the copy in a desc; it
+   must outlive everything that was made with it. A simulation replaces clock, random and net; a
+   board without a system sets the required members of a zeroed struct; an engine replaces alloc
+   and release. Functions that return a descriptor return it (>= 0) or a negative errno. */
 
-    void *(*alloc)(void *user, uint64_t bytes); /* aligned to 64 bytes, or NULL */
-    void (*free)(void *user, void *ptr);        /* NULL is allowed */
-
-    uint64_t (*now_ns)(void *user);                              /* monotonic */
-    cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
-
-    /* Names to addresses; called only for what is no literal address. May block, until
-      deadline_ns (then -ETIMEDOUT). Returns how many, or -errno: -ENOENT when there is no such
-      name, -EAGAIN when nobody could be asked. */
-
-    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max,
-        uint64_t deadline_ns);
-    /* port 0: any; `bound` gets the real one */
-    int32_t (*listen)(void *user, const cdp_addr *at, cdp_addr *bound);
-    /* -EAGAIN when nobody is there */
-    int32_t (*accept)(void *user, int32_t fd, cdp_addr *from);
-    /* begins; done when it polls writable */
-    int32_t (*connect)(void *user, const cdp_addr *to);
-    /* then: 0, or why not as -errno */
+/* Sockets. They never block: send_iov and recv_iov return the bytes moved (> 0), 0 when nothing
+   can be moved now, or a negative errno; recv_iov returns CDP_IO_EOF at the end of the stream. */
+typedef struct cdp_os_net {
+    /* Addresses of a host name; not called for literal addresses. May block, until deadline_ns
+       (then -ETIMEDOUT). Returns how many it found, at most `max_count`, or -ENOENT when the name
+       does not exist, or -EAGAIN when no name server answered. */
+    int32_t (*resolve)(void *user, const char *host, uint16_t port, cdp_addr *out,
+        uint32_t max_count, uint64_t deadline_ns);
+    /* Returns a listening descriptor. Port 0: any; *bound gets the real one. */
+    int32_t (*listen_at)(void *user, const cdp_addr *at, cdp_addr *bound);
+    /* Returns the descriptor of the next connection; -EAGAIN when none waits. */
+    int32_t (*accept_next)(void *user, int32_t fd, cdp_addr *from);
+    /* Begins to connect; the descriptor polls writable when that is done. */
+    int32_t (*connect_to)(void *user, const cdp_addr *to);
+    /* Afterwards: 0 when it is connected, or the reason as -errno. */
     int32_t (*connect_result)(void *user, int32_t fd);
-    int64_t (*send)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
-    int64_t (*recv)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
-    void (*close)(void *user, int32_t fd);
-    /* this end of a connection */
+    int64_t (*send_iov)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
+    int64_t (*recv_iov)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
+    void (*close_fd)(void *user, int32_t fd);
+    /* The address of this end of a connection. */
     int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);
 
-    /* Sleep until a descriptor has what it wants, or now_ns() >= deadline_ns (0: just look,
-      UINT64_MAX: no limit). Returns the number of descriptors with `got` != 0, or a negative
-      errno. */
+    /* Sleeps until a descriptor has what it wants, or now_ns() >= deadline_ns (0: return at once,
+       UINT64_MAX: no limit). Returns the number of descriptors with `got` != 0, or a negative
+       errno. */
+    int32_t (*poll_fds)(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns);
 
-    int32_t (*poll)(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns);
-
-    /* Two descriptors (may be the same one): fd[0] polls readable from wake_set(fd[1]) until
-      wake_clear(fd[0]); this is how another thread ends a poll(). Closed with close(). Returns 0
-      or a negative errno. */
-
+    /* Another thread ends a poll_fds() with these. wake_open makes two descriptors (both may be
+       the same one): fd[0] polls readable from wake_set(fd[1]) until wake_clear(fd[0]). Closed
+       with close_fd. Returns 0 or a negative errno. */
     int32_t (*wake_open)(void *user, int32_t fd[2]);
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
 
-    /* Threads: all of these, or none. thread_start, mutex_create and cond_create return NULL
-       when out of memory. */
-    void *(*thread_start)(void *user, void (*func)(void *arg), void *arg);
-    void (*thread_join)(void *user, void *thread);
+    /* May be NULL. Addresses of this machine's interfaces whose names begin with an entry of
+       `interfaces` ("eth0,ib"; "^docker,veth": all but those; NULL: all). Returns how many, at
+       most max_count. */
+    uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max_count);
+    /* May be NULL. Writes which process listens on this port of this machine, as text
+       ("process 123 (nginx)"); false when that is not known. */
+    bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
+} cdp_os_net;
+
+/* Threads. start, mutex_create and cond_create return NULL when out of memory. */
+typedef struct cdp_os_threads {
+    void *(*start)(void *user, void (*func)(void *arg), void *arg);
+    void (*join)(void *user, void *thread);
+    void (*yield)(void *user);
     void *(*mutex_create)(void *user);
     void (*mutex_destroy)(void *user, void *mutex);
     void (*mutex_lock)(void *user, void *mutex);
     void (*mutex_unlock)(void *user, void *mutex);
     void *(*cond_create)(void *user);
     void (*cond_destroy)(void *user, void *cond);
-    /* may wake early */
+    /* May return before the condition was signalled. */
     void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns);
     void (*cond_broadcast)(void *user, void *cond);
-    void (*thread_yield)(void *user);
+} cdp_os_threads;
 
-    /* Optional. The addresses that this machine has on interfaces whose names begin as
-      `interfaces` says ("eth0,ib", or "^docker,veth" for all but those; NULL: on all); returns
-      how many, at most max. */
-
-    uint32_t (*addresses)(void *user, const char *interfaces, cdp_addr *out, uint32_t max);
-    /* Optional. Who listens on this port of this machine, as text ("process 123, nginx"); false
-       when that is not known. */
-    bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
-
-    /* Optional, all of these or none: memory that processes of one machine share. Who replaces
-      accept, close or the wake-ups replaces these, too, or sets memory_create to NULL: they make
-      descriptors. memory_create: a descriptor of so much memory, which is there from then on
-      (-ENOMEM where it is not, and never a signal later) and cannot be made smaller. memory_map:
-      where it is seen from here, and its size; NULL when it cannot be seen, or could be made
-      smaller. pass_open: a socket that waits under this name for others of this machine, or one
-      that is connected to who does; accept() and close() as above. pass: n descriptors to
-      (`sending`) or from whoever is connected there, a process of the same user: its number (0:
-      not known), or -errno (-EMFILE: no room here for descriptors, which wait). */
-
-    int32_t (*memory_create)(void *user, uint64_t bytes);
-    void *(*memory_map)(void *user, int32_t fd, bool writable, uint64_t *bytes);
-    void (*memory_unmap)(void *user, void *at, uint64_t bytes);
+/* Memory that processes of one machine share. It makes descriptors: whoever replaces accept_next,
+   close_fd or the wake-ups replaces this group, too, or sets `create` to NULL. */
+typedef struct cdp_os_shared {
+    /* Returns a descriptor of this many bytes, all allocated now (-ENOMEM where they are not, and
+       never a signal later), which cannot be made smaller. */
+    int32_t (*create)(void *user, uint64_t bytes);
+    /* Maps such memory and writes its size. NULL when it cannot be mapped or could be made
+       smaller. */
+    void *(*map)(void *user, int32_t fd, bool writable, uint64_t *bytes);
+    void (*unmap)(void *user, void *at, uint64_t bytes);
+    /* `waits`: a socket that listens under this name for other processes of this machine, for
+       accept_next(); otherwise one that is connected to the socket of this name. */
     int32_t (*pass_open)(void *user, const uint8_t name[12], bool waits);
+    /* Sends (`sending`) or receives n descriptors over such a connection; the process at the
+       other end must belong to the same user. Returns its process id (0: not known) or -errno
+       (-EMFILE: this process has no room for descriptors, which stay queued). */
     int32_t (*pass)(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending);
-    /* Optional. Copy n pieces of the memory of process `pid`, from these addresses: 0, or
-       -errno. */
-    int32_t (*memory_read)(
+    /* May be NULL. Copies n pieces of the memory of process `pid`, from these addresses. Returns
+       0 or -errno. */
+    int32_t (*read_process)(
         void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n);
-    /* With them: equal where processes can reach each other by these, and nowhere else. 0: not
-       known. */
-    uint64_t (*memory_host)(void *user);
+    /* May be NULL. A number that two processes have in common exactly where they can share memory
+       and read each other's. 0: not known. */
+    uint64_t (*host_id)(void *user);
+} cdp_os_shared;
+
+typedef struct cdp_os {
+    void *user; /* first argument of every function here and in the groups */
+
+    void *(*alloc)(void *user, uint64_t bytes);                  /* aligned to 64 bytes, or NULL */
+    void (*release)(void *user, void *ptr);                      /* NULL is allowed */
+    uint64_t (*now_ns)(void *user);                              /* monotonic */
+    cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
+
+    cdp_os_net net;
+    cdp_os_threads threads;
+    cdp_os_shared shared;
 } cdp_os;
 
 /* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory.
@@ -669,7 +679,7 @@ typedef struct cdp_transport {
       after destroy(). NULL: there is none, take other. */
 
     void *(*alloc)(void *self, uint64_t bytes);
-    bool (*free)(void *self, void *ptr); /* false: it did not come from alloc */
+    bool (*release)(void *self, void *ptr); /* false: it did not come from alloc */
 } cdp_transport;
 
 /* How cdp_transport.mail is used: places for frames, and a word for each in which the reader
@@ -873,10 +883,10 @@ typedef struct cdp_record {
     uint64_t start_ns, end_ns; /* 0: not yet */
 } cdp_record;
 
-/* The group's last operations, oldest first, those that are still queued included: at most `max`
+/* The group's last operations, oldest first, those that are still queued included: at most `max_count`
    of the newest. Returns how many; 0 for no group or one that is gone, see cdp_last_error(). Any
    thread, any time, also after a failure. */
-CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max);
+CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
 /* Write all that this rank knows as JSON: its groups, their failures, the last operations of
    each and whom they wait for. examples/who_is_stuck.c reads the files of all ranks and says who
@@ -1147,7 +1157,7 @@ typedef struct cdp_backend {
     /* Memory for gradients, in the order of what the caller does; with the processor's memory on
        one side: copied on return. */
     void *(*alloc)(void *self, uint64_t bytes); /* NULL: explained */
-    void (*free)(void *self, void *data);
+    void (*release)(void *self, void *data);
     cdp_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes);
     cdp_status (*zero)(void *self, void *dst, uint64_t bytes);
     cdp_status (*scale)(void *self, cdp_dtype dtype, void *data, uint64_t count, double factor);
@@ -1192,7 +1202,7 @@ typedef struct cdp_blob {
     uint64_t max_bytes;
     /* both or neither (default: those of the group's os) */
     void *(*alloc)(void *user, uint64_t bytes);
-    void (*free)(void *user, void *ptr);
+    void (*release)(void *user, void *ptr);
     void *user;
     /* NULL, or room for world_size numbers: how many bytes are of each rank */
     uint64_t *lengths;
@@ -1330,7 +1340,7 @@ typedef struct cdp_ddp_stats {
     /* last step: ranks that had data */
     uint32_t active_ranks;
     /* last step: parameters that no rank used */
-    uint32_t unused;
+    uint32_t unused_count;
     /* the order observed in the first step is in effect */
     bool rebuilt;
     /* in every step so far this rank had gradients for the same parameters */
@@ -1618,6 +1628,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, u
 
 /* ---- >>c++ ----------------------------------------------------------------------------------- */
 
+#ifdef CDP_NAMES_0_1
+/* What cdp_reduce is called in 0.2 and later; `cdp_reduce` itself is the type here, see the end of
+   this file. */
+CDP_MUST_CHECK static inline cdp_status cdp_reduce_to(cdp_group *group, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
+    return cdp_reduce(group, in, out, count, dtype, op, root);
+}
+#endif
+
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
@@ -1638,6 +1657,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
+#undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
 /* ---- >>compiler ------------------------------------------------------------------------------ */
 
@@ -1677,7 +1697,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
-#define CDP__PRIVATE __attribute__((unused)) static
+#define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
@@ -1725,7 +1745,7 @@ CDP__PRIVATE void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
 }
 
 CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
-    if (p) os->free(os->user, p);
+    if (p) os->release(os->user, p);
 }
 
 /* ---- >>core: text, errors, log --------------------------------------------------------------- */
@@ -2024,7 +2044,7 @@ CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
     return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
 }
 
-CDP__PRIVATE void cdp__os_free(void *user, void *p) {
+CDP__PRIVATE void cdp__os_release(void *user, void *p) {
     (void)user;
     free(p);
 }
@@ -2422,7 +2442,7 @@ CDP__PRIVATE void cdp__os_many_remove(int32_t many, int32_t fd) {
     cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL);
 }
 
-/* Like cdp_os.poll: who[i] has fds[i].got. */
+/* Like cdp_os.net.poll_fds: who[i] has fds[i].got. */
 CDP__PRIVATE int32_t cdp__os_many_wait(
     int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
     struct epoll_event e[CDP__MANY];
@@ -2891,71 +2911,48 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 }
 #endif
 
+/* The groups of the default os, in the order of their members. */
+#ifdef __linux__
+#define CDP__OS_PORT_OWNER cdp__os_port_owner
+#define CDP__OS_SHARED                                                                      \
+    {                                                                                       \
+        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host                          \
+    }
+#else
+#define CDP__OS_PORT_OWNER NULL
+#define CDP__OS_SHARED \
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#endif
+#ifdef CDP_NO_THREADS
+#define CDP__OS_THREADS \
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#else
+#define CDP__OS_THREADS                                                                           \
+    {                                                                                             \
+        cdp__os_thread_start, cdp__os_thread_join, cdp__os_thread_yield, cdp__os_mutex_create,    \
+            cdp__os_mutex_destroy, cdp__os_mutex_lock, cdp__os_mutex_unlock, cdp__os_cond_create, \
+            cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast                       \
+    }
+#endif
+#define CDP__OS_NET                                                                               \
+    {                                                                                             \
+        cdp__os_resolve, cdp__os_listen, cdp__os_accept, cdp__os_connect, cdp__os_connect_result, \
+            cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, cdp__os_poll,          \
+            cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear, cdp__os_addresses,           \
+            CDP__OS_PORT_OWNER                                                                    \
+    }
+
 CDP_API const cdp_os *cdp_os_default(void) {
     static const cdp_os os = {
         NULL,
         cdp__os_alloc,
-        cdp__os_free,
+        cdp__os_release,
         cdp__os_now,
         cdp__os_random,
-        cdp__os_resolve,
-        cdp__os_listen,
-        cdp__os_accept,
-        cdp__os_connect,
-        cdp__os_connect_result,
-        cdp__os_send,
-        cdp__os_recv,
-        cdp__os_close,
-        cdp__os_local_addr,
-        cdp__os_poll,
-        cdp__os_wake_open,
-        cdp__os_wake_set,
-        cdp__os_wake_clear,
-#ifdef CDP_NO_THREADS
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-#else
-        cdp__os_thread_start,
-        cdp__os_thread_join,
-        cdp__os_mutex_create,
-        cdp__os_mutex_destroy,
-        cdp__os_mutex_lock,
-        cdp__os_mutex_unlock,
-        cdp__os_cond_create,
-        cdp__os_cond_destroy,
-        cdp__os_cond_wait,
-        cdp__os_cond_broadcast,
-        cdp__os_thread_yield,
-#endif
-        cdp__os_addresses,
-#ifdef __linux__
-        cdp__os_port_owner,
-        cdp__os_memory_create,
-        cdp__os_memory_map,
-        cdp__os_memory_unmap,
-        cdp__os_pass_open,
-        cdp__os_pass,
-        cdp__os_memory_read,
-        cdp__os_memory_host,
-#else
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-#endif
+        CDP__OS_NET,
+        CDP__OS_THREADS,
+        CDP__OS_SHARED,
     };
     return &os;
 }
@@ -2968,21 +2965,21 @@ struct cdp_lock {
 
 CDP__PRIVATE bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
     l->os = os;
-    l->mutex = threads && os->mutex_create ? os->mutex_create(os->user) : NULL;
-    return l->mutex || !threads || !os->mutex_create;
+    l->mutex = threads && os->threads.mutex_create ? os->threads.mutex_create(os->user) : NULL;
+    return l->mutex || !threads || !os->threads.mutex_create;
 }
 
 CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
-    if (l->mutex) l->os->mutex_destroy(l->os->user, l->mutex);
+    if (l->mutex) l->os->threads.mutex_destroy(l->os->user, l->mutex);
     l->mutex = NULL;
 }
 
 CDP_API void cdp_lock_acquire(cdp_lock *l) {
-    if (l && l->mutex) l->os->mutex_lock(l->os->user, l->mutex);
+    if (l && l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
 }
 
 CDP_API void cdp_lock_release(cdp_lock *l) {
-    if (l && l->mutex) l->os->mutex_unlock(l->os->user, l->mutex);
+    if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
 }
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
@@ -3029,7 +3026,7 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
     l->ios.next = l->ios.prev = &l->ios;
     l->timers.next = l->timers.prev = &l->timers;
     l->wake_fd[0] = l->wake_fd[1] = l->many = -1;
-    r = os->wake_open ? os->wake_open(os->user, l->wake_fd) : 0;
+    r = os->net.wake_open ? os->net.wake_open(os->user, l->wake_fd) : 0;
     return r < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot make a wake-up descriptor") : CDP_OK;
 }
 
@@ -3038,17 +3035,17 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
    instead. */
 CDP__PRIVATE void cdp__loop_expect_many(cdp__loop *l) {
     /* a replaced os has its own idea of descriptors */
-    if (l->os->poll != cdp__os_poll || l->os->recv != cdp__os_recv) return;
+    if (l->os->net.poll_fds != cdp__os_poll || l->os->net.recv_iov != cdp__os_recv) return;
     l->many = cdp__os_many_open();
     if (l->many >= 0 && l->wake_fd[0] >= 0) cdp__os_many_add(l->many, l->wake_fd[0], NULL);
 }
 
 CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
     if (!l->os) return;
-    if (l->many >= 0) l->os->close(l->os->user, l->many);
+    if (l->many >= 0) l->os->net.close_fd(l->os->user, l->many);
     if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0])
-        l->os->close(l->os->user, l->wake_fd[1]);
-    if (l->wake_fd[0] >= 0) l->os->close(l->os->user, l->wake_fd[0]);
+        l->os->net.close_fd(l->os->user, l->wake_fd[1]);
+    if (l->wake_fd[0] >= 0) l->os->net.close_fd(l->os->user, l->wake_fd[0]);
     cdp__free(l->os, l->fds);
     cdp__free(l->os, l->polled);
     memset(l, 0, sizeof *l);
@@ -3107,7 +3104,7 @@ CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
         if (l->polled[i] == io) l->polled[i] = NULL;
     /* a child of fork() may keep it open */
     if (io->fd >= 0 && l->many >= 0) cdp__os_many_remove(l->many, io->fd);
-    if (io->fd >= 0) l->os->close(l->os->user, io->fd);
+    if (io->fd >= 0) l->os->net.close_fd(l->os->user, io->fd);
     io->fd = -1;
 }
 
@@ -3188,7 +3185,7 @@ CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
         io->func(io);
     }
     if (l->wake_fd[0] >= 0 && l->polled_count && l->fds[l->polled_count - 1].got) {
-        l->os->wake_clear(l->os->user, l->wake_fd[0]);
+        l->os->net.wake_clear(l->os->user, l->wake_fd[0]);
         __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
     }
     l->polled_count = 0;
@@ -3218,7 +3215,7 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
     l->polled_count = l->many < 0 ? cdp__loop_fill(l) : 0;
     deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
     cdp_lock_release(deadline_ns ? lock : NULL);
-    r = l->many < 0 ? l->os->poll(l->os->user, l->fds, l->polled_count, deadline_ns)
+    r = l->many < 0 ? l->os->net.poll_fds(l->os->user, l->fds, l->polled_count, deadline_ns)
                     : cdp__os_many_wait(l->many, who, l->fds, deadline_ns);
     cdp_lock_acquire(deadline_ns ? lock : NULL);
     if (l->many >= 0 && r >= 0) cdp__loop_told(l, who, (uint32_t)r);
@@ -3235,13 +3232,13 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
 /* Any thread. Two wake-ups before the loop looked are one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
     if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
-        l->os->wake_set(l->os->user, l->wake_fd[1]);
+        l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
 /* The two calls that move bytes, and clear the ready bit when there was nothing to move. Results
    as in cdp_os. */
 CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
-    const int64_t r = l->os->recv(l->os->user, io->fd, iov, n);
+    const int64_t r = l->os->net.recv_iov(l->os->user, io->fd, iov, n);
     if (r == 0) io->ready &= (uint16_t)~CDP_IO_READ;
     return r;
 }
@@ -3256,7 +3253,7 @@ CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov
 }
 
 CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
-    const int64_t r = l->os->send(l->os->user, io->fd, iov, n);
+    const int64_t r = l->os->net.send_iov(l->os->user, io->fd, iov, n);
     if (r == 0) io->ready &= (uint16_t)~CDP_IO_WRITE;
     io->want_write = r == 0;
     return r;
@@ -3949,18 +3946,18 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_rounds(const cdp__shape *s) {
 }
 
 CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, v = (s->rank + n - s->root) % n, far = k ? 1u << (k - 1) : 0;
+    const uint32_t n = s->size, v = (s->rank + n - s->root) % n, stride = k ? 1u << (k - 1) : 0;
     const uint8_t work = cdp__reduce_buffer(s);
     uint32_t m = 0;
     if (k == 0)
         return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
-    if (v % (2 * far) == far) {
-        out[m++] = cdp__step_send((s->rank + n - far) % n, work, cdp__first(s->count));
-    } else if (v % (2 * far) == 0 && far < n - v) {
-        out[m] = cdp__step_recv((s->rank + far) % n, work, cdp__first(s->count));
+    if (v % (2 * stride) == stride) {
+        out[m++] = cdp__step_send((s->rank + n - stride) % n, work, cdp__first(s->count));
+    } else if (v % (2 * stride) == 0 && stride < n - v) {
+        out[m] = cdp__step_recv((s->rank + stride) % n, work, cdp__first(s->count));
         out[m++].kind = CDP__RECV_REDUCE;
     }
-    if (v == 0 && 2ull * far >= n && s->op == CDP_REDUCE_AVG)
+    if (v == 0 && 2ull * stride >= n && s->op == CDP_REDUCE_AVG)
         out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, 0, s->count);
     return m;
 }
@@ -4196,12 +4193,12 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     return 1;
 }
 
-/* To whom, or from whom, `far` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
+/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
    so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
    fifth less time than in a ring. */
-CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t far, bool back) {
+CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
     const uint32_t n = s->size;
-    return n & (n - 1) ? (s->rank + (back ? n - far : far)) % n : s->rank ^ far;
+    return n & (n - 1) ? (s->rank + (back ? n - stride : stride)) % n : s->rank ^ stride;
 }
 
 CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
@@ -4265,39 +4262,42 @@ CDP__PRIVATE uint64_t cdp__bruck_tmp(const cdp__shape *s) {
 }
 
 CDP__PRIVATE uint32_t cdp__paired_gather_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t far = k ? 1u << (k - 1) : 0, first = s->rank & ~(far - 1), next = first ^ far;
+    const uint32_t stride = k ? 1u << (k - 1) : 0, first = s->rank & ~(stride - 1),
+                   next = first ^ stride;
     if (k == 0) return cdp__gather_round(s, 0, out);
-    out[0] =
-        cdp__step_send(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, first, first + far));
-    out[1] = cdp__step_recv(s->rank ^ far, CDP__OUT, cdp__blocks(s, s->out_offs, next, next + far));
+    out[0] = cdp__step_send(
+        s->rank ^ stride, CDP__OUT, cdp__blocks(s, s->out_offs, first, first + stride));
+    out[1] = cdp__step_recv(
+        s->rank ^ stride, CDP__OUT, cdp__blocks(s, s->out_offs, next, next + stride));
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
 CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, r = s->rank, far = k ? 1u << (k - 1) : 0,
-                   parts = (uint32_t)cdp__min(far, n - far), first = (r + 1) % n;
+    const uint32_t n = s->size, r = s->rank, stride = k ? 1u << (k - 1) : 0,
+                   parts = (uint32_t)cdp__min(stride, n - stride), first = (r + 1) % n;
     const uint64_t *offs = s->out_offs;
     const cdp__span own = cdp__block_of(s, offs, r);
     const uint64_t all = cdp__bruck_tmp(s), from = cdp__run_len(s, offs, first, n - parts),
-                   to = cdp__run_len(s, offs, first, n - far - parts);
+                   to = cdp__run_len(s, offs, first, n - stride - parts);
     if (!(n & (n - 1))) return cdp__paired_gather_round(s, k, out);
     if (k == 0) {
         out[0] = cdp__step_make(CDP__COPY, -1, s->in_place ? CDP__OUT : CDP__IN, CDP__TMP,
             s->in_place ? own.off : 0, all - own.len, own.len);
         return 1;
     }
-    out[0] = cdp__step_make(CDP__SEND, (int32_t)((r + far) % n), CDP__TMP, 0, from, 0, all - from);
-    out[1] = cdp__step_make(CDP__RECV, (int32_t)((r + n - far) % n), 0, CDP__TMP, 0, to,
-        cdp__run_len(s, offs, first, n - far) - to);
-    return 2 + (2ull * far >= n ? cdp__turn_back(s, offs, first, CDP__OUT, false, out + 2) : 0);
+    out[0] =
+        cdp__step_make(CDP__SEND, (int32_t)((r + stride) % n), CDP__TMP, 0, from, 0, all - from);
+    out[1] = cdp__step_make(CDP__RECV, (int32_t)((r + n - stride) % n), 0, CDP__TMP, 0, to,
+        cdp__run_len(s, offs, first, n - stride) - to);
+    return 2 + (2ull * stride >= n ? cdp__turn_back(s, offs, first, CDP__OUT, false, out + 2) : 0);
 }
 
 /* Gather and scatter along a binomial tree, for small messages between many: in TMP each rank
    has the parts of its subtree, from its own on. Gather works from the leaves, scatter from the
-   root; counted from the root, rank v has its parent v - far where far is its lowest bit. */
+   root; counted from the root, rank v has its parent v - stride where stride is its lowest bit. */
 /* how many ranks are in it */
-CDP__PRIVATE uint32_t cdp__subtree(const cdp__shape *s, uint32_t far) {
-    return (uint32_t)cdp__min(far, s->size - (s->rank + s->size - s->root) % s->size);
+CDP__PRIVATE uint32_t cdp__subtree(const cdp__shape *s, uint32_t stride) {
+    return (uint32_t)cdp__min(stride, s->size - (s->rank + s->size - s->root) % s->size);
 }
 
 CDP__PRIVATE uint64_t cdp__subtree_tmp(const cdp__shape *s) {
@@ -4311,7 +4311,7 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
     const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
     const cdp__span own = cdp__block_of(s, offs, r);
-    const uint32_t far = k ? 1u << (gather ? k - 1 : last - k) : 0;
+    const uint32_t stride = k ? 1u << (gather ? k - 1 : last - k) : 0;
     uint32_t m = 0;
     if (n == 1) return cdp__linear_round(s, 0, out);
     if (k == 0 && gather)
@@ -4319,14 +4319,14 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
             root && s->in_place ? own.off : 0, 0, own.len);
     if (k == 0 && !gather && root)
         m = cdp__turn_back(s, offs, r, s->in_place ? CDP__OUT : CDP__IN, true, out);
-    if (k && v % (2 * far) == far) {
-        const uint64_t len = cdp__run_len(s, offs, r, cdp__subtree(s, far));
-        out[m++] = cdp__step_make(gather ? CDP__SEND : CDP__RECV, (int32_t)((r + n - far) % n),
+    if (k && v % (2 * stride) == stride) {
+        const uint64_t len = cdp__run_len(s, offs, r, cdp__subtree(s, stride));
+        out[m++] = cdp__step_make(gather ? CDP__SEND : CDP__RECV, (int32_t)((r + n - stride) % n),
             gather ? CDP__TMP : 0, gather ? 0 : CDP__TMP, 0, 0, len);
-    } else if (k && v % (2 * far) == 0 && far < n - v) {
-        const uint64_t at = cdp__run_len(s, offs, r, far),
-                       len = cdp__run_len(s, offs, r, cdp__subtree(s, 2 * far)) - at;
-        out[m++] = cdp__step_make(gather ? CDP__RECV : CDP__SEND, (int32_t)((r + far) % n),
+    } else if (k && v % (2 * stride) == 0 && stride < n - v) {
+        const uint64_t at = cdp__run_len(s, offs, r, stride),
+                       len = cdp__run_len(s, offs, r, cdp__subtree(s, 2 * stride)) - at;
+        out[m++] = cdp__step_make(gather ? CDP__RECV : CDP__SEND, (int32_t)((r + stride) % n),
             gather ? 0 : CDP__TMP, gather ? CDP__TMP : 0, at, at, len);
     }
     if (k == last && gather && root) m += cdp__turn_back(s, offs, r, CDP__OUT, false, out + m);
@@ -4516,11 +4516,11 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
    through others, of 2^(k+1). */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t far = 1u << k;
+    const uint32_t stride = 1u << k;
     cdp__span none;
     none.off = none.len = 0;
-    out[0] = cdp__step_send(cdp__partner(s, far, false), CDP__OUT, none);
-    out[1] = cdp__step_recv(cdp__partner(s, far, true), CDP__OUT, none);
+    out[0] = cdp__step_send(cdp__partner(s, stride, false), CDP__OUT, none);
+    out[1] = cdp__step_recv(cdp__partner(s, stride, true), CDP__OUT, none);
     return 2;
 }
 
@@ -4547,12 +4547,12 @@ CDP__PRIVATE uint64_t cdp__once_tmp(const cdp__shape *s) {
    where the lower one was. */
 CDP__PRIVATE cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
     const cdp__fold f = cdp__fold_of(s);
-    uint32_t far = 1, half = (1u << f.bits) / 2, left = 2 * t, right = 2 * t + 1;
+    uint32_t stride = 1, half = (1u << f.bits) / 2, left = 2 * t, right = 2 * t + 1;
     if (t >= f.extra) {
-        for (t -= f.extra; t >= half; half /= 2, far *= 2)
+        for (t -= f.extra; t >= half; half /= 2, stride *= 2)
             t -= half;
-        left = 2 * far * t;
-        right = left + far;
+        left = 2 * stride * t;
+        right = left + stride;
         left += left < f.extra ? left : f.extra;
         right += right < f.extra ? right : f.extra;
     }
@@ -4739,7 +4739,7 @@ CDP__PRIVATE uint32_t cdp__phases_round(
     f = cdp__phase_of(s, part, lanes, &me, &root);
     /* this host has fewer ranks; others speak for it */
     if (k + f.skip >= f.rounds || (part == 1 && me.at >= (lanes ? s->hosts->fewest : 1))) return 0;
-    n = f.round(&f.s, k + f.skip, out);
+    n = (f.round)(&f.s, k + f.skip, out);
     for (i = 0; i < n; ++i) {
         cdp__step t = out[i];
         if (!t.len && (s->count || t.peer < 0)) continue; /* both sides know */
@@ -6825,7 +6825,7 @@ CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
     uint32_t i;
     g->torn_bytes = 0;
     g->retract_ns = CDP__NEVER;
-    g->step_count = g->algo->round(&g->shape, g->round, g->steps);
+    g->step_count = (g->algo->round)(&g->shape, g->round, g->steps);
     CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
     g->move_count = 0;
     /* first what others may be waiting for, then what to wait for */
@@ -7036,7 +7036,7 @@ CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
     if (op.got) op.got->count = op.rq.count;
     if (op.done) op.done(op.user, op.start_ns, now);
     /* it may be what another caller waits for */
-    if (g->mux->callers > 1) g->os->cond_broadcast(g->os->user, g->mux->cond);
+    if (g->mux->callers > 1) g->os->threads.cond_broadcast(g->os->user, g->mux->cond);
 }
 
 /* Every message of the round is done: its local steps, then the next round or the end. */
@@ -7413,7 +7413,7 @@ CDP__PRIVATE void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
     __atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST);
     if (!__atomic_load_n(&b->sleeping, __ATOMIC_SEQ_CST)) return;
     cdp_lock_acquire(&b->lock);
-    if (b->cond) h->os->cond_broadcast(h->os->user, b->cond);
+    if (b->cond) h->os->threads.cond_broadcast(h->os->user, b->cond);
     cdp_lock_release(&b->lock);
 }
 
@@ -7478,11 +7478,12 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
             __atomic_store_n(&b->sleeping, true, __ATOMIC_SEQ_CST);
             while (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen
                 && os->now_ns(os->user) < deadline_ns)
-                os->cond_wait(os->user, b->cond, b->lock.mutex, deadline_ns);
+                os->threads.cond_wait(os->user, b->cond, b->lock.mutex, deadline_ns);
             __atomic_store_n(&b->sleeping, false, __ATOMIC_SEQ_CST);
             cdp_lock_release(&b->lock);
         } else {
-            os->poll(os->user, NULL, 0, cdp__min(deadline_ns, os->now_ns(os->user) + CDP__MS / 10));
+            os->net.poll_fds(
+                os->user, NULL, 0, cdp__min(deadline_ns, os->now_ns(os->user) + CDP__MS / 10));
         }
         cdp_lock_acquire(lock);
     }
@@ -7525,7 +7526,7 @@ CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
              state = __atomic_and_fetch(at, ~6u, __ATOMIC_ACQ_REL);
     (void)peer;
     while (state & 1) { /* its reader does not get to the next slice any more */
-        if (os->thread_yield) os->thread_yield(os->user);
+        if (os->threads.yield) os->threads.yield(os->user);
         state = __atomic_load_n(at, __ATOMIC_ACQUIRE);
     }
     __atomic_store_n(at, state + 8, __ATOMIC_RELAXED);
@@ -7695,7 +7696,7 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
         if (h->rings[i]) cdp__free(h->os, (cdp_mailbox *)h->rings[i] - 1);
     for (i = 0; h->bells && i < h->desc.world_size; ++i) {
-        if (h->bells[i].cond) h->os->cond_destroy(h->os->user, h->bells[i].cond);
+        if (h->bells[i].cond) h->os->threads.cond_destroy(h->os->user, h->bells[i].cond);
         cdp__lock_close(&h->bells[i].lock);
     }
     cdp__lock_close(&h->cause_lock);
@@ -7730,12 +7731,12 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     h->loans = (cdp__loan *)cdp__alloc_zero(
         os, desc->world_size * (uint64_t)CDP__LOANS * sizeof *h->loans);
     for (i = 0; h->rings && h->bells && i < desc->world_size; ++i) {
-        if (!cdp__lock_open(&h->bells[i].lock, os, os->mutex_create != NULL)) break;
-        h->bells[i].cond = os->cond_create ? os->cond_create(os->user) : NULL;
-        if (os->cond_create && !h->bells[i].cond) break;
+        if (!cdp__lock_open(&h->bells[i].lock, os, os->threads.mutex_create != NULL)) break;
+        h->bells[i].cond = os->threads.cond_create ? os->threads.cond_create(os->user) : NULL;
+        if (os->threads.cond_create && !h->bells[i].cond) break;
     }
     if (!h->rings || !h->bells || !h->loans || i < desc->world_size
-        || !cdp__lock_open(&h->cause_lock, os, os->mutex_create != NULL)) {
+        || !cdp__lock_open(&h->cause_lock, os, os->threads.mutex_create != NULL)) {
         cdp_hub_destroy(h);
         return cdp__fail_nomem("a hub", sizeof *h);
     }
@@ -7821,7 +7822,7 @@ CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
 
 /* Others may wait for what has just changed. */
 CDP__PRIVATE void cdp__mux_tell(cdp__mux *m) {
-    if (m->cond) m->os->cond_broadcast(m->os->user, m->cond);
+    if (m->cond) m->os->threads.cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
@@ -7940,7 +7941,7 @@ CDP__PRIVATE void cdp__drive_breathe(cdp__mux *m) {
     if (!__atomic_load_n(&m->knocking, __ATOMIC_RELAXED)) return;
     cdp_lock_release(&m->lock);
     for (i = 0; i < 64 && __atomic_load_n(&m->knocking, __ATOMIC_RELAXED); ++i)
-        m->os->thread_yield(m->os->user);
+        m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
 
@@ -8021,11 +8022,12 @@ CDP__PRIVATE void cdp__mux_wait(cdp__mux *m, cdp_lock *lock, uint64_t deadline_n
 CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
     deadline_ns = cdp__min(deadline_ns, cdp__mux_deadline(m));
     if (m->sleeping) {
-        if (m->cond) m->os->cond_wait(m->os->user, m->cond, m->lock.mutex, deadline_ns);
+        if (m->cond) m->os->threads.cond_wait(m->os->user, m->cond, m->lock.mutex, deadline_ns);
         return;
     }
     cdp__mux_wait(m, &m->lock, deadline_ns);
-    if (m->cond && m->callers) m->os->cond_broadcast(m->os->user, m->cond); /* the next driver */
+    if (m->cond && m->callers)
+        m->os->threads.cond_broadcast(m->os->user, m->cond); /* the next driver */
 }
 
 /* Look for a few microseconds before sleeping: a wake-up costs more than most small operations.
@@ -8039,7 +8041,7 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
     if (desc->no_spin || m->sleeping) return false;
     if (!out_of_luck && now >= until_ns) return false;
     if (out_of_luck
-        && (!m->os->thread_yield || m->drives < m->yield_again
+        && (!m->os->threads.yield || m->drives < m->yield_again
             || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
         return false;
     /* what is awaited is looked at in any case; now also the rest */
@@ -8049,7 +8051,7 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
         return true;
     }
     cdp_lock_release(&m->lock);
-    m->os->thread_yield(m->os->user);
+    m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
     if (m->os->now_ns(m->os->user) - now > CDP__YIELD_LONG_NS) m->yield_again = m->drives + 256;
     return true;
@@ -8089,9 +8091,9 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
     if (m->callers)
-        m->os->cond_broadcast(m->os->user, m->cond); /* one of them drives now */
+        m->os->threads.cond_broadcast(m->os->user, m->cond); /* one of them drives now */
     else if (m->thread && cdp__mux_busy(m))
-        m->os->cond_broadcast(m->os->user, m->park);
+        m->os->threads.cond_broadcast(m->os->user, m->park);
 }
 
 CDP__PRIVATE void cdp__drive_thread(void *arg) {
@@ -8103,7 +8105,7 @@ CDP__PRIVATE void cdp__drive_thread(void *arg) {
         /* stand by */
         if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives + m->ended)) {
             seen = m->drives + m->ended;
-            os->cond_wait(os->user, m->park, m->lock.mutex,
+            os->threads.cond_wait(os->user, m->park, m->lock.mutex,
                 os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__mux_poll(m) == CDP__MOVED) {
             cdp__drive_breathe(m);
@@ -8154,10 +8156,10 @@ CDP__PRIVATE void cdp__mux_destroy(cdp__mux *m) {
     if (m->thread) {
         cdp_lock_acquire(&m->lock);
         m->stop = true;
-        os->cond_broadcast(os->user, m->park);
+        os->threads.cond_broadcast(os->user, m->park);
         m->transport.wake(m->transport.self);
         cdp_lock_release(&m->lock);
-        os->thread_join(os->user, m->thread);
+        os->threads.join(os->user, m->thread);
     }
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
     for (i = 0; i < CDP__ORPHAN_ROWS; ++i)
@@ -8175,8 +8177,8 @@ CDP__PRIVATE void cdp__mux_destroy(cdp__mux *m) {
     }
     for (i = 0; m->trunks && i < m->world_size; ++i)
         cdp__free(os, m->trunks[i].notes);
-    if (m->cond) os->cond_destroy(os->user, m->cond);
-    if (m->park) os->cond_destroy(os->user, m->park);
+    if (m->cond) os->threads.cond_destroy(os->user, m->cond);
+    if (m->park) os->threads.cond_destroy(os->user, m->park);
     cdp__lock_close(&m->lock);
     cdp__free(os, (void *)(uintptr_t)m->choosing.rows);
     cdp__free(os, m->trunks);
@@ -8187,7 +8189,7 @@ CDP__PRIVATE void cdp__mux_destroy(cdp__mux *m) {
 CDP__PRIVATE cdp__mux *cdp__mux_create(
     const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
     /* callers may be threads even without a progress thread */
-    const bool threads = os->thread_start && os->mutex_create;
+    const bool threads = os->threads.start && os->threads.mutex_create;
     cdp__mux *m = (cdp__mux *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
     m->os = os;
@@ -8195,8 +8197,8 @@ CDP__PRIVATE cdp__mux *cdp__mux_create(
     m->world_size = world_size;
     m->trunks = (cdp__trunk *)cdp__alloc_zero(os, world_size * sizeof *m->trunks);
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
-    m->cond = threads ? os->cond_create(os->user) : NULL;
-    m->park = threads ? os->cond_create(os->user) : NULL;
+    m->cond = threads ? os->threads.cond_create(os->user) : NULL;
+    m->park = threads ? os->threads.cond_create(os->user) : NULL;
     if (!m->trunks || !m->stage || (threads && (!m->cond || !m->park))
         || !cdp__lock_open(&m->lock, os, threads)) {
         cdp__mux_destroy(m);
@@ -8323,7 +8325,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp_group *x;
     uint32_t waiting;
     while (m->calling)
-        m->os->cond_wait(
+        m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     cdp__pends_drop(g);
     for (;;) {
@@ -8342,7 +8344,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
         }
         if (!waiting) return;
         cdp__mux_tell(m);
-        m->os->cond_wait(
+        m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     }
 }
@@ -8561,7 +8563,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         return st;
     }
     if (m->cond && !d.no_thread && d.world_size > 1
-        && !(m->thread = d.os->thread_start(d.os->user, cdp__drive_thread, m))) {
+        && !(m->thread = d.os->threads.start(d.os->user, cdp__drive_thread, m))) {
         cdp_group_destroy(*out);
         *out = NULL;
         return cdp__fail(CDP_ERR_IO,
@@ -8727,7 +8729,7 @@ CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
     bool taken = false;
     if (!ptr || cdp__alive(g, "cdp_group_free") != CDP_OK) return;
     cdp__enter(g);
-    if (g->mux->transport.free) taken = g->mux->transport.free(g->mux->transport.self, ptr);
+    if (g->mux->transport.release) taken = g->mux->transport.release(g->mux->transport.self, ptr);
     cdp__leave(g);
     if (!taken) cdp__free(g->os, ptr);
 }
@@ -8749,7 +8751,7 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     cdp__group_fail(g, e);
     cdp__group_spread(cdp__group_top(g), &cdp__group_top(g)->error);
     cdp__drive_poll(g->mux);
-    if (g->mux->cond) g->os->cond_broadcast(g->os->user, g->mux->cond);
+    if (g->mux->cond) g->os->threads.cond_broadcast(g->os->user, g->mux->cond);
     if (g->mux->sleeping) g->mux->transport.wake(g->mux->transport.self);
 }
 
@@ -9128,7 +9130,7 @@ CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
         if (m->sleeping)
             m->transport.wake(m->transport.self);
         else if (!m->callers)
-            m->os->cond_broadcast(m->os->user, m->park);
+            m->os->threads.cond_broadcast(m->os->user, m->park);
     }
     cdp__leave(g);
 }
@@ -10304,8 +10306,8 @@ CDP__PRIVATE cdp_status cdp__objects_move(const cdp__objects *o) {
 }
 
 CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
-    if (b->data && b->free)
-        b->free(b->user, b->data);
+    if (b->data && b->release)
+        b->release(b->user, b->data);
     else
         cdp__free(g->os, b->data);
     b->data = NULL;
@@ -10329,7 +10331,7 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
         && (o->kind == CDP__OBJECT_ALLGATHER || o->kind == CDP__OBJECT_SCATTER
             || (g->desc.rank == o->root) == (o->kind == CDP__OBJECT_GATHER)))
         return cdp__fail(CDP_ERR_INVALID, "%s needs a blob for what comes", name);
-    if (b && !b->alloc != !b->free)
+    if (b && !b->alloc != !b->release)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: give both alloc and free in the blob, or neither", name);
     if (b && !b->data && b->room)
@@ -10824,7 +10826,7 @@ CDP__PRIVATE void cdp__ddp_free(cdp_ddp *d, void *p) {
     if (!d->device || !p) cdp__free(d->os, p);
     /* else it went with the group */
     else if (d->group->backend)
-        d->device->free(d->device->self, p);
+        d->device->release(d->device->self, p);
 }
 
 CDP__PRIVATE void cdp__ddp_copy(cdp_ddp *d, void *dst, const void *src, uint64_t bytes) {
@@ -11305,18 +11307,18 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
     cdp_status st = CDP_OK;
-    uint64_t bytes, small = 0, used = 0;
+    uint64_t bytes, small_bytes = 0, used = 0;
     uint32_t i, from = first;
     for (i = first; i < count; ++i) {
         (void)cdp__ddp_item(d, i, &bytes);
-        small += bytes < CDP__PACK_BELOW ? bytes : 0;
+        small_bytes += bytes < CDP__PACK_BELOW ? bytes : 0;
     }
-    small = cdp__min(small, CDP__PACK_BYTES);
-    if (small > d->pack_bytes) {
+    small_bytes = cdp__min(small_bytes, CDP__PACK_BYTES);
+    if (small_bytes > d->pack_bytes) {
         cdp__ddp_free(d, d->pack);
-        d->pack = (uint8_t *)cdp__ddp_alloc(d, small);
-        d->pack_bytes = d->pack ? small : 0;
-        if (!d->pack) return cdp__fail_nomem("a copy of small parameters", small);
+        d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes);
+        d->pack_bytes = d->pack ? small_bytes : 0;
+        if (!d->pack) return cdp__fail_nomem("a copy of small parameters", small_bytes);
     }
     for (i = first; i < count && st == CDP_OK; ++i) {
         uint8_t *const item = cdp__ddp_item(d, i, &bytes);
@@ -12015,7 +12017,7 @@ CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_divide(d, &d->buckets[i]);
     cdp__tail_move(d, last, tail, false);
-    d->stats.unused = 0;
+    d->stats.unused_count = 0;
     d->stats.unused_bytes = 0;
     for (i = 0; i < d->param_count; ++i) {
         cdp__param *p = &d->params[i];
@@ -12023,7 +12025,7 @@ CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
         const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
         marks = cdp__hash(marks, &mark, 1);
         if (nobody) {
-            ++d->stats.unused;
+            ++d->stats.unused_count;
             d->stats.unused_bytes += cdp__param_bytes(p);
         }
         if (nobody && p->kept && !p->user.grad && !d->shadow)
@@ -13552,6 +13554,14 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 } /* extern "C" */
 #endif
 #endif /* CDP_IMPL_INCLUDED */
+
+#ifdef CDP_NAMES_0_1
+/* The public names of 0.1, for one version: the type cdp_reduce_op was called cdp_reduce, and the
+   call cdp_reduce was called cdp_reduce_to. Members of structs have no old names; CHANGELOG.md
+   lists them. Here, at the end, because this would rename the call in what comes before. */
+#undef cdp_reduce
+#define cdp_reduce cdp_reduce_op
+#endif
 
 /*  This software is available under two licenses; choose whichever you prefer.
 

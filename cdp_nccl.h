@@ -1,4 +1,4 @@
-/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.1.0 - MIT-0 or Unlicense
+/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Gives a group of cdp.h a NCCL communicator. From then on the ordinary calls (cdp_allreduce and the others, messages,
@@ -122,7 +122,7 @@
 #ifndef CDP_NCCL_INCLUDED
 #define CDP_NCCL_INCLUDED
 
-#define CDP_NCCL_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_NCCL_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_NCCL_VERSION != CDP_VERSION
 #error "cdp_nccl.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
@@ -286,7 +286,7 @@ typedef void (*cdp__cu_host_fn)(void *user);
 typedef int cdp__nc_result;
 typedef struct ncclComm *cdp__nc_comm;
 typedef struct cdp__nc_id {
-    char internal[128];
+    char bytes[128];
 } cdp__nc_id;
 typedef struct cdp__nc_config cdp__nc_config;
 typedef int cdp__nc_type;
@@ -632,7 +632,7 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
     cdp__nccl_library *l = cdp__nccl_lib();
     cdp_status st;
     while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE))
-        (void)os->poll(os->user, NULL, 0, os->now_ns(os->user) + CDP__MS);
+        (void)os->net.poll_fds(os->user, NULL, 0, os->now_ns(os->user) + CDP__MS);
     st = cdp__nccl_load_now(l, d, kernels);
     __atomic_store_n(&l->turn, 0, __ATOMIC_RELEASE);
     return st;
@@ -804,13 +804,13 @@ typedef struct cdp__nccl {
 } cdp__nccl;
 
 CDP__PRIVATE void cdp__nccl_lock(cdp__nccl *b) {
-    if (b->lock) b->os->mutex_lock(b->os->user, b->lock);
+    if (b->lock) b->os->threads.mutex_lock(b->os->user, b->lock);
 }
 CDP__PRIVATE void cdp__nccl_unlock(cdp__nccl *b) {
-    if (b->lock) b->os->mutex_unlock(b->os->user, b->lock);
+    if (b->lock) b->os->threads.mutex_unlock(b->os->user, b->lock);
 }
 CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
-    if (b->cond) b->os->cond_broadcast(b->os->user, b->cond);
+    if (b->cond) b->os->threads.cond_broadcast(b->os->user, b->cond);
 }
 CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) {
     return __atomic_load_n(&b->failed, __ATOMIC_ACQUIRE) != 0;
@@ -823,7 +823,7 @@ CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
     const uint64_t us = *naps < 20 ? 20 : *naps < 100 ? 100 : 1000;
     ++*naps;
-    (void)b->os->poll(b->os->user, NULL, 0, cdp__nccl_now(b) + us * 1000);
+    (void)b->os->net.poll_fds(b->os->user, NULL, 0, cdp__nccl_now(b) + us * 1000);
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
@@ -1124,7 +1124,7 @@ CDP__PRIVATE cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_hold(cdp__nccl *b) {
     cdp__nccl_lock(b);
     while (b->inside && b->cond)
-        b->os->cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
     b->inside = true;
     cdp__nccl_unlock(b);
 }
@@ -1346,7 +1346,7 @@ CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp__nc_comm comm;
     cdp__nccl_lock(b);
     while (b->inside && b->cond && cdp__nccl_now(b) < until)
-        b->os->cond_wait(b->os->user, b->cond, b->lock, until);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, until);
     comm = b->gone ? NULL : b->comm;
     if (!b->desc.keep) {
         b->gone = true;
@@ -1419,7 +1419,7 @@ CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     (void)cdp__nc.cudaSetDevice(b->device);
     cdp__nccl_lock(b);
     while (!b->stop && !cdp__nccl_failed(b)) {
-        b->os->cond_wait(b->os->user, b->cond, b->lock,
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock,
             b->desc.watchdog_ms ? cdp__nccl_now(b) + b->desc.watchdog_ms * CDP__MS : CDP__NEVER);
         if (b->stop || cdp__nccl_failed(b) || !b->desc.watchdog_ms) continue;
         cdp__nccl_unlock(b);
@@ -1430,7 +1430,7 @@ CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     if (cdp__nccl_failed(b)) cdp__nccl_stop_gpu(b);
     cdp__nccl_lock(b);
     while (!b->stop)
-        b->os->cond_wait(b->os->user, b->cond, b->lock, CDP__NEVER);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, CDP__NEVER);
     cdp__nccl_unlock(b);
     if (b->installed) cdp__nccl_close_comm(b);
     cdp__nccl_lock(b);
@@ -1450,7 +1450,7 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     bool done;
     cdp__nccl_lock(b);
     while (!*flag && b->cond && cdp__nccl_now(b) < until)
-        b->os->cond_wait(b->os->user, b->cond, b->lock, until);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, until);
     done = *flag;
     cdp__nccl_unlock(b);
     return done;
@@ -2094,10 +2094,10 @@ CDP__PRIVATE cdp_status cdp__nccl_transfer(
 
 CDP__PRIVATE cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t deadline_ns) {
     cdp__nccl *b = (cdp__nccl *)self;
-    const bool forever = deadline_ns == CDP__NEVER;
+    const bool no_limit = deadline_ns == CDP__NEVER;
     uint32_t naps = 0;
     cdp_status st;
-    if (forever && !b->desc.blocking_wait) {
+    if (no_limit && !b->desc.blocking_wait) {
         st = cdp__nccl_right_device(b);
         return st == CDP_OK ? cdp__nccl_order(b, number) : st;
     }
@@ -2301,7 +2301,7 @@ CDP__PRIVATE cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     k.split = cdp__nccl_split;
     k.destroy = cdp__nccl_destroy;
     k.alloc = cdp__nccl_memory_alloc;
-    k.free = cdp__nccl_memory_free;
+    k.release = cdp__nccl_memory_free;
     k.copy = cdp__nccl_copy;
     k.zero = cdp__nccl_zero;
     k.scale = cdp__nccl_scale;
@@ -2332,8 +2332,8 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     if (b->module[0]) (void)cdp__nc.cuModuleUnload(b->module[0]);
     if (b->module[1]) (void)cdp__nc.cuModuleUnload(b->module[1]);
     cdp__nccl_close_streams(b);
-    if (b->cond) os->cond_destroy(os->user, b->cond);
-    if (b->lock) os->mutex_destroy(os->user, b->lock);
+    if (b->cond) os->threads.cond_destroy(os->user, b->cond);
+    if (b->lock) os->threads.mutex_destroy(os->user, b->lock);
     cdp__free(os, b);
 }
 
@@ -2358,7 +2358,7 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
             "behind");
         return;
     }
-    if (b->thread) b->os->thread_join(b->os->user, b->thread);
+    if (b->thread) b->os->threads.join(b->os->user, b->thread);
     b->thread = NULL;
     if (!b->lock && cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
     if (b->comm) cdp__nccl_close_comm(b);
@@ -2433,7 +2433,7 @@ CDP__PRIVATE cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
 
 /* What this rank needs of its own machine. */
 CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
-    const bool threads = b->os->thread_start && b->os->mutex_create;
+    const bool threads = b->os->threads.start && b->os->threads.mutex_create;
     int count = 0;
     int major = 0, minor = 0;
     cdp__cu_error e;
@@ -2453,8 +2453,8 @@ CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
     b->capability = major * 10 + minor;
     if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
     if ((st = cdp__nccl_check_from(b)) != CDP_OK) return st;
-    b->lock = threads ? b->os->mutex_create(b->os->user) : NULL;
-    b->cond = threads ? b->os->cond_create(b->os->user) : NULL;
+    b->lock = threads ? b->os->threads.mutex_create(b->os->user) : NULL;
+    b->cond = threads ? b->os->threads.cond_create(b->os->user) : NULL;
     if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);
     return cdp__nccl_open_streams(b);
 }
@@ -2493,7 +2493,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
     b->resting = true;
     if (b->cond) {
         b->resting = false;
-        b->thread = b->os->thread_start(b->os->user, cdp__nccl_keeper, b);
+        b->thread = b->os->threads.start(b->os->user, cdp__nccl_keeper, b);
         if (!b->thread)
             st = cdp__fail(
                 CDP_ERR_IO, "cannot start the thread that stops the GPU when the group fails");
@@ -2505,7 +2505,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
         b->stop = true;
         cdp__nccl_unlock(b);
         cdp__nccl_tell(b);
-        if (b->thread) b->os->thread_join(b->os->user, b->thread);
+        if (b->thread) b->os->threads.join(b->os->user, b->thread);
         cdp__nccl_undo(b);
         return st;
     }

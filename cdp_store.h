@@ -1,4 +1,4 @@
-/*  cdp_store.h - key-value stores through which ranks find each other - v0.1.0
+/*  cdp_store.h - key-value stores through which ranks find each other - v0.2.0
 
     WHAT IT IS
     A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are five:
@@ -101,7 +101,7 @@
 #ifndef CDP_STORE_INCLUDED
 #define CDP_STORE_INCLUDED
 
-#define CDP_STORE_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_STORE_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_STORE_VERSION != CDP_VERSION
 #error "cdp_store.h and cdp.h are of different versions: copy both from the same release"
 #endif
@@ -1642,7 +1642,7 @@ CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq)
     case CDP_STORE_NUM_KEYS: rq->number = (int64_t)h->kv.present_count; return CDP_OK;
     default: status = cdp__hash_write(h, rq); break;
     }
-    if (h->cond) h->kv.os->cond_broadcast(h->kv.os->user, h->cond);
+    if (h->cond) h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
     return status;
 }
 
@@ -1664,7 +1664,7 @@ CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64
     while (rq->status == CDP_PENDING) {
         rq->status = cdp__hash_try(h, rq);
         if (rq->status != CDP_PENDING || !h->cond || os->now_ns(os->user) >= deadline_ns) break;
-        os->cond_wait(os->user, h->cond, h->lock.mutex, deadline_ns);
+        os->threads.cond_wait(os->user, h->cond, h->lock.mutex, deadline_ns);
     }
     cdp_lock_release(&h->lock);
     return rq->status;
@@ -1679,7 +1679,7 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
-    if (h->cond) os->cond_destroy(os->user, h->cond);
+    if (h->cond) os->threads.cond_destroy(os->user, h->cond);
     cdp__lock_close(&h->lock);
     cdp__free(os, h);
 }
@@ -1704,7 +1704,7 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
     if (h->lock.mutex) {
-        h->cond = os->cond_create(os->user);
+        h->cond = os->threads.cond_create(os->user);
         if (!h->cond) {
             cdp__hash_destroy(h);
             return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
@@ -1743,10 +1743,10 @@ CDP__PRIVATE cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
    in microseconds. */
 CDP__PRIVATE void cdp__tried_pause(
     const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
-    if (attempts < 4 && os->thread_yield)
-        os->thread_yield(os->user);
+    if (attempts < 4 && os->threads.yield)
+        os->threads.yield(os->user);
     else
-        os->poll(os->user, NULL, 0,
+        os->net.poll_fds(os->user, NULL, 0,
             cdp__min(deadline_ns,
                 now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
@@ -1853,7 +1853,7 @@ CDP__PRIVATE cdp_status cdp__custom_change(
         status = cdp__fail_nomem("a value", wish.bytes);
     if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
     if (status == CDP_OK)
-        status = c->desc.swap(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
+        status = (c->desc.swap)(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
             rq->op == CDP_STORE_DELETE ? NULL : &wish);
     if (status == CDP_OK && rq->op == CDP_STORE_DELETE) rq->number = 1;
     if (status != CDP_OK)
@@ -2457,7 +2457,7 @@ CDP__PRIVATE void cdp__door_drain(cdp__loop *l, cdp__io *io) {
     uint32_t i;
     v.data = sink;
     v.bytes = sizeof sink;
-    for (i = 0; i < 16 && io->fd >= 0 && l->os->recv(l->os->user, io->fd, &v, 1) > 0; ++i) {
+    for (i = 0; i < 16 && io->fd >= 0 && l->os->net.recv_iov(l->os->user, io->fd, &v, 1) > 0; ++i) {
     }
 }
 
@@ -3021,7 +3021,7 @@ CDP__PRIVATE bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n
 }
 
 /* What came before as far as it is small, and as much as there is of what follows, in memory
-   that all connections share. Returns as cdp_os.recv. */
+   that all connections share. Returns as cdp_os.net.recv_iov. */
 CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
@@ -3093,7 +3093,7 @@ CDP__PRIVATE void cdp__guest_last_words(cdp__guest *c) {
     cdp_iov iov;
     iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
-    c->server->os->send(c->server->os->user, c->io.fd, &iov, 1);
+    c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
 }
 
 CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
@@ -3210,7 +3210,7 @@ CDP__PRIVATE bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *fr
     memset(&here, 0, sizeof here);
     if (!s->keyed
         && (s->desc.trust_network || cdp__addr_is_here(from, &here)
-            || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here))))
+            || (s->os->net.local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here))))
         return true;
     c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
     if (!c->auth
@@ -3238,7 +3238,7 @@ CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp
         c = NULL;
     }
     if (!c) {
-        s->os->close(s->os->user, fd);
+        s->os->net.close_fd(s->os->user, fd);
         if (!s->full_told)
             cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s",
                 full ? "max_clients are connected" : "out of memory");
@@ -3282,7 +3282,7 @@ CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     cdp_addr from;
     int32_t fd = 0;
     for (i = 0; i < 256 && fd >= 0; ++i) {
-        fd = s->os->accept(s->os->user, io->fd, &from);
+        fd = s->os->net.accept_next(s->os->user, io->fd, &from);
         if (fd >= 0) cdp__server_welcome(s, fd, &from);
     }
     if (fd == -EAGAIN) {
@@ -3326,13 +3326,13 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
                 --luck;
             else
                 again = now + 10 * CDP__MS;
-        } else if (look_until && s->os->thread_yield) {
-            s->os->thread_yield(s->os->user); /* the client may want this very processor */
+        } else if (look_until && s->os->threads.yield) {
+            s->os->threads.yield(s->os->user); /* the client may want this very processor */
         }
         if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
         /* out of memory: not in a busy loop */
-        s->os->poll(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS);
+        s->os->net.poll_fds(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS);
     }
 }
 
@@ -3347,7 +3347,7 @@ CDP__PRIVATE void cdp__server_dismiss(cdp__guest *c) {
     cdp__guest_flush(c);
     iov.data = s->scratch;
     iov.bytes = CDP__SERVER_SCRATCH;
-    for (i = 0; i < 16 && s->os->recv(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    for (i = 0; i < 16 && s->os->net.recv_iov(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {
     }
     cdp__guest_free(c);
 }
@@ -3358,7 +3358,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
-        os->thread_join(os->user, s->thread);
+        os->threads.join(os->user, s->thread);
     }
     while (s->fresh.next != &s->fresh)
         cdp__server_dismiss(s->fresh.next);
@@ -3430,8 +3430,8 @@ CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at,
     char text[64], owner[128];
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
-    if (err == EADDRINUSE && os->port_owner
-        && os->port_owner(os->user, at->port, owner, sizeof owner))
+    if (err == EADDRINUSE && os->net.port_owner
+        && os->net.port_owner(os->user, at->port, owner, sizeof owner))
         return cdp__fail_peer(CDP_ERR_IO, -1, err,
             "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
             text, owner);
@@ -3453,7 +3453,8 @@ CDP__PRIVATE uint32_t cdp__server_addresses(
     else if (strcmp(d->host, "*") == 0)
         n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
     else if (!cdp__addr_parse(d->host, &out[0]))
-        n = d->os->resolve(d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
+        n = d->os->net.resolve(
+            d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
     if (n <= 0) {
         cdp__fail_peer(
             CDP_ERR_IO, -1, -n, "cannot listen: no address of the name \"%s\" was found", d->host);
@@ -3475,8 +3476,8 @@ CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
         cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
         /* It may come from a program that likes to block; a replaced os has its own ideas of
            descriptors. */
-        if (s->os->accept == cdp_os_default()->accept) cdp__os_prepare_socket(fd);
-        fd = s->os->local_addr(s->os->user, fd, &s->at);
+        if (s->os->net.accept_next == cdp_os_default()->net.accept_next) cdp__os_prepare_socket(fd);
+        fd = s->os->net.local_addr(s->os->user, fd, &s->at);
         return fd < 0 ? cdp__fail_peer(
                    CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd)
                       : CDP_OK;
@@ -3484,7 +3485,7 @@ CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     if (!n) return CDP_ERR_IO;
     for (i = 0; i < n && fd < 0 && fd != -EADDRINUSE; ++i) {
         s->at = at[i];
-        fd = s->os->listen(s->os->user, &at[i], &s->at);
+        fd = s->os->net.listen_at(s->os->user, &at[i], &s->at);
     }
     if (fd < 0) return cdp__cannot_listen(s->os, &at[i - 1], -fd);
     cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
@@ -3502,10 +3503,10 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&s->kv, os, seed, s->desc.max_total_bytes);
     status = cdp__server_listen(s);
-    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->thread_start
-        || !os->wake_open)
+    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->threads.start
+        || !os->net.wake_open)
         return status;
-    s->thread = os->thread_start(os->user, cdp__server_thread, s);
+    s->thread = os->threads.start(os->user, cdp__server_thread, s);
     return s->thread ? CDP_OK
                      : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
@@ -4230,7 +4231,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
 CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
-        const int32_t r = c->os->connect_result(c->os->user, io->fd);
+        const int32_t r = c->os->net.connect_result(c->os->user, io->fd);
         if (r < 0) {
             cdp__client_again(c, -r);
         } else if (!c->keyed) {
@@ -4270,7 +4271,7 @@ CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
     /* a connection to where it was connected: the time to ask may be over */
     if (w->fixed || c->again) return true;
     if (!cdp__addr_parse(c->host, &w->at[0]))
-        n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
+        n = c->os->net.resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
     else
         w->at[0].port = c->port;
     /* too late to ask again: what was found before stands */
@@ -4291,7 +4292,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     cdp__client_set_name(c, &w->at[w->index]);
     ++w->attempts;
     w->attempt_ns = c->os->now_ns(c->os->user);
-    fd = c->os->connect(c->os->user, &w->at[w->index]);
+    fd = c->os->net.connect_to(c->os->user, &w->at[w->index]);
     if (fd < 0) {
         cdp__client_again(c, -fd);
         return;
@@ -4351,7 +4352,7 @@ CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms)
 /* The store interface */
 
 CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
-    if (c->sleepers) c->os->cond_broadcast(c->os->user, c->cond);
+    if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
 }
 
 CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
@@ -4439,7 +4440,7 @@ CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     if (c->driven) {
         if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
         ++c->sleepers;
-        c->os->cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
+        c->os->threads.cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
         --c->sleepers;
         return CDP_OK;
     }
@@ -4478,7 +4479,7 @@ CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint
    reach this one. */
 CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     cdp__client *c = (cdp__client *)s->self;
-    return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
+    return c->state == CDP__CLIENT_READY && c->os->net.local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
 /* For cdp_tcp.h: the other end. */
@@ -4512,7 +4513,7 @@ CDP__PRIVATE void cdp__client_empty(cdp__client *c) {
     uint32_t i;
     iov.data = sink;
     iov.bytes = sizeof sink;
-    for (i = 0; i < 16 && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    for (i = 0; i < 16 && c->os->net.recv_iov(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {
     }
 }
 
@@ -4569,7 +4570,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
-    if (c->cond) os->cond_destroy(os->user, c->cond);
+    if (c->cond) os->threads.cond_destroy(os->user, c->cond);
     cdp__lock_close(&c->lock);
     memcpy(&will, &c->will_key.data, sizeof will);
     cdp__free(os, will);
@@ -4608,7 +4609,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     cdp__client_set_name(c, d->addr_count ? &d->addrs[0] : &none);
     if (c->loop != &c->own_loop) return CDP_OK;
     if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    if (c->lock.mutex && !(c->cond = os->cond_create(os->user)))
+    if (c->lock.mutex && !(c->cond = os->threads.cond_create(os->user)))
         return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
     return cdp__loop_open(&c->own_loop, os);
 }

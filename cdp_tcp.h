@@ -1,4 +1,4 @@
-/*  cdp_tcp.h - process groups over TCP - v0.1.0 - MIT-0 or Unlicense
+/*  cdp_tcp.h - process groups over TCP - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Brings the ranks of a job together over TCP and gives each a cdp_group: rendezvous through a store on rank 0 (or
@@ -110,7 +110,7 @@
 #ifndef CDP_TCP_INCLUDED
 #define CDP_TCP_INCLUDED
 
-#define CDP_TCP_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_TCP_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_TCP_VERSION != CDP_VERSION
 #error "cdp_tcp.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
@@ -606,20 +606,21 @@ CDP__PRIVATE void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
     /* a place may have a new segment since the last look: its number is looked at once, for the
        old one and for the new one */
     do {
-        more = !all && tries++ < CDP__SEGMENTS && os->pass(os->user, s->pass, &fd, 1, false) >= 0;
+        more = !all && tries++ < CDP__SEGMENTS
+            && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
         if (more) ++s->received;
         for (i = 0; i < CDP__SEGMENTS; ++i) {
             cdp__view *v = &s->views[i];
             number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
             if (v->at && (all || number != v->number)) {
-                os->memory_unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
+                os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
                 v->at = NULL;
             }
             if (!more || v->at || number != s->received) continue;
-            v->at = (const uint8_t *)os->memory_map(os->user, fd, false, &v->bytes);
+            v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
             v->number = number;
         }
-        if (more) os->close(os->user, fd);
+        if (more) os->net.close_fd(os->user, fd);
     } while (more);
 }
 
@@ -636,7 +637,7 @@ CDP__PRIVATE const uint8_t *cdp__shared_view(
 /* Let the peer see segment i of ours. */
 CDP__PRIVATE bool cdp__shared_tell(const cdp_os *os, cdp__shared *s, uint32_t i, int32_t fd) {
     __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
-    s->told[i] = os->pass(os->user, s->pass, &fd, 1, true) >= 0;
+    s->told[i] = os->shared.pass(os->user, s->pass, &fd, 1, true) >= 0;
     if (s->told[i])
         ++s->passed;
     else
@@ -647,10 +648,10 @@ CDP__PRIVATE bool cdp__shared_tell(const cdp_os *os, cdp__shared *s, uint32_t i,
 CDP__PRIVATE void cdp__shared_close(const cdp_os *os, cdp__shared *s) {
     if (!s) return;
     if (s->theirs) cdp__shared_tidy(os, s, true);
-    if (s->pair) os->memory_unmap(os->user, s->pair, s->bytes);
-    if (s->bell >= 0) os->close(os->user, s->bell);
-    if (s->pass >= 0) os->close(os->user, s->pass);
-    if (s->memory >= 0) os->close(os->user, s->memory);
+    if (s->pair) os->shared.unmap(os->user, s->pair, s->bytes);
+    if (s->bell >= 0) os->net.close_fd(os->user, s->bell);
+    if (s->pass >= 0) os->net.close_fd(os->user, s->pass);
+    if (s->memory >= 0) os->net.close_fd(os->user, s->memory);
     cdp__free(os, s);
 }
 
@@ -659,12 +660,12 @@ CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, boo
     cdp__shared *s = (cdp__shared *)cdp__alloc_zero(os, sizeof *s);
     cdp__ring *first;
     if (!s) {
-        os->close(os->user, memory);
+        os->net.close_fd(os->user, memory);
         return NULL;
     }
     s->bell = s->pass = -1;
     s->memory = memory;
-    s->pair = (cdp__pair *)os->memory_map(os->user, memory, true, &s->bytes);
+    s->pair = (cdp__pair *)os->shared.map(os->user, memory, true, &s->bytes);
     s->room = s->bytes < sizeof *s->pair + 2 * sizeof *first
         ? 0
         : (s->bytes - sizeof *s->pair) / 2 / 64 * 64 - sizeof *first;
@@ -702,13 +703,14 @@ CDP__PRIVATE int32_t cdp__shared_read(
     from[1] = at;
     to[1].data = dst;
     to[1].bytes = bytes;
-    r = os->memory_read(os->user, pid, from, to, bytes ? 2 : 1);
+    r = os->shared.read_process(os->user, pid, from, to, bytes ? 2 : 1);
     return r == 0 && memcmp(proof, s->proof, sizeof proof) != 0 ? -ESRCH : r;
 }
 
 /* The peer has said where its proof is: what can be read of it? */
 CDP__PRIVATE void cdp__shared_try(const cdp_os *os, cdp__shared *s, int32_t pid) {
-    if (pid > 0 && os->memory_read && cdp__shared_read(os, s, pid, 0, NULL, 0) == 0) s->pid = pid;
+    if (pid > 0 && os->shared.read_process && cdp__shared_read(os, s, pid, 0, NULL, 0) == 0)
+        s->pid = pid;
     __atomic_store_n(
         &s->mine->reads, s->pid ? CDP__PULLS | CDP__VIEWS : CDP__VIEWS, __ATOMIC_RELEASE);
 }
@@ -717,7 +719,7 @@ CDP__PRIVATE void cdp__shared_ring_bell(const cdp_os *os, cdp__shared *s, uint32
     if (!(__atomic_load_n(&s->theirs->wake, __ATOMIC_SEQ_CST) & what)) return;
     /* once is enough: it stays rung until it is heard */
     __atomic_store_n(&s->theirs->wake, 0, __ATOMIC_SEQ_CST);
-    os->wake_set(os->user, s->bell);
+    os->net.wake_set(os->user, s->bell);
 }
 
 /* One piece, at once told to the other side. < 0: what that has stored makes no sense. */
@@ -1109,7 +1111,7 @@ CDP__PRIVATE int32_t cdp__hello_send(
     return 1;
 }
 
-/* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.recv. */
+/* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.net.recv_iov. */
 CDP__PRIVATE int32_t cdp__hello_recv(
     cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
     while (*got < CDP__HELLO_BYTES) {
@@ -1126,7 +1128,7 @@ CDP__PRIVATE int32_t cdp__hello_recv(
 
 /* Can this rank share memory with others of this machine? */
 CDP__PRIVATE bool cdp__mesh_shares(const cdp__mesh *m) {
-    return !m->desc.no_shared_memory && m->os->memory_create && m->loop.wake_fd[1] >= 0;
+    return !m->desc.no_shared_memory && m->os->shared.create && m->loop.wake_fd[1] >= 0;
 }
 
 CDP__PRIVATE void cdp__hello_fill(
@@ -1208,11 +1210,11 @@ CDP__PRIVATE void cdp__link_offer(
     cdp__mesh *m = l->mesh;
     const cdp_os *os = m->os;
     const uint64_t room = (cdp__def(m->desc.ring_bytes, CDP__RING_BYTES) + 63) / 64 * 64;
-    const int32_t pass = os->pass_open(os->user, name, false);
+    const int32_t pass = os->shared.pass_open(os->user, name, false);
     int32_t fds[2],
         err = fds[0] = pass < 0
         ? pass
-        : os->memory_create(os->user, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+        : os->shared.create(os->user, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
     cdp__shared *s = err < 0 ? NULL : cdp__shared_open(os, fds[0], true);
     if (s) {
         s->pass = pass;
@@ -1221,9 +1223,9 @@ CDP__PRIVATE void cdp__link_offer(
         proof[0] |= 1; /* not zeros */
         memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
         cdp__shared_prove(s, proof);
-        if (!err) err = os->pass(os->user, pass, fds, 2, true);
+        if (!err) err = os->shared.pass(os->user, pass, fds, 2, true);
     } else {
-        if (pass >= 0) os->close(os->user, pass);
+        if (pass >= 0) os->net.close_fd(os->user, pass);
         err = err < 0 ? err : -ENOMEM;
     }
     if (err >= 0) {
@@ -1246,9 +1248,9 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     cdp__hello h;
     const bool ours = cdp__hello_decode(l->answer, &h) && h.type == CDP__TAKEN && h.from == l->peer;
     int32_t pid = 0;
-    if (s->memory >= 0) os->close(os->user, s->memory);
+    if (s->memory >= 0) os->net.close_fd(os->user, s->memory);
     s->memory = -1;
-    if (ours && !h.refusal) pid = os->pass(os->user, s->pass, &s->bell, 1, false);
+    if (ours && !h.refusal) pid = os->shared.pass(os->user, s->pass, &s->bell, 1, false);
     if (pid == -EMFILE) {
         cdp__loop_timer_set(&l->mesh->loop, &l->probe_timer, os->now_ns(os->user) + CDP__MS,
             cdp__link_choose_again, l);
@@ -1369,7 +1371,8 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
     cdp__mesh *m = p->link->mesh;
     int32_t r = 1;
     if (!p->greeting && !p->proving) {
-        r = io->ready & CDP_IO_WRITE ? m->os->connect_result(m->os->user, io->fd) : -EINPROGRESS;
+        r = io->ready & CDP_IO_WRITE ? m->os->net.connect_result(m->os->user, io->fd)
+                                     : -EINPROGRESS;
         if (r == -EINPROGRESS || r == -ENOTCONN) return;
         if (r >= 0 && m->keyed
             && cdp__door_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
@@ -1407,7 +1410,7 @@ CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     cdp__path *p = &l->race->paths[l->race->begun++];
-    const int32_t fd = m->os->connect(m->os->user, &p->at);
+    const int32_t fd = m->os->net.connect_to(m->os->user, &p->at);
     cdp__loop_timer_clear(t);
     if (fd < 0) {
         cdp__path_failed(p, -fd);
@@ -1471,7 +1474,7 @@ CDP__PRIVATE void cdp__link_probed(cdp__link *l, int32_t err) {
 CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     const int32_t err = io->ready & CDP_IO_WRITE
-        ? l->mesh->os->connect_result(l->mesh->os->user, io->fd)
+        ? l->mesh->os->net.connect_result(l->mesh->os->user, io->fd)
         : -EINPROGRESS;
     if (err == -EINPROGRESS || err == -ENOTCONN) return;
     cdp__loop_remove(&l->mesh->loop, io);
@@ -1483,7 +1486,7 @@ CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_AWAITED) return;
     if (!l->probe.next) {
-        const int32_t fd = m->os->connect(m->os->user, &l->addr);
+        const int32_t fd = m->os->net.connect_to(m->os->user, &l->addr);
         if (fd == -ECONNREFUSED) cdp__link_probed(l, ECONNREFUSED);
         if (l->state != CDP__LINK_AWAITED) return;
         if (fd >= 0) {
@@ -1521,7 +1524,7 @@ CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
     --g->mesh->visitor_count;
     cdp__loop_timer_clear(&g->timer);
     cdp__loop_remove(&g->mesh->loop, &g->io);
-    if (g->offers) g->mesh->os->close(g->mesh->os->user, g->pass);
+    if (g->offers) g->mesh->os->net.close_fd(g->mesh->os->user, g->pass);
     cdp__free(g->mesh->os, g);
 }
 
@@ -1536,12 +1539,12 @@ CDP__PRIVATE void cdp__visitor_offer(
     cdp_addr here;
     uint32_t i;
     memset(&here, 0, sizeof here);
-    if (os->local_addr(os->user, g->io.fd, &here) < 0 || !cdp__addr_is_here(&g->from, &here)
+    if (os->net.local_addr(os->user, g->io.fd, &here) < 0 || !cdp__addr_is_here(&g->from, &here)
         || os->random(os->user, name, CDP__NAME_BYTES) != CDP_OK)
         return;
     for (i = 0; i < CDP__NAME_BYTES; ++i)
         name[i] = (uint8_t)('a' + (name[i] & 15));
-    g->pass = os->pass_open(os->user, name, true);
+    g->pass = os->shared.pass_open(os->user, name, true);
     g->offers = g->pass >= 0;
     if (g->offers) return;
     memset(name, 0, CDP__NAME_BYTES);
@@ -1556,11 +1559,12 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
     int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
     uint32_t tries;
     cdp_addr from;
-    for (tries = 0; tries < 8 && (at = os->accept(os->user, g->pass, &from)) >= 0; ++tries) {
+    for (tries = 0; tries < 8 && (at = os->net.accept_next(os->user, g->pass, &from)) >= 0;
+         ++tries) {
         cdp__shared *s = NULL;
-        err = os->pass(os->user, at, fds, 2, false);
+        err = os->shared.pass(os->user, at, fds, 2, false);
         if (err >= 0 && !(s = cdp__shared_open(os, fds[0], false))) {
-            os->close(os->user, fds[1]);
+            os->net.close_fd(os->user, fds[1]);
             err = -ENOMEM;
         }
         if (s) {
@@ -1568,16 +1572,16 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
             s->pass = at;
             err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0
                 ? -EPROTO
-                : os->pass(os->user, at, &bell, 1, true);
+                : os->shared.pass(os->user, at, &bell, 1, true);
         } else {
-            os->close(os->user, at);
+            os->net.close_fd(os->user, at);
         }
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
             if (m->desc.lend_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
             s->pair->taken = 1;
             s->taken = true;
-            os->close(os->user, s->memory);
+            os->net.close_fd(os->user, s->memory);
             s->memory = -1;
             return s;
         }
@@ -1742,7 +1746,7 @@ CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr
     cdp__mesh *m = g->mesh;
     cdp_addr here;
     memset(&here, 0, sizeof here);
-    if (!m->keyed && !m->desc.trust_network) (void)m->os->local_addr(m->os->user, fd, &here);
+    if (!m->keyed && !m->desc.trust_network) (void)m->os->net.local_addr(m->os->user, fd, &here);
     g->guarded = m->keyed || (!m->desc.trust_network && !cdp__addr_is_here(from, &here));
     return !g->guarded
         || cdp__door_open(
@@ -1760,7 +1764,7 @@ CDP__PRIVATE void cdp__mesh_visit(
     g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
     if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
-        m->os->close(m->os->user, fd);
+        m->os->net.close_fd(m->os->user, fd);
         cdp__free(m->os, g);
         return;
     }
@@ -1781,7 +1785,7 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     for (;;) {
         cdp_addr from;
-        const int32_t fd = m->os->accept(m->os->user, io->fd, &from);
+        const int32_t fd = m->os->net.accept_next(m->os->user, io->fd, &from);
         if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
             if (cdp__mesh_accept_later(m)) continue;
             return;
@@ -1795,7 +1799,7 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */
 
 /* Small pieces are copied into one: that is cheaper than what the kernel does for several.
-   False: they are not small. */
+   False: they are not joined. */
 CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp_iov *one) {
     uint64_t bytes = 0;
     uint32_t i;
@@ -1811,7 +1815,7 @@ CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp
 
 CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    uint8_t small[CDP__TX_BYTES];
+    uint8_t joined[CDP__TX_BYTES];
     cdp_iov one;
     int64_t r = 0;
     cdp__link_need(l);
@@ -1820,7 +1824,7 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
         if (r >= 0) return r;
         cdp__link_nonsense(l);
     }
-    if (n > 1 && cdp__iov_join(iov, n, small, &one)) {
+    if (n > 1 && cdp__iov_join(iov, n, joined, &one)) {
         iov = &one;
         n = 1;
     }
@@ -1833,7 +1837,7 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     return l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : r;
 }
 
-/* From the buffer first. A large read goes straight to its place; a small one fills the buffer
+/* From the buffer first. A large read goes straight to its place; a joined one fills the buffer
    on the way. */
 CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__link *l = &((cdp__mesh *)self)->links[peer];
@@ -1933,10 +1937,10 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     if (i < CDP__SEGMENTS) {
         g = &m->segments[i];
     } else {
-        if (!g || (g->fd = os->memory_create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0)
+        if (!g || (g->fd = os->shared.create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0)
             return NULL;
-        if (!(g->at = (uint8_t *)os->memory_map(os->user, g->fd, true, &g->bytes))) {
-            os->close(os->user, g->fd);
+        if (!(g->at = (uint8_t *)os->shared.map(os->user, g->fd, true, &g->bytes))) {
+            os->net.close_fd(os->user, g->fd);
             g->bytes = 0;
             return NULL;
         }
@@ -1957,8 +1961,8 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
         __atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_SEQ_CST);
         cdp__shared_ring_bell(m->os, s, CDP__WAKE_DATA);
     }
-    m->os->memory_unmap(m->os->user, g->at, g->bytes);
-    m->os->close(m->os->user, g->fd);
+    m->os->shared.unmap(m->os->user, g->at, g->bytes);
+    m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
 }
 
@@ -2361,7 +2365,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
     for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
         const cdp__link *l = cdp__bundle_at(&m->links[peer], i);
         memset(&at, 0, sizeof at);
-        if (l->state == CDP__LINK_UP) (void)m->os->local_addr(m->os->user, l->io.fd, &at);
+        if (l->state == CDP__LINK_UP) (void)m->os->net.local_addr(m->os->user, l->io.fd, &at);
         cdp__addr_text(&at, here, sizeof here);
         cdp__addr_text(&l->addr, there, sizeof there);
         if (l->state == CDP__LINK_UP)
@@ -2414,7 +2418,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* what was not freed may still be in use: it stays where it is */
-        if (m->segments[i].at) os->close(os->user, m->segments[i].fd);
+        if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_remove(&m->loop, &m->listener);
@@ -2648,7 +2652,7 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     int32_t fd = -EADDRINUSE;
     for (port = first; port <= last && fd == -EADDRINUSE; ++port) {
         at->port = (uint16_t)port;
-        fd = m->os->listen(m->os->user, at, &m->at);
+        fd = m->os->net.listen_at(m->os->user, at, &m->at);
     }
     return fd;
 }
@@ -2765,8 +2769,9 @@ CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]
     const bool all = cdp__addr_any(&m->at);
     uint32_t i, n = 0;
     out[0] = m->at;
-    if (all && m->desc.interfaces && m->os->addresses) {
-        const uint32_t chosen = m->os->addresses(m->os->user, m->desc.interfaces, out, CDP__ADDRS);
+    if (all && m->desc.interfaces && m->os->net.addresses) {
+        const uint32_t chosen =
+            m->os->net.addresses(m->os->user, m->desc.interfaces, out, CDP__ADDRS);
         for (i = 0; i < chosen; ++i)
             if (m->at.family == 6 || out[i].family == 4) {
                 out[n] = out[i];
@@ -2837,7 +2842,7 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
             m->desc.interfaces);
     cdp__mesh_key(m, key, "addr", m->desc.rank);
     cdp__put_u64((uint8_t *)text,
-        cdp__mesh_shares(m) && m->os->memory_host ? m->os->memory_host(m->os->user) : 0);
+        cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
     cdp__addrs_text(own, count, text + 8, sizeof text - 8);
     st = cdp_store_set(m->store, key, text, 8 + strlen(text + 8));
     if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
@@ -3017,13 +3022,14 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
         cdp_store_server_desc s;
         memset(&s, 0, sizeof s);
         s.host = m->desc.listen_addr ? m->desc.listen_addr
-            : m->os->addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m)))
+            : m->os->net.addresses
+                && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m)))
             ? "*"
             : m->desc.master_addr;
-        if (m->os->addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
+        if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
             && !cdp__mesh_local_only(m)) {
             /* a slow resolver is the others' trouble */
-            const int32_t n = m->os->resolve(m->os->user, s.host, 0, &self, 1,
+            const int32_t n = m->os->net.resolve(m->os->user, s.host, 0, &self, 1,
                 cdp__min(deadline_ns, cdp__deadline(m->os, 2000)));
             if (n == -ENOENT)
                 return cdp__fail_peer(
@@ -3127,7 +3133,8 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
         m->links[i].peer = i % m->desc.world_size;
         m->links[i].index = i / m->desc.world_size;
     }
-    if (m->os->addresses) m->mine_count = m->os->addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
+    if (m->os->net.addresses)
+        m->mine_count = m->os->net.addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
     return cdp__mesh_rendezvous(m);
 }
@@ -3470,7 +3477,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     if (d.connections > 16)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
-    if (d.interfaces && !d.os->addresses)
+    if (d.interfaces && !d.os->net.addresses)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could "
             "find them; give it one, or set listen_addr instead",
@@ -3517,7 +3524,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.unview = cdp__mesh_unview;
     t.pull = cdp__mesh_pull;
     t.alloc = cdp__mesh_alloc;
-    t.free = cdp__mesh_free;
+    t.release = cdp__mesh_free;
     t.mail = cdp__mesh_mail;
     t.mailed = cdp__mesh_mailed;
     t.host = cdp__mesh_host;

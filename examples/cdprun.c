@@ -59,7 +59,7 @@
 #include <sys/prctl.h>
 #endif
 
-#define VERSION "0.1.0"
+#define VERSION "0.2.0"
 /* of --rdzv-endpoint, as torchrun's */
 #define DEFAULT_PORT 29400
 /* per machine; a typing error should not become a fork bomb */

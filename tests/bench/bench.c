@@ -516,17 +516,17 @@ static calls counted;
 
 static int64_t count_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     counted.n[CALL_SEND] += 1;
-    return cdp_os_default()->send(user, fd, v, n);
+    return cdp_os_default()->net.send_iov(user, fd, v, n);
 }
 static int64_t count_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
-    const int64_t r = cdp_os_default()->recv(user, fd, v, n);
+    const int64_t r = cdp_os_default()->net.recv_iov(user, fd, v, n);
     counted.n[CALL_RECV] += 1;
     counted.n[CALL_RECV_NOTHING] += r == 0;
     return r;
 }
 static int32_t count_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
     counted.n[CALL_POLL] += 1;
-    return cdp_os_default()->poll(user, fds, n, deadline_ns);
+    return cdp_os_default()->net.poll_fds(user, fds, n, deadline_ns);
 }
 static uint64_t count_now(void *user) {
     counted.n[CALL_CLOCK] += 1;
@@ -534,15 +534,15 @@ static uint64_t count_now(void *user) {
 }
 static void count_lock(void *user, void *mutex) {
     counted.n[CALL_LOCK] += 1;
-    cdp_os_default()->mutex_lock(user, mutex);
+    cdp_os_default()->threads.mutex_lock(user, mutex);
 }
 static void count_wake(void *user, int32_t fd) {
     counted.n[CALL_WAKE] += 1;
-    cdp_os_default()->wake_set(user, fd);
+    cdp_os_default()->net.wake_set(user, fd);
 }
 static void count_yield(void *user) {
     counted.n[CALL_YIELD] += 1;
-    cdp_os_default()->thread_yield(user);
+    cdp_os_default()->threads.yield(user);
 }
 
 static calls calls_now(void) {
@@ -635,13 +635,13 @@ static void join_job(uint16_t port) {
     d.no_shared_memory = !over_memory; /* what it is compared with are bare sockets */
     if (counting) {
         os = *cdp_os_default();
-        os.send = count_send;
-        os.recv = count_recv;
-        os.poll = count_poll;
+        os.net.send_iov = count_send;
+        os.net.recv_iov = count_recv;
+        os.net.poll_fds = count_poll;
         os.now_ns = count_now;
-        os.mutex_lock = count_lock;
-        os.wake_set = count_wake;
-        os.thread_yield = count_yield;
+        os.threads.mutex_lock = count_lock;
+        os.net.wake_set = count_wake;
+        os.threads.yield = count_yield;
         d.os = &os;
     }
     if (cdp_init(&d, &group) != CDP_OK) die_cdp("cdp_init");

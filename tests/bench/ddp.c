@@ -35,7 +35,7 @@ static uint64_t now(void) {
 static int64_t counting_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
     const uint64_t since = __atomic_exchange_n(&waits_since_ns, 0, __ATOMIC_SEQ_CST),
                    entered = now();
-    const int64_t r = cdp_os_default()->send(user, fd, iov, n);
+    const int64_t r = cdp_os_default()->net.send_iov(user, fd, iov, n);
     if (since && r > 0 && first_count < MOST) first_ns[first_count++] = entered - since;
     if (r > 0) __atomic_add_fetch(&sent, (uint64_t)r, __ATOMIC_SEQ_CST);
     return r;
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     uint64_t took[1000], sent_before, hidden_comm, hidden_exposed;
     read_options(argc, argv);
     if (options.steps > 1000 || !options.params) return 2;
-    os.send = counting_send;
+    os.net.send_iov = counting_send;
     if (cdp_tcp_desc_from_env(&t) != CDP_OK) return cdp_print_error(stderr);
     t.os = &os;
     t.timeout_ms = 60000;

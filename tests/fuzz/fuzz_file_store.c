@@ -27,7 +27,7 @@ static void fuzz_free(void *user, void *p) {
 static cdp_os fuzz_os(void) {
     cdp_os os = *cdp_os_default();
     os.alloc = fuzz_alloc;
-    os.free = fuzz_free;
+    os.release = fuzz_free;
     return os;
 }
 

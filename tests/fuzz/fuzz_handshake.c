@@ -68,7 +68,8 @@ static void run_visitors(input in, uint8_t flags) {
     m = open_mesh(&os, &log, 0, flags);
     memset(&at, 0, sizeof at);
     if (m && m->links)
-        cdp__loop_add(&m->loop, &m->listener, os.listen(os.user, &at, &m->at), cdp__mesh_accept, m);
+        cdp__loop_add(
+            &m->loop, &m->listener, os.net.listen_at(os.user, &at, &m->at), cdp__mesh_accept, m);
     while (m && m->links && in.n) {
         const uint8_t b = next_byte(&in), length = next_byte(&in);
         pipe_end *c = &w->conn[b & 3];

@@ -122,10 +122,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     w.bytes[2] = size - 5 - w.bytes[1];
     os.user = &w;
     os.alloc = world_alloc;
-    os.free = world_free;
+    os.release = world_free;
     os.now_ns = world_now;
-    os.thread_start = NULL;
-    os.mutex_create = NULL;
+    os.threads.start = NULL;
+    os.threads.mutex_create = NULL;
     memset(&t, 0, sizeof t);
     t.self = &w;
     t.send = world_send;

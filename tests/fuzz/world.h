@@ -230,13 +230,13 @@ static void world_wake(void *user, int32_t fd) {
 /* Memory that always looks the same, and descriptors that are counted. */
 static __attribute__((unused)) void world_share(world *w, cdp_os *os) {
     memset(w->memory, 1, 16); /* what a CHOSEN may say, and that it was taken */
-    os->memory_create = world_memory_create;
-    os->memory_map = world_memory_map;
-    os->memory_unmap = world_memory_unmap;
-    os->pass_open = world_pass_open;
-    os->pass = world_pass;
-    os->wake_open = world_wake_open;
-    os->wake_set = os->wake_clear = world_wake;
+    os->shared.create = world_memory_create;
+    os->shared.map = world_memory_map;
+    os->shared.unmap = world_memory_unmap;
+    os->shared.pass_open = world_pass_open;
+    os->shared.pass = world_pass;
+    os->net.wake_open = world_wake_open;
+    os->net.wake_set = os->net.wake_clear = world_wake;
 }
 
 static cdp_os world_os(world *w) {
@@ -244,19 +244,19 @@ static cdp_os world_os(world *w) {
     memset(&os, 0, sizeof os);
     os.user = w;
     os.alloc = world_alloc;
-    os.free = world_free;
+    os.release = world_free;
     os.now_ns = world_now;
     os.random = world_random;
-    os.resolve = world_resolve;
-    os.listen = world_listen;
-    os.accept = world_accept;
-    os.connect = world_connect;
-    os.connect_result = world_connect_result;
-    os.send = world_send;
-    os.recv = world_recv;
-    os.close = world_close;
-    os.local_addr = world_local_addr;
-    os.poll = world_poll;
+    os.net.resolve = world_resolve;
+    os.net.listen_at = world_listen;
+    os.net.accept_next = world_accept;
+    os.net.connect_to = world_connect;
+    os.net.connect_result = world_connect_result;
+    os.net.send_iov = world_send;
+    os.net.recv_iov = world_recv;
+    os.net.close_fd = world_close;
+    os.net.local_addr = world_local_addr;
+    os.net.poll_fds = world_poll;
     return os;
 }
 

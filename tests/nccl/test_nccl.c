@@ -1485,7 +1485,7 @@ TEST(two_on_one_gpu) {
 /* Everything stands, but for the thread that would watch over it: nothing stays behind. */
 static bool no_more_threads;
 static void *maybe_thread_start(void *user, void (*func)(void *arg), void *arg) {
-    return no_more_threads ? NULL : cdp_os_default()->thread_start(user, func, arg);
+    return no_more_threads ? NULL : cdp_os_default()->threads.start(user, func, arg);
 }
 static void no_thread_of_rank(card *c) {
     cdp_nccl_desc desc;
@@ -1499,8 +1499,8 @@ static void no_thread_of_rank(card *c) {
 TEST(no_thread) {
     cards all;
     cdp_os os = *cdp_os_default();
-    if (!os.thread_start) return;
-    os.thread_start = maybe_thread_start;
+    if (!os.threads.start) return;
+    os.threads.start = maybe_thread_start;
     memset(&all, 0, sizeof all);
     all.n = 1;
     all.func = no_thread_of_rank;
@@ -1549,9 +1549,9 @@ TEST(polled) {
         all.group.no_thread = true;
         all.group.logger.level = CDP_LOG_SILENT;
         if (k >= 4) {
-            os.thread_start = NULL;
-            os.mutex_create = NULL;
-            os.cond_create = NULL;
+            os.threads.start = NULL;
+            os.threads.mutex_create = NULL;
+            os.threads.cond_create = NULL;
             all.group.os = &os;
             all.desc.keep = k == 5;
         }

@@ -1251,7 +1251,7 @@ static void *held_alloc(void *user, uint64_t bytes) {
 }
 static void held_free(void *user, void *p) {
     if (p) __atomic_sub_fetch(&in_use, 1, __ATOMIC_RELAXED);
-    cdp_os_default()->free(user, p);
+    cdp_os_default()->release(user, p);
 }
 
 static int cycle_rank(uint32_t rank) {
@@ -1261,7 +1261,7 @@ static int cycle_rank(uint32_t rank) {
     uint64_t slowest = 0;
     cdp_os os = *cdp_os_default();
     os.alloc = held_alloc;
-    os.free = held_free;
+    os.release = held_free;
     settings.os = &os;
     for (uint32_t i = 0; i < CYCLES; ++i) {
         const bool breaks = (i + rank) % 3 == 0;

@@ -213,9 +213,9 @@ static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp
         memset(&r->hub_os, 0, sizeof r->hub_os);
         r->hub_os.user = r;
         r->hub_os.alloc = hub_alloc;
-        r->hub_os.free = hub_free;
+        r->hub_os.release = hub_free;
         r->hub_os.now_ns = hub_now;
-        r->hub_os.poll = hub_poll;
+        r->hub_os.net.poll_fds = hub_poll;
         h.world_size = r->n;
         h.os = &r->hub_os;
         st = cdp_hub_create(&h, &r->hub);

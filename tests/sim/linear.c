@@ -1020,16 +1020,16 @@ static answer sim_one(char kind, uint64_t seed, lie lies) {
     if (kind == 'h') {
         cdp_os os = *cdp_os_default();
         os.alloc = preempting_alloc;
-        os.free = plain_free;
+        os.release = plain_free;
         os.now_ns = shared_now;
-        os.mutex_create = sim_mutex_create;
-        os.mutex_destroy = sim_mutex_destroy;
-        os.mutex_lock = sim_mutex_lock;
-        os.mutex_unlock = sim_mutex_unlock;
-        os.cond_create = sim_cond_create;
-        os.cond_destroy = sim_cond_destroy;
-        os.cond_wait = sim_cond_wait;
-        os.cond_broadcast = sim_cond_broadcast;
+        os.threads.mutex_create = sim_mutex_create;
+        os.threads.mutex_destroy = sim_mutex_destroy;
+        os.threads.mutex_lock = sim_mutex_lock;
+        os.threads.mutex_unlock = sim_mutex_unlock;
+        os.threads.cond_create = sim_cond_create;
+        os.threads.cond_destroy = sim_cond_destroy;
+        os.threads.cond_wait = sim_cond_wait;
+        os.threads.cond_broadcast = sim_cond_broadcast;
         static cdp_os kept;
         kept = os;
         const cdp_hash_store_desc hd = {.os = &kept};
@@ -1229,9 +1229,9 @@ static answer threads_one(char kind, uint64_t seed, lie lies) {
         t[i].calls = CALLS;
     }
     for (uint32_t i = 0; i < 4; ++i)
-        threads[i] = os->thread_start(os->user, thread_main, &t[i]);
+        threads[i] = os->threads.start(os->user, thread_main, &t[i]);
     for (uint32_t i = 0; i < 4; ++i)
-        os->thread_join(os->user, threads[i]);
+        os->threads.join(os->user, threads[i]);
     for (uint32_t i = 0; i < 4; ++i)
         if (i == 0 || stores[i] != stores[0]) cdp_store_destroy(stores[i]);
     unlink(path);

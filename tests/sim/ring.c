@@ -732,7 +732,7 @@ static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 
 
 int main(int argc, char **argv) {
     uint32_t passed = 0, failed = 0, c, m;
-    model_os.wake_set = model_wake;
+    model_os.net.wake_set = model_wake;
     seen = (uint64_t *)malloc(sizeof *seen << SEEN_BITS);
     if (!seen) return 2;
     for (c = 0; c < CASES; ++c) {

@@ -1284,7 +1284,7 @@ SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t d
 SIM_API void sim_sleep(sim_node *node, uint64_t ns) {
     const uint64_t until = node->world->now + ns;
     while (node->world->now < until)
-        node->os.poll(node, NULL, 0, until);
+        node->os.net.poll_fds(node, NULL, 0, until);
 }
 
 /* ---- >>faults -------------------------------------------------------------------------------- */
@@ -1438,19 +1438,19 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     memset(os, 0, sizeof *os);
     os->user = node;
     os->alloc = sim__os_alloc;
-    os->free = sim__os_free;
+    os->release = sim__os_free;
     os->now_ns = sim__os_now;
     os->random = sim__os_random;
-    os->resolve = sim__os_resolve;
-    os->listen = sim__os_listen;
-    os->accept = sim__os_accept;
-    os->connect = sim__os_connect;
-    os->connect_result = sim__os_connect_result;
-    os->send = sim__os_send;
-    os->recv = sim__os_recv;
-    os->close = sim__os_close;
-    os->local_addr = sim__os_local_addr;
-    os->poll = sim__os_poll; /* no threads, and nobody to wake */
+    os->net.resolve = sim__os_resolve;
+    os->net.listen_at = sim__os_listen;
+    os->net.accept_next = sim__os_accept;
+    os->net.connect_to = sim__os_connect;
+    os->net.connect_result = sim__os_connect_result;
+    os->net.send_iov = sim__os_send;
+    os->net.recv_iov = sim__os_recv;
+    os->net.close_fd = sim__os_close;
+    os->net.local_addr = sim__os_local_addr;
+    os->net.poll_fds = sim__os_poll; /* no threads, and nobody to wake */
 }
 
 SIM_API sim_world *sim_open(const sim_desc *desc) {

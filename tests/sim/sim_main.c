@@ -219,7 +219,7 @@ static void raw_client(cdp__io *io) {
     uint64_t i;
     if (!e->connected) {
         if (!(io->ready & CDP_IO_WRITE)) return;
-        e->err = -e->node->os.connect_result(e->node, io->fd);
+        e->err = -e->node->os.net.connect_result(e->node, io->fd);
         e->connected = e->err == 0;
     }
     while (!e->err && e->sent < e->total) {
@@ -262,7 +262,7 @@ static void raw_accept(cdp__io *io) {
     raw_server *s = (raw_server *)io->user;
     cdp_addr from;
     int32_t fd;
-    while ((fd = s->node->os.accept(s->node, io->fd, &from)) >= 0) {
+    while ((fd = s->node->os.net.accept_next(s->node, io->fd, &from)) >= 0) {
         raw_end *e = &s->ends[s->count++];
         if (s->count > s->room) abort();
         e->loop = &s->loop;
@@ -285,7 +285,7 @@ static cdp_status raw_serve_all(run *r, sim_node *node) {
     s->r = r;
     s->node = node;
     if (cdp__loop_open(&s->loop, &node->os) != CDP_OK) st = CDP_ERR_NOMEM;
-    fd = node->os.listen(node, &at, &bound);
+    fd = node->os.net.listen_at(node, &at, &bound);
     if (fd < 0) st = cdp__fail_peer(CDP_ERR_IO, -1, -fd, "listen");
     cdp__loop_add(&s->loop, &s->listener, fd, raw_accept, s);
     while (st == CDP_OK && node->os.now_ns(node) < until) {
@@ -314,7 +314,7 @@ static cdp_status raw_ask(run *r, sim_node *node) {
     uint64_t rnd = sim_stream(r->seed, 500 + node->id);
     const uint64_t total = sim_log_between(&rnd, 1, r->tiny ? 300 : 60000);
     while (st == CDP_OK) {
-        const int32_t fd = node->os.connect(node, &to);
+        const int32_t fd = node->os.net.connect_to(node, &to);
         memset(e, 0, sizeof *e);
         e->loop = loop;
         e->r = r;
@@ -861,9 +861,9 @@ static cdp_status hub_main(run *r, sim_node *node) {
         memset(&r->hub_os, 0, sizeof r->hub_os);
         r->hub_os.user = r;
         r->hub_os.alloc = hub_alloc;
-        r->hub_os.free = hub_free;
+        r->hub_os.release = hub_free;
         r->hub_os.now_ns = hub_now;
-        r->hub_os.poll = hub_poll;
+        r->hub_os.net.poll_fds = hub_poll;
         h.world_size = r->nodes;
         /* a node without threads looks 10,000 times a second */
         h.ring_bytes = r->tiny ? sim_log_between(&s, 1, 64) : sim_log_between(&s, 512, 65536);

@@ -762,11 +762,11 @@ TEST(loop_reports_a_broken_socket_once) {
     at.ip[0] = 127;
     at.ip[3] = 1;
     if (!fixture_open()) return;
-    listener = os->listen(NULL, &at, &bound);
-    a = os->connect(NULL, &bound);
+    listener = os->net.listen_at(NULL, &at, &bound);
+    a = os->net.connect_to(NULL, &bound);
     if (!T(listener >= 0 && a >= 0)) return;
     for (int i = 0; i < 1000 && b == -EAGAIN; ++i) {
-        b = os->accept(NULL, listener, &from);
+        b = os->net.accept_next(NULL, listener, &from);
         test_sleep_ms(1);
     }
     if (!T(b >= 0)) return;
@@ -774,7 +774,7 @@ TEST(loop_reports_a_broken_socket_once) {
     /* nothing is asked for; a reset must be noticed nevertheless */
     fx.io[0].ready = CDP_IO_READ | CDP_IO_WRITE;
     setsockopt(b, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
-    os->close(NULL, b);
+    os->net.close_fd(NULL, b);
     T(cdp__loop_run(&fx.loop, NULL, test_now_ns() + 2000 * CDP__MS) == CDP_OK);
     T_EQ(1, fx.calls);
     T(fx.io[0].broken);
@@ -784,7 +784,7 @@ TEST(loop_reports_a_broken_socket_once) {
     T(test_now_ns() - start >= 29 * CDP__MS);
     T_EQ(1, fx.calls);
     cdp__loop_remove(&fx.loop, &fx.io[0]);
-    os->close(NULL, listener);
+    os->net.close_fd(NULL, listener);
     cdp__loop_close(&fx.loop);
 }
 
@@ -805,12 +805,12 @@ TEST(os_poll_keeps_deadlines) {
     static const uint32_t ms[] = {0, 1, 5, 50};
     for (int i = 0; i < 4; ++i) {
         const uint64_t start = os->now_ns(NULL), deadline = start + ms[i] * CDP__MS;
-        T_EQ(0, os->poll(NULL, NULL, 0, ms[i] ? deadline : 0));
+        T_EQ(0, os->net.poll_fds(NULL, NULL, 0, ms[i] ? deadline : 0));
         const uint64_t took = os->now_ns(NULL) - start;
         T(took >= ms[i] * CDP__MS);
         T_WITHIN((ms[i] + 40), took);
     }
-    T_EQ(0, os->poll(NULL, NULL, 0, 1)); /* long past */
+    T_EQ(0, os->net.poll_fds(NULL, NULL, 0, 1)); /* long past */
     T(cdp__os_poll_ms(CDP__NEVER) == -1);
     T(cdp__os_poll_ms(UINT64_MAX - 1) == 1 << 30);
 }
@@ -827,7 +827,7 @@ TEST(os_polls_many_descriptors) {
     }
     T(write(fd[9][1], "x", 1) == 1);
     p[2].want = CDP_IO_WRITE;
-    T_EQ(2, os->poll(NULL, p, 10, CDP__NEVER));
+    T_EQ(2, os->net.poll_fds(NULL, p, 10, CDP__NEVER));
     for (int i = 0; i < 10; ++i)
         T_EQ(i == 9 ? CDP_IO_READ : i == 2 ? CDP_IO_WRITE : 0, p[i].got);
     for (int i = 0; i < 10; ++i) {
@@ -843,41 +843,41 @@ TEST(os_connections) {
     char text[8];
     cdp_iov in = {text, sizeof text},
             out[3] = {{(void *)(uintptr_t) "ab", 2}, {NULL, 0}, {(void *)(uintptr_t) "cd", 2}};
-    const int32_t listener = os->listen(NULL, &at, &bound);
+    const int32_t listener = os->net.listen_at(NULL, &at, &bound);
     if (!T(listener >= 0)) return;
     T(bound.family == 4 && bound.port && bound.ip[0] == 127);
-    T_EQ(-EAGAIN, os->accept(NULL, listener, &from));
-    const int32_t a = os->connect(NULL, &bound);
+    T_EQ(-EAGAIN, os->net.accept_next(NULL, listener, &from));
+    const int32_t a = os->net.connect_to(NULL, &bound);
     p.fd = a;
     p.want = CDP_IO_WRITE;
     p.got = 0;
-    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
-    T_EQ(0, os->connect_result(NULL, a));
+    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(0, os->net.connect_result(NULL, a));
     p.fd = listener;
     p.want = CDP_IO_READ;
-    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
-    const int32_t b = os->accept(NULL, listener, &from);
+    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    const int32_t b = os->net.accept_next(NULL, listener, &from);
     if (!T(b >= 0)) return;
-    T_EQ(0, os->local_addr(NULL, a, &local));
+    T_EQ(0, os->net.local_addr(NULL, a, &local));
     T(local.port == from.port && memcmp(local.ip, from.ip, 4) == 0);
-    T_EQ(0, os->recv(NULL, b, &in, 1)); /* later */
-    T_EQ(4, os->send(NULL, a, out, 3));
+    T_EQ(0, os->net.recv_iov(NULL, b, &in, 1)); /* later */
+    T_EQ(4, os->net.send_iov(NULL, a, out, 3));
     p.fd = b;
-    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
-    T_EQ(4, os->recv(NULL, b, &in, 1));
+    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(4, os->net.recv_iov(NULL, b, &in, 1));
     T(memcmp(text, "abcd", 4) == 0);
-    os->close(NULL, a);
-    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
-    T_EQ(CDP_IO_EOF, os->recv(NULL, b, &in, 1));
+    os->net.close_fd(NULL, a);
+    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(CDP_IO_EOF, os->net.recv_iov(NULL, b, &in, 1));
     int64_t r = 0;
     /* no SIGPIPE, but an error */
     for (int i = 0; i < 100 && r >= 0; ++i) {
-        r = os->send(NULL, b, out, 1);
+        r = os->net.send_iov(NULL, b, out, 1);
         test_sleep_ms(1);
     }
     T(r == -EPIPE || r == -ECONNRESET);
-    os->close(NULL, b);
-    os->close(NULL, listener);
+    os->net.close_fd(NULL, b);
+    os->net.close_fd(NULL, listener);
 }
 
 TEST(os_full_socket_means_later) {
@@ -888,7 +888,7 @@ TEST(os_full_socket_means_later) {
     int64_t r = 1;
     if (!socket_pair(fd)) return;
     for (int i = 0; i < 10000 && r > 0; ++i)
-        r = os->send(NULL, fd[0], &v, 1);
+        r = os->net.send_iov(NULL, fd[0], &v, 1);
     T_EQ(0, r);
     close(fd[0]);
     close(fd[1]);
@@ -898,10 +898,10 @@ TEST(os_connect_refused_is_an_errno) {
     const cdp_os *os = cdp_os_default();
     cdp_addr at = loopback(0), bound;
     cdp_pollfd p;
-    const int32_t listener = os->listen(NULL, &at, &bound);
+    const int32_t listener = os->net.listen_at(NULL, &at, &bound);
     if (!T(listener >= 0)) return;
-    os->close(NULL, listener); /* a port that was just free */
-    const int32_t fd = os->connect(NULL, &bound);
+    os->net.close_fd(NULL, listener); /* a port that was just free */
+    const int32_t fd = os->net.connect_to(NULL, &bound);
     if (fd < 0) {
         T_EQ(-ECONNREFUSED, fd);
         return;
@@ -909,9 +909,9 @@ TEST(os_connect_refused_is_an_errno) {
     p.fd = fd;
     p.want = CDP_IO_WRITE;
     p.got = 0;
-    T_EQ(1, os->poll(NULL, &p, 1, test_now_ns() + 2000 * CDP__MS));
-    T_EQ(-ECONNREFUSED, os->connect_result(NULL, fd));
-    os->close(NULL, fd);
+    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 2000 * CDP__MS));
+    T_EQ(-ECONNREFUSED, os->net.connect_result(NULL, fd));
+    os->net.close_fd(NULL, fd);
 }
 
 TEST(os_bad_descriptors) {
@@ -920,26 +920,27 @@ TEST(os_bad_descriptors) {
     char c = 0;
     cdp_iov v = {&c, 1};
     cdp_pollfd p = {1000000, CDP_IO_READ, 0};
-    T_EQ(-EBADF, os->send(NULL, -1, &v, 1));
-    T_EQ(-EBADF, os->recv(NULL, -1, &v, 1));
-    T_EQ(-EBADF, os->accept(NULL, -1, &a));
-    T_EQ(-EBADF, os->local_addr(NULL, -1, &a));
-    T_EQ(-EBADF, os->connect_result(NULL, -1));
-    T_EQ(1, os->poll(NULL, &p, 1, 0));
+    T_EQ(-EBADF, os->net.send_iov(NULL, -1, &v, 1));
+    T_EQ(-EBADF, os->net.recv_iov(NULL, -1, &v, 1));
+    T_EQ(-EBADF, os->net.accept_next(NULL, -1, &a));
+    T_EQ(-EBADF, os->net.local_addr(NULL, -1, &a));
+    T_EQ(-EBADF, os->net.connect_result(NULL, -1));
+    T_EQ(1, os->net.poll_fds(NULL, &p, 1, 0));
     T_EQ(CDP_IO_ERROR, p.got);
     a = loopback(0);
     a.ip[0] = 203;
     a.ip[3] = 77; /* not an address of this machine */
-    T(os->listen(NULL, &a, &a) < 0);
+    T(os->net.listen_at(NULL, &a, &a) < 0);
 }
 
 TEST(os_resolves_localhost) {
     cdp_addr a[4];
-    const int32_t n = cdp_os_default()->resolve(NULL, "localhost", 1234, a, 4, CDP__NEVER);
+    const int32_t n = cdp_os_default()->net.resolve(NULL, "localhost", 1234, a, 4, CDP__NEVER);
     T(n >= 1);
     for (int32_t i = 0; i < n && i < 4; ++i)
         T(a[i].port == 1234 && (a[i].family == 4 || a[i].family == 6));
-    T_EQ(-ENOENT, cdp_os_default()->resolve(NULL, "no-such-name..invalid", 1, a, 4, CDP__NEVER));
+    T_EQ(
+        -ENOENT, cdp_os_default()->net.resolve(NULL, "no-such-name..invalid", 1, a, 4, CDP__NEVER));
 }
 
 static void without_a_network_main(void *arg) {
@@ -951,14 +952,14 @@ static void without_a_network_main(void *arg) {
     const int rc = getaddrinfo("name.invalid", NULL, NULL, &list);
     if (!T(rc != 0)) freeaddrinfo(list);
     T_EQ(rc == EAI_AGAIN ? -EAGAIN : -ENOENT,
-        cdp_os_default()->resolve(NULL, "name.invalid", 1, a, 4, CDP__NEVER));
+        cdp_os_default()->net.resolve(NULL, "name.invalid", 1, a, 4, CDP__NEVER));
 }
 
 /* A name server that cannot be reached does not say that there is no such name. */
 TEST(os_resolver_that_nobody_answers) {
     bool done = false;
-    cdp_os_default()->thread_join(
-        NULL, cdp_os_default()->thread_start(NULL, without_a_network_main, &done));
+    cdp_os_default()->threads.join(
+        NULL, cdp_os_default()->threads.start(NULL, without_a_network_main, &done));
     if (!done) test_skip("network namespaces need root");
 }
 
@@ -981,8 +982,8 @@ TEST(os_memory_and_random) {
     uint8_t a[64] = {0}, b[64] = {0};
     void *p = os->alloc(NULL, 1000);
     T(p && (uintptr_t)p % 64 == 0);
-    os->free(NULL, p);
-    os->free(NULL, NULL);
+    os->release(NULL, p);
+    os->release(NULL, NULL);
     T(os->alloc(NULL, UINT64_MAX - 100) == NULL);
     T(os->random(NULL, a, sizeof a) == CDP_OK && os->random(NULL, b, sizeof b) == CDP_OK);
     T(memcmp(a, b, sizeof a) != 0);
@@ -990,15 +991,15 @@ TEST(os_memory_and_random) {
 
 TEST(os_condition_waits_to_its_deadline) {
     const cdp_os *os = cdp_os_default();
-    void *m = os->mutex_create(NULL), *c = os->cond_create(NULL);
+    void *m = os->threads.mutex_create(NULL), *c = os->threads.cond_create(NULL);
     const uint64_t start = os->now_ns(NULL);
-    os->mutex_lock(NULL, m);
+    os->threads.mutex_lock(NULL, m);
     while (os->now_ns(NULL) < start + 40 * CDP__MS)
-        os->cond_wait(NULL, c, m, start + 40 * CDP__MS);
-    os->mutex_unlock(NULL, m);
+        os->threads.cond_wait(NULL, c, m, start + 40 * CDP__MS);
+    os->threads.mutex_unlock(NULL, m);
     T_WITHIN(200, os->now_ns(NULL) - start);
-    os->cond_destroy(NULL, c);
-    os->mutex_destroy(NULL, m);
+    os->threads.cond_destroy(NULL, c);
+    os->threads.mutex_destroy(NULL, m);
 }
 
 TEST(deadlines) {

@@ -357,13 +357,13 @@ static void *sized_alloc(void *user, uint64_t bytes) {
 static void sized_free(void *user, void *p) {
     if (!p) return;
     __atomic_sub_fetch(&held_bytes, (int64_t)((uint64_t *)p)[-8], __ATOMIC_SEQ_CST);
-    cdp_os_default()->free(user, (uint64_t *)p - 8);
+    cdp_os_default()->release(user, (uint64_t *)p - 8);
 }
 static const cdp_os *sized_os(void) {
     static cdp_os os;
     os = *cdp_os_default();
     os.alloc = sized_alloc;
-    os.free = sized_free;
+    os.release = sized_free;
     return &os;
 }
 

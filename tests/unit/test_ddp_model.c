@@ -43,11 +43,11 @@ static uint64_t os_now(void *user) {
 static const cdp_os *os_of_fibres(void) {
     static cdp_os os;
     os = *cdp_os_default();
-    os.poll = os_poll;
+    os.net.poll_fds = os_poll;
     os.now_ns = os_now;
-    os.thread_start = NULL;
-    os.mutex_create = NULL;
-    os.cond_create = NULL;
+    os.threads.start = NULL;
+    os.threads.mutex_create = NULL;
+    os.threads.cond_create = NULL;
     return &os;
 }
 

@@ -266,7 +266,7 @@ static void *sized_alloc(void *user, uint64_t bytes) {
 static void sized_free(void *user, void *p) {
     if (!p) return;
     held_bytes -= (int64_t)((uint64_t *)p)[-8];
-    cdp_os_default()->free(user, (uint64_t *)p - 8);
+    cdp_os_default()->release(user, (uint64_t *)p - 8);
 }
 
 TEST(buckets_are_the_gradients) {
@@ -278,7 +278,7 @@ TEST(buckets_are_the_gradients) {
     cdp_ddp_desc d;
     cdp_os os = *cdp_os_default();
     os.alloc = sized_alloc;
-    os.free = sized_free;
+    os.release = sized_free;
     cdp_group *g = alone(&os);
     cdp_ddp *ddp[3];
     memset(p, 0, sizeof p);
@@ -311,7 +311,7 @@ TEST(buckets_are_the_gradients) {
         for (uint32_t i = 0; i + 1 < MANY; ++i)
             T_EQ(CDP_OK, cdp_ddp_ready(ddp[k], i));
         T_EQ(CDP_OK, cdp_ddp_backward_end(ddp[k]));
-        T_EQ(1, cdp_ddp_stats_of(ddp[k]).unused);
+        T_EQ(1, cdp_ddp_stats_of(ddp[k]).unused_count);
         T(held_bytes - before < gradients + 400000 + gradients / 100);
     }
     for (int k = 0; k < 3; ++k)

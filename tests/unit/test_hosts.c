@@ -19,7 +19,7 @@ static bool reproducible;
 static void (*body)(uint32_t rank, cdp_group *w);
 
 static uint64_t host_of(uint32_t place) {
-    return cdp_os_default()->memory_host(NULL) ^ (place << 1);
+    return cdp_os_default()->shared.host_id(NULL) ^ (place << 1);
 }
 static uint64_t host_0(void *user) {
     (void)user;
@@ -44,7 +44,7 @@ static void *rank_main(void *arg) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc d;
     cdp_group *g = NULL;
-    os.memory_host = hosts[places[rank]];
+    os.shared.host_id = hosts[places[rank]];
     memset(&d, 0, sizeof d);
     d.rank = rank;
     d.world_size = world_size;

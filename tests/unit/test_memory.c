@@ -63,14 +63,14 @@ static void side_run(side *d, bool maker) {
         if (moved) continue;
         if (!cdp__shared_doze(d->s)) {
             cdp_pollfd p = {d->bell, CDP_IO_READ, 0};
-            if (cdp_os_default()->poll(NULL, &p, 1, test_now_ns() + 30000000000u) != 1) {
+            if (cdp_os_default()->net.poll_fds(NULL, &p, 1, test_now_ns() + 30000000000u) != 1) {
                 test_check(false, __FILE__, __LINE__,
                     "nobody woke this side: sent %llu, got %llu of %llu",
                     (unsigned long long)d->sent, (unsigned long long)d->got,
                     (unsigned long long)d->total);
                 exit(9);
             }
-            cdp_os_default()->wake_clear(NULL, d->bell);
+            cdp_os_default()->net.wake_clear(NULL, d->bell);
             ++d->slept;
         }
         cdp__shared_rise(d->s);
@@ -80,12 +80,12 @@ static void side_run(side *d, bool maker) {
 static void hammer(uint64_t room, uint32_t most, uint64_t total) {
     const cdp_os *os = cdp_os_default();
     const int32_t memory =
-        os->memory_create(NULL, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+        os->shared.create(NULL, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
     int32_t bells[2][2];
     pid_t child;
     int status = 0;
-    if (!T(memory >= 0) || !T(os->wake_open(NULL, bells[0]) == 0)
-        || !T(os->wake_open(NULL, bells[1]) == 0))
+    if (!T(memory >= 0) || !T(os->net.wake_open(NULL, bells[0]) == 0)
+        || !T(os->net.wake_open(NULL, bells[1]) == 0))
         return;
     fflush(stdout);
     child = fork();
@@ -246,32 +246,32 @@ static trouble now;
 static uint32_t warned;
 
 static int32_t no_create(void *user, uint64_t bytes) {
-    return now == T_CREATE ? -ENOMEM : cdp_os_default()->memory_create(user, bytes);
+    return now == T_CREATE ? -ENOMEM : cdp_os_default()->shared.create(user, bytes);
 }
 static void *no_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
     cdp__pair *at = now == T_MAP_MAKER
         ? NULL
-        : (cdp__pair *)cdp_os_default()->memory_map(user, fd, writable, bytes);
+        : (cdp__pair *)cdp_os_default()->shared.map(user, fd, writable, bytes);
     if (!at || now != T_MAP_OTHER || !at->proof[0]) return at;
-    cdp_os_default()->memory_unmap(user, at, *bytes);
+    cdp_os_default()->shared.unmap(user, at, *bytes);
     return NULL;
 }
 static int32_t no_pass_open(void *user, const uint8_t name[12], bool waits) {
     if (now == T_WAIT && waits) return -EMFILE;
     if (now == T_CONNECT && !waits) return -ECONNREFUSED; /* as from another network namespace */
-    return cdp_os_default()->pass_open(user, name, waits);
+    return cdp_os_default()->shared.pass_open(user, name, waits);
 }
 static int32_t no_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     if (now == T_SEND_MAKER && sending && n == 2) return -ETOOMANYREFS;
     if (now == T_SEND_OTHER && sending && n == 1) return -ETOOMANYREFS;
     if (now == T_RECV_OTHER && !sending && n == 2) {
-        if (cdp_os_default()->pass(user, fd, fds, n, sending) >= 0) {
+        if (cdp_os_default()->shared.pass(user, fd, fds, n, sending) >= 0) {
             close(fds[0]);
             close(fds[1]);
         }
         return -EMFILE;
     }
-    return cdp_os_default()->pass(user, fd, fds, n, sending);
+    return cdp_os_default()->shared.pass(user, fd, fds, n, sending);
 }
 static void count_warnings(cdp_log_level level, const char *text, int32_t rank, void *user) {
     (void)rank;
@@ -285,10 +285,10 @@ static void count_warnings(cdp_log_level level, const char *text, int32_t rank, 
 TEST(without_memory_it_goes_over_tcp) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os, .logger = {.func = count_warnings}};
-    os.memory_create = no_create;
-    os.memory_map = no_map;
-    os.pass_open = no_pass_open;
-    os.pass = no_pass;
+    os.shared.create = no_create;
+    os.shared.map = no_map;
+    os.shared.pass_open = no_pass_open;
+    os.shared.pass = no_pass;
     for (now = T_CREATE; now < TROUBLES; now = (trouble)(now + 1)) {
         warned = 0;
         like.no_thread = now % 2;
@@ -299,9 +299,9 @@ TEST(without_memory_it_goes_over_tcp) {
             "trouble %d: %u warnings of 3 ranks", (int)now, warned);
     }
     os = *cdp_os_default(); /* an os that knows no such memory: nothing to say */
-    os.memory_create = NULL;
-    os.memory_map = NULL;
-    os.pass_open = NULL;
+    os.shared.create = NULL;
+    os.shared.map = NULL;
+    os.shared.pass_open = NULL;
     warned = 0;
     job(3, &like, NULL, describe_all);
     T_EQ(0, warned);
@@ -333,13 +333,13 @@ static uint32_t full_tables;
 static int32_t full_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     if (n == 1 && !sending && __atomic_fetch_sub(&full_tables, 1, __ATOMIC_SEQ_CST) - 1 < 20)
         return -EMFILE;
-    return cdp_os_default()->pass(user, fd, fds, n, sending);
+    return cdp_os_default()->shared.pass(user, fd, fds, n, sending);
 }
 
 TEST(a_full_table_of_descriptors_is_waited_for) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.pass = full_pass;
+    os.shared.pass = full_pass;
     full_tables = 20;
     job(3, &like, NULL, describe_all);
     T(full_tables >= 20);
@@ -366,14 +366,14 @@ TEST(only_sealed_memory_is_mapped) {
     const cdp_os *os = cdp_os_default();
     uint64_t bytes = 0;
     FILE *f = tmpfile();
-    const int fd = f ? fileno(f) : -1, sealed = os->memory_create(NULL, 10000);
-    void *at = os->memory_map(NULL, sealed, true, &bytes);
-    T(fd >= 0 && ftruncate(fd, 100000) == 0 && !os->memory_map(NULL, fd, true, &bytes));
+    const int fd = f ? fileno(f) : -1, sealed = os->shared.create(NULL, 10000);
+    void *at = os->shared.map(NULL, sealed, true, &bytes);
+    T(fd >= 0 && ftruncate(fd, 100000) == 0 && !os->shared.map(NULL, fd, true, &bytes));
     T(sealed >= 0 && at && bytes == 10000);
     T(ftruncate(sealed, 100) != 0 && ftruncate(sealed, 20000) != 0);
-    T(os->memory_create(NULL, UINT64_MAX) < 0);
+    T(os->shared.create(NULL, UINT64_MAX) < 0);
     memset(at, 1, 10000);
-    os->memory_unmap(NULL, at, bytes);
+    os->shared.unmap(NULL, at, bytes);
     close(sealed);
     if (f) fclose(f);
 }
@@ -388,20 +388,20 @@ TEST(memory_beyond_the_address_space_is_not_mapped) {
         || fcntl(fd, 1033, 7) != 0) {
         test_skip("only where addresses are shorter than lengths of files");
     } else {
-        at = cdp_os_default()->memory_map(NULL, fd, false, &bytes);
+        at = cdp_os_default()->shared.map(NULL, fd, false, &bytes);
         T(!at || bytes <= SIZE_MAX);
-        if (at) cdp_os_default()->memory_unmap(NULL, at, bytes);
+        if (at) cdp_os_default()->shared.unmap(NULL, at, bytes);
     }
     if (fd >= 0) close(fd);
 }
 
 /* Somebody else knocks where memory is awaited: descriptors of all kinds, or none. */
 static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits) {
-    const int32_t fd = cdp_os_default()->pass_open(user, name, waits);
+    const int32_t fd = cdp_os_default()->shared.pass_open(user, name, waits);
     for (int k = 0; waits && k < 3; ++k) {
-        const int32_t at = cdp_os_default()->pass_open(user, name, false);
-        int32_t fds[2] = {cdp_os_default()->memory_create(NULL, k == 0 ? 100 : 600000), 2};
-        if (k < 2) T(cdp_os_default()->pass(user, at, fds, 2, true) > 0);
+        const int32_t at = cdp_os_default()->shared.pass_open(user, name, false);
+        int32_t fds[2] = {cdp_os_default()->shared.create(NULL, k == 0 ? 100 : 600000), 2};
+        if (k < 2) T(cdp_os_default()->shared.pass(user, at, fds, 2, true) > 0);
         close(fds[0]);
         close(at);
     }
@@ -411,7 +411,7 @@ static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits
 TEST(strangers_are_not_taken) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.pass_open = stranger_pass_open;
+    os.shared.pass_open = stranger_pass_open;
     job(3, &like, NULL, describe_all);
     for (uint32_t r = 0; r < 3; ++r)
         T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
@@ -424,7 +424,7 @@ static uint32_t reads, read_fails;
 static int32_t counting_read(
     void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
     if (n > 1) __atomic_add_fetch(&reads, 1, __ATOMIC_SEQ_CST);
-    return read_fails ? -EPERM : cdp_os_default()->memory_read(user, pid, from, to, n);
+    return read_fails ? -EPERM : cdp_os_default()->shared.read_process(user, pid, from, to, n);
 }
 
 static void large_ones(member *m) {
@@ -461,7 +461,8 @@ static bool reading_works(void) { /* not under every emulator */
     const uint64_t from = (uint64_t)(uintptr_t)&there;
     const cdp_iov to = {&here, 1};
     const cdp_os *os = cdp_os_default();
-    return os->memory_read && os->memory_read(NULL, (int32_t)getpid(), &from, &to, 1) == 0;
+    return os->shared.read_process
+        && os->shared.read_process(NULL, (int32_t)getpid(), &from, &to, 1) == 0;
 }
 
 static bool can_read(void) {
@@ -473,7 +474,7 @@ static bool can_read(void) {
 TEST(large_messages_are_read_where_they_lie) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
-    os.memory_read = counting_read;
+    os.shared.read_process = counting_read;
     if (!can_read()) return;
     job(3, &like, NULL, large_ones);
     T(reads > 20);
@@ -487,7 +488,7 @@ TEST(large_messages_are_read_where_they_lie) {
     job(3, &like, NULL, large_ones);
     T_EQ(0, reads);
     read_fails = 0;
-    os.memory_read = NULL;
+    os.shared.read_process = NULL;
     job(3, &like, NULL, large_ones);
 }
 
@@ -503,7 +504,7 @@ static void compare_hosts(member *m) {
 }
 
 static uint64_t other_host(void *user) {
-    return cdp_os_default()->memory_host(user) ^ 2;
+    return cdp_os_default()->shared.host_id(user) ^ 2;
 }
 static uint64_t no_host(void *user) {
     (void)user;
@@ -515,8 +516,8 @@ static void three_places(cdp_tcp_desc *d) {
     const uint32_t r = d->rank;
     if (r == 0) { /* before any thread looks at them */
         other = none = *cdp_os_default();
-        other.memory_host = other_host;
-        none.memory_host = no_host;
+        other.shared.host_id = other_host;
+        none.shared.host_id = no_host;
     }
     if (r % 3 == 1) d->os = &other;
     if (r == 3) d->no_shared_memory = true;
@@ -605,7 +606,7 @@ static void large_ones_in_vain(member *m) {
 TEST(what_cannot_be_read_is_sent) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
-    os.memory_read = counting_read;
+    os.shared.read_process = counting_read;
     for (uint32_t n = 2; n <= 4 && can_read(); ++n) {
         read_fails = reads = 0;
         job(n, &like, NULL, large_ones_in_vain);
@@ -636,7 +637,7 @@ static void not_so_large_ones(member *m) {
 TEST(what_is_brought_is_read_earlier) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.memory_read = counting_read;
+    os.shared.read_process = counting_read;
     if (!can_read()) return;
     reads = 0;
     job(2, &like, NULL, not_so_large_ones);
@@ -652,7 +653,7 @@ static uint32_t mappings(void);
 static bool blind; /* nothing of a peer's group can be mapped */
 
 static void *map_or_not(void *user, int32_t fd, bool writable, uint64_t *bytes) {
-    return !writable && blind ? NULL : cdp_os_default()->memory_map(user, fd, writable, bytes);
+    return !writable && blind ? NULL : cdp_os_default()->shared.map(user, fd, writable, bytes);
 }
 
 static uint32_t views_of(member *m) {
@@ -672,7 +673,7 @@ static bool in_segment(member *m, const void *p) {
 static void group_memory(member *m) {
     const uint32_t n = m->desc.world_size;
     const uint64_t count = 300001;
-    const uint32_t seen = !blind && m->desc.lend_bytes != UINT64_MAX && m->desc.os->memory_create;
+    const uint32_t seen = !blind && m->desc.lend_bytes != UINT64_MAX && m->desc.os->shared.create;
     uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4),
              *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
     T(x && y && (uintptr_t)x % 64 == 0 && (uintptr_t)y % 64 == 0);
@@ -704,7 +705,7 @@ static void group_memory(member *m) {
     cdp_describe(m->g, m->described, sizeof m->described);
     T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
-    T_EQ(m->desc.lend_bytes != UINT64_MAX && m->desc.os->memory_create, in_segment(m, x));
+    T_EQ(m->desc.lend_bytes != UINT64_MAX && m->desc.os->shared.create, in_segment(m, x));
     meet(n); /* what is freed is let go by the peers, which do nothing but wait */
     cdp_group_free(m->g, y);
     cdp_group_free(m->g, x);
@@ -722,8 +723,8 @@ static void group_memory(member *m) {
 TEST(group_memory_is_in_view) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.memory_map = map_or_not;
-    os.memory_read = counting_read;
+    os.shared.map = map_or_not;
+    os.shared.read_process = counting_read;
     reads = 0;
     job(2, &like, NULL, group_memory);
     like.no_thread = true;
@@ -732,21 +733,21 @@ TEST(group_memory_is_in_view) {
     blind = true; /* it goes on by other ways */
     job(3, &like, NULL, group_memory);
     T(reads > 0 || !reading_works());
-    os.memory_read = NULL;
+    os.shared.read_process = NULL;
     job(3, &like, NULL, group_memory);
     blind = false;
     like.lend_bytes = UINT64_MAX;
     job(2, &like, NULL, group_memory);
     like.lend_bytes = 0;
     os = *cdp_os_default();
-    os.memory_create = NULL;
+    os.shared.create = NULL;
     job(2, &like, NULL, group_memory);
     T_EQ(0, mappings());
 }
 
 static bool no_more;
 static int32_t create_no_more(void *user, uint64_t bytes) {
-    return no_more ? -ENOMEM : cdp_os_default()->memory_create(user, bytes);
+    return no_more ? -ENOMEM : cdp_os_default()->shared.create(user, bytes);
 }
 
 static void small_and_many(member *m) {
@@ -784,7 +785,7 @@ static void small_and_many(member *m) {
 TEST(small_group_memory_shares_segments) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.memory_create = create_no_more;
+    os.shared.create = create_no_more;
     job(2, &like, NULL, small_and_many);
     no_more = false;
 }
@@ -896,24 +897,24 @@ static cdp__side *replaces;
 
 static int32_t pass_and_replace(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     if (!sending && replaces) replaces->segments[5] = 2;
-    return cdp_os_default()->pass(user, fd, fds, n, sending);
+    return cdp_os_default()->shared.pass(user, fd, fds, n, sending);
 }
 
 TEST(a_segment_takes_the_place_of_another) {
     cdp_os os = *cdp_os_default();
     int pair[2], memory[2];
     uint64_t bytes;
-    cdp__shared *s = cdp__shared_open(&os, os.memory_create(NULL, sizeof(cdp__pair) + 1024), true);
+    cdp__shared *s = cdp__shared_open(&os, os.shared.create(NULL, sizeof(cdp__pair) + 1024), true);
     if (!T(s != NULL) || !T(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0)) return;
     s->pass = pair[0];
     for (uint32_t i = 0; i < 2; ++i) {
-        memory[i] = os.memory_create(NULL, 4096);
-        uint8_t *at = (uint8_t *)os.memory_map(NULL, memory[i], true, &bytes);
+        memory[i] = os.shared.create(NULL, 4096);
+        uint8_t *at = (uint8_t *)os.shared.map(NULL, memory[i], true, &bytes);
         memset(at, (int)i + 1, 4096);
-        os.memory_unmap(NULL, at, bytes);
-        T(os.pass(NULL, pair[1], &memory[i], 1, true) >= 0);
+        os.shared.unmap(NULL, at, bytes);
+        T(os.shared.pass(NULL, pair[1], &memory[i], 1, true) >= 0);
         close(memory[i]);
-        os.pass = pass_and_replace;
+        os.shared.pass = pass_and_replace;
         s->theirs->segments[5] = 1; /* as the peer does; the second time it is about to change it */
         replaces = i ? s->theirs : NULL;
         /* 6: there is none, so it looks for news */
@@ -1119,7 +1120,7 @@ int main(int argc, char **argv) {
         {"who_sleeps_hears_of_a_start", who_sleeps_hears_of_a_start, 20},
         {"no_mapping_or_descriptor_is_left", no_mapping_or_descriptor_is_left, 60},
     };
-    if (!cdp_os_default()->memory_create) {
+    if (!cdp_os_default()->shared.create) {
         puts("SKIP: no shared memory on this system\n0 passed, 0 failed");
         return 0;
     }

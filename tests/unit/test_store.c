@@ -774,7 +774,7 @@ TEST(strangers_and_a_key) {
 }
 
 static int32_t accept_stranger(void *user, int32_t fd, cdp_addr *from) {
-    const int32_t r = cdp_os_default()->accept(user, fd, from);
+    const int32_t r = cdp_os_default()->net.accept_next(user, fd, from);
     if (r >= 0) from->ip[0] = 10;
     return r;
 }
@@ -789,7 +789,7 @@ TEST(other_machines_without_a_key) {
         cdp_tcp_store_desc cd;
         cdp_store *c;
         cdp_status st;
-        os.accept = accept_stranger;
+        os.net.accept_next = accept_stranger;
         d.os = &os;
         d.trust_network = open == 1;
         if (!OK(cdp_store_server_create(&d, &s))) return;
@@ -1407,17 +1407,17 @@ static void on_one_loop(const cdp_os *os) {
 
 static cdp_os os_without_threads(void) {
     cdp_os os = *cdp_os_default();
-    os.wake_open = NULL;
-    os.thread_start = NULL;
-    os.thread_join = NULL;
-    os.mutex_create = NULL;
-    os.mutex_destroy = NULL;
-    os.mutex_lock = NULL;
-    os.mutex_unlock = NULL;
-    os.cond_create = NULL;
-    os.cond_destroy = NULL;
-    os.cond_wait = NULL;
-    os.cond_broadcast = NULL;
+    os.net.wake_open = NULL;
+    os.threads.start = NULL;
+    os.threads.join = NULL;
+    os.threads.mutex_create = NULL;
+    os.threads.mutex_destroy = NULL;
+    os.threads.mutex_lock = NULL;
+    os.threads.mutex_unlock = NULL;
+    os.threads.cond_create = NULL;
+    os.threads.cond_destroy = NULL;
+    os.threads.cond_wait = NULL;
+    os.threads.cond_broadcast = NULL;
     return os;
 }
 
@@ -1456,7 +1456,7 @@ static cdp_os counted_os(const cdp_os *base, counter *c) {
     cdp_os os = *base;
     os.user = c;
     os.alloc = counted_alloc;
-    os.free = counted_free;
+    os.release = counted_free;
     return os;
 }
 
@@ -1480,7 +1480,7 @@ static void counted_free(void *user, void *p) {
     memcpy(&bytes, (uint8_t *)p - 64, sizeof bytes);
     __atomic_sub_fetch(&c->live, 1, __ATOMIC_SEQ_CST);
     __atomic_sub_fetch(&c->live_bytes, bytes, __ATOMIC_SEQ_CST);
-    cdp_os_default()->free(NULL, (uint8_t *)p - 64);
+    cdp_os_default()->release(NULL, (uint8_t *)p - 64);
 }
 
 /* Announcing much costs the server nothing before it arrives. */
@@ -1825,7 +1825,7 @@ TEST(destroy_sees_off_what_was_sent) {
 /* A server that stops as if its process had been stopped. */
 static bool stopped;
 static int32_t stopping_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    int32_t r = cdp_os_default()->poll(user, fds, n, deadline_ns);
+    int32_t r = cdp_os_default()->net.poll_fds(user, fds, n, deadline_ns);
     while (__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
         test_sleep_ms(1);
         r = 0;
@@ -1845,7 +1845,7 @@ TEST(destroy_is_bounded) {
     const cdp_bytes key = bytes_of("big");
     cdp_bytes value;
     uint64_t start;
-    os.poll = stopping_poll;
+    os.net.poll_fds = stopping_poll;
     d.os = &os;
     OK(cdp_store_server_create(&d, &s));
     w = client_with_will(cdp_store_server_port(s), "died", "early");
@@ -1893,7 +1893,7 @@ static void getter_main(void *arg) {
 }
 
 static void *run_getter(getter *g) {
-    return cdp_os_default()->thread_start(NULL, getter_main, g);
+    return cdp_os_default()->threads.start(NULL, getter_main, g);
 }
 
 TEST(orderly_shutdown) {
@@ -1912,7 +1912,7 @@ TEST(orderly_shutdown) {
     T(raw_expect(silent, "01 00 00 00"));
     test_sleep_ms(300);
     cdp_store_server_destroy(s);
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(NULL, thread);
     T_EQ(CDP_ERR_STATE, g.status);
     T_TEXT("was closed by its host", g.text);
     T_TEXT("127.0.0.1:", g.text);
@@ -1955,7 +1955,7 @@ TEST(server_killed) {
     test_sleep_ms(50);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(NULL, thread);
     T_EQ(CDP_ERR_STORE, g.status);
     T(g.ms <= 100 * TEST_SLACK);
     T_TEXT("is gone: its process crashed, was killed", g.text);
@@ -2005,10 +2005,10 @@ static void many_threads(cdp_store *const *stores, uint32_t count, uint32_t roun
         a[i].store = stores[i];
         a[i].index = i;
         a[i].rounds = rounds;
-        threads[i] = cdp_os_default()->thread_start(NULL, adder_main, &a[i]);
+        threads[i] = cdp_os_default()->threads.start(NULL, adder_main, &a[i]);
     }
     for (i = 0; i < count; ++i)
-        cdp_os_default()->thread_join(NULL, threads[i]);
+        cdp_os_default()->threads.join(NULL, threads[i]);
     OK(cdp_store_add(stores[0], "total", 0, &total));
     T_EQ(count * rounds, total);
 }
@@ -2028,7 +2028,7 @@ TEST(threads_on_a_hash_store) {
     thread = run_getter(&g);
     test_sleep_ms(30);
     OK(cdp_store_set(s, "late", "now", 3));
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(NULL, thread);
     T_EQ(CDP_OK, g.status);
     T(strcmp(g.text, "now") == 0);
     cdp_store_destroy(s);
@@ -2072,11 +2072,11 @@ TEST(threads_keep_their_deadlines) {
     threads[0] = run_getter(&long_one);
     test_sleep_ms(50);
     threads[1] = run_getter(&short_one);
-    cdp_os_default()->thread_join(NULL, threads[1]);
+    cdp_os_default()->threads.join(NULL, threads[1]);
     T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99
         && short_one.ms <= 110 + 10 * TEST_SLACK);
     OK(cdp_store_set(c, "k", "v", 1));
-    cdp_os_default()->thread_join(NULL, threads[0]);
+    cdp_os_default()->threads.join(NULL, threads[0]);
     T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_SLACK);
     T(value_is(c, "k", "v"));
     cdp_store_destroy(c);
@@ -2115,12 +2115,12 @@ TEST(connects_to_a_late_server) {
     l.port = free_port();
     l.after_ms = 300;
     l.server = NULL;
-    thread = cdp_os_default()->thread_start(NULL, late_server_main, &l);
+    thread = cdp_os_default()->threads.start(NULL, late_server_main, &l);
     start = now_ms();
     c = client_open(l.port);
     T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_SLACK);
     OK(cdp_store_set(c, "k", "v", 1));
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(NULL, thread);
     cdp_store_destroy(c);
     cdp_store_server_destroy(l.server);
 }
@@ -2180,16 +2180,16 @@ static void false_server_open(false_server *f, const char *answer, bool keep) {
     cdp_addr at, bound;
     memset(f, 0, sizeof *f);
     cdp__addr_parse("127.0.0.1", &at);
-    f->fd = cdp_os_default()->listen(NULL, &at, &bound);
+    f->fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     f->port = bound.port;
     f->answer = answer;
     f->keep = keep;
-    f->thread = cdp_os_default()->thread_start(NULL, false_server_main, f);
+    f->thread = cdp_os_default()->threads.start(NULL, false_server_main, f);
 }
 
 static void false_server_close(false_server *f) {
     __atomic_store_n(&f->stop, true, __ATOMIC_RELEASE);
-    cdp_os_default()->thread_join(NULL, f->thread);
+    cdp_os_default()->threads.join(NULL, f->thread);
     close(f->fd);
 }
 
@@ -2245,7 +2245,7 @@ TEST(a_leaving_server_hides_no_key) {
         void *thread;
         d.no_thread = true;
         if (!OK(cdp_store_server_create(&d, &t.s))) return;
-        thread = cdp_os_default()->thread_start(NULL, still_server_main, &t);
+        thread = cdp_os_default()->threads.start(NULL, still_server_main, &t);
         reader = client_open(cdp_store_server_port(t.s));
         writer = client_open(cdp_store_server_port(t.s));
         memset(&rq, 0, sizeof rq);
@@ -2257,7 +2257,7 @@ TEST(a_leaving_server_hides_no_key) {
         /* it is told to wait */
         ST(reader->wait(reader->self, &rq, test_now_ns() + 200000000u), CDP_PENDING);
         __atomic_store_n(&t.still, true, __ATOMIC_RELEASE);
-        cdp_os_default()->thread_join(NULL, thread);
+        cdp_os_default()->threads.join(NULL, thread);
         if (set) OK(cdp_store_set(writer, "cause", "x", 1));
         poll_server(t.s, 3);
         ST(reader->wait(reader->self, &rq, test_now_ns() + 50000000u), CDP_PENDING);
@@ -2347,7 +2347,7 @@ static int deaf_pipe[2];
 
 static int32_t failing_accept(void *user, int32_t fd, cdp_addr *from) {
     if (accepts_to_fail && accepts_to_fail--) return -EMFILE;
-    return cdp_os_default()->accept(user, fd, from);
+    return cdp_os_default()->net.accept_next(user, fd, from);
 }
 
 /* Somebody who refuses, somebody who never answers, an address that cannot be reached at all,
@@ -2369,7 +2369,7 @@ static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_a
 static int32_t connect_to_one_of_four(void *user, const cdp_addr *to) {
     if (to->ip[3] == 4) return dup(deaf_pipe[0]); /* the reading end never becomes writable */
     if (to->ip[3] == 5) return -ENETUNREACH;
-    return cdp_os_default()->connect(user, to);
+    return cdp_os_default()->net.connect_to(user, to);
 }
 
 TEST(accept_runs_out_of_descriptors) {
@@ -2378,7 +2378,7 @@ TEST(accept_runs_out_of_descriptors) {
     cdp_store_server *s;
     cdp_store *c;
     const uint64_t start = now_ms();
-    os.accept = failing_accept;
+    os.net.accept_next = failing_accept;
     d.os = &os;
     accepts_to_fail = 2;
     OK(cdp_store_server_create(&d, &s));
@@ -2419,7 +2419,7 @@ TEST(the_last_question_for_a_name_hides_no_answer) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_store_desc d = client_desc(1234);
     cdp_store *c;
-    os.resolve = no_such_name_then_nothing;
+    os.net.resolve = no_such_name_then_nothing;
     d.host = "store.example";
     d.os = &os;
     d.connect_timeout_ms = 300;
@@ -2446,7 +2446,7 @@ TEST(a_new_connection_asks_for_no_name) {
     cdp_store_server *s = server_open();
     cdp_tcp_store_desc d = client_desc(cdp_store_server_port(s));
     cdp_store *c;
-    os.resolve = one_address_in_time;
+    os.net.resolve = one_address_in_time;
     d.host = "store.example";
     d.os = &os;
     d.connect_timeout_ms = 1000;
@@ -2467,7 +2467,7 @@ TEST(a_resolver_without_an_answer) {
     cdp_store_server_desc s = server_desc();
     cdp_store_server *server;
     cdp_store *c;
-    os.resolve = nobody_answers;
+    os.net.resolve = nobody_answers;
     d.host = s.host = "store.example";
     d.os = s.os = &os;
     d.connect_timeout_ms = 100;
@@ -2485,8 +2485,8 @@ TEST(all_addresses_of_a_name) {
     cdp_tcp_store_desc d = client_desc(cdp_store_server_port(s));
     cdp_store *c;
     T(pipe(deaf_pipe) == 0);
-    os.resolve = four_addresses;
-    os.connect = connect_to_one_of_four;
+    os.net.resolve = four_addresses;
+    os.net.connect_to = connect_to_one_of_four;
     d.host = "store.example";
     d.os = &os;
     OK(cdp_tcp_store_create(&d, &c));
@@ -2539,10 +2539,10 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
     cdp_addr at, bound;
     cdp_store *c = NULL;
     cdp__addr_parse("127.0.0.1", &at);
-    a->listener = cdp_os_default()->listen(NULL, &at, &bound);
+    a->listener = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     a->steps = steps;
     a->count = count;
-    a->thread = cdp_os_default()->thread_start(NULL, actor_main, a);
+    a->thread = cdp_os_default()->threads.start(NULL, actor_main, a);
     d = client_desc(bound.port);
     d.will_key = "will";
     d.will_value = bytes_of("never to be sent");
@@ -2553,7 +2553,7 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
 
 static void actor_close(actor *a, cdp_store *c) {
     cdp_store_destroy(c);
-    cdp_os_default()->thread_join(NULL, a->thread);
+    cdp_os_default()->threads.join(NULL, a->thread);
     close(a->listener);
 }
 
@@ -2863,6 +2863,6 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     /* ThreadSanitizer's own thread begins with the first thread, and would be counted against
        the first test. */
-    cdp_os_default()->thread_join(NULL, cdp_os_default()->thread_start(NULL, adder_main, &none));
+    cdp_os_default()->threads.join(NULL, cdp_os_default()->threads.start(NULL, adder_main, &none));
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -679,9 +679,9 @@ TEST(several_threads) {
         a.s = w.s;
         a.rounds = 50;
         for (uint32_t i = 0; i < 4; ++i)
-            threads[i] = os->thread_start(os->user, adder, &a);
+            threads[i] = os->threads.start(os->user, adder, &a);
         for (uint32_t i = 0; i < 4; ++i)
-            os->thread_join(os->user, threads[i]);
+            os->threads.join(os->user, threads[i]);
         OK(cdp_store_add(w.s, "sum", 0, &sum));
         T_EQ(200, sum);
         OK(cdp_store_get(w.s, "log", &value, &bytes, 0));
@@ -694,11 +694,11 @@ TEST(several_threads) {
             a.s = second;
         }
         if (kinds[k].base != 't' || second) {
-            threads[0] = os->thread_start(os->user, late_setter, &a);
+            threads[0] = os->threads.start(os->user, late_setter, &a);
             OK(cdp_store_get(w.s, "late", &value, &bytes, 20000));
             T(bytes == 3 && value && memcmp(value, "now", 3) == 0);
             cdp_store_free(w.s, value);
-            os->thread_join(os->user, threads[0]);
+            os->threads.join(os->user, threads[0]);
         }
         cdp_store_destroy(second);
         world_close(&w);
@@ -771,14 +771,14 @@ static void *failing_alloc(void *user, uint64_t bytes) {
 static void counting_free(void *user, void *p) {
     (void)user;
     if (p) --alloc_live;
-    cdp_os_default()->free(NULL, p);
+    cdp_os_default()->release(NULL, p);
 }
 
 /* Each allocation fails in turn: every call says NOMEM or succeeds, and nothing leaks. */
 TEST(no_memory) {
     cdp_os os = *cdp_os_default();
     os.alloc = failing_alloc;
-    os.free = counting_free;
+    os.release = counting_free;
     for (uint32_t k = 0; k < KINDS; ++k) {
         if (kinds[k].base == 't') continue; /* test_store has that */
         bool more = true;

@@ -195,7 +195,7 @@ TEST(others_hear_of_chosen_interfaces_alone) {
     cdp_addr own[CDP__ADDRS];
     cdp__mesh m;
     memset(&m, 0, sizeof m);
-    os.addresses = two_addresses;
+    os.net.addresses = two_addresses;
     m.os = &os;
     m.desc.interfaces = "eth0";
     T(cdp__addr_parse("[::]:4711", &m.at));
@@ -482,7 +482,7 @@ TEST(init_mistakes) {
     d.connections = 17;
     REFUSED(CDP_ERR_INVALID, "connections 17 is not in 1 .. 16", cdp_init(&d, &g));
     d.connections = 0;
-    os.addresses = NULL;
+    os.net.addresses = NULL;
     d.os = &os;
     d.interfaces = "eth0"; /* no interfaces are known to this os: that must not pass in silence */
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
@@ -502,9 +502,9 @@ static uint16_t free_port(void) {
     at.family = 4;
     at.ip[0] = 127;
     at.ip[3] = 1;
-    const int32_t fd = cdp_os_default()->listen(NULL, &at, &bound);
+    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     T(fd >= 0);
-    cdp_os_default()->close(NULL, fd);
+    cdp_os_default()->net.close_fd(NULL, fd);
     return bound.port;
 }
 
@@ -771,7 +771,7 @@ static _Thread_local bool is_caller;
 
 static int32_t counting_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
     if (!is_caller) __atomic_add_fetch(&watches, 1, __ATOMIC_RELAXED);
-    return cdp_os_default()->poll(user, fds, n, deadline_ns);
+    return cdp_os_default()->net.poll_fds(user, fds, n, deadline_ns);
 }
 
 static void *busy_main(void *p) {
@@ -810,7 +810,7 @@ TEST(callers_are_left_alone) {
     cdp_os os = *cdp_os_default();
     keyed k[2];
     memset(k, 0, sizeof k);
-    os.poll = counting_poll;
+    os.net.poll_fds = counting_poll;
     for (uint32_t r = 0; r < 2; ++r) {
         k[r].desc.rank = r;
         k[r].desc.world_size = 2;
@@ -936,7 +936,7 @@ TEST(ranks_meet_in_a_file) {
 static int32_t listening; /* sockets that were made to listen */
 static uint16_t range_from;
 static int32_t counting_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
-    const int32_t fd = cdp_os_default()->listen(user, at, bound);
+    const int32_t fd = cdp_os_default()->net.listen_at(user, at, bound);
     if (fd >= 0) __atomic_add_fetch(&listening, 1, __ATOMIC_RELAXED);
     if (fd >= 0 && at->port) T(bound->port >= range_from && bound->port <= range_from + 20);
     return fd;
@@ -954,7 +954,7 @@ static void in_a_range(cdp_tcp_desc *d) {
 
 TEST(one_port_each_out_of_a_range) {
     counting_os = *cdp_os_default();
-    counting_os.listen = counting_listen;
+    counting_os.net.listen_at = counting_listen;
     range_from = 21000;
     T_EQ(CDP_OK, cdp_hash_store_create(NULL, &shared_store));
     listening = 0;
@@ -967,7 +967,7 @@ TEST(an_inherited_listener) {
     cdp_addr at, bound;
     member m[2];
     T(cdp__addr_parse("127.0.0.1:0", &at));
-    const int32_t fd = cdp_os_default()->listen(NULL, &at, &bound);
+    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     T(fd >= 0);
     memset(m, 0, sizeof m);
     for (uint32_t r = 0; r < 2; ++r) {

@@ -782,7 +782,7 @@ static void objects(uint32_t rank, cdp_group *w) {
             b.lengths = lengths;
             if ((rank + round) % 3 == 1) {
                 b.alloc = hold;
-                b.free = let_go;
+                b.release = let_go;
                 b.user = &held;
             }
             if ((rank + round) % 3 == 2) {
@@ -852,7 +852,7 @@ static void objects_refused(uint32_t rank, cdp_group *w) {
     memset(&b, 0, sizeof b);
     if (rank == 2) {
         b.alloc = refuse;
-        b.free = let_go;
+        b.release = let_go;
     }
     T_EQ(CDP_ERR_NOMEM, cdp_broadcast_bytes(w, mine, 100, 0, &b));
     T_TEXT("rank 2 could not allocate", cdp_last_error()->text);
@@ -1475,7 +1475,7 @@ static void *sized_alloc(void *user, uint64_t bytes) {
 static void sized_free(void *user, void *p) {
     if (!p) return;
     __atomic_sub_fetch(&kept, ((uint64_t *)p)[-8], __ATOMIC_SEQ_CST);
-    cdp__os_free(user, (uint64_t *)p - 8);
+    cdp__os_release(user, (uint64_t *)p - 8);
 }
 
 /* Ten thousand tags: at most 200 bytes each, and their counts go on when they are used again. */
@@ -1490,7 +1490,7 @@ TEST(a_tag_that_is_not_in_use_is_cheap) {
     cdp_message got;
     cdp_work out, in;
     os.alloc = sized_alloc;
-    os.free = sized_free;
+    os.release = sized_free;
     const cdp_hub_desc h = {.world_size = 2, .os = &os};
     if (!OK(cdp_hub_create(&h, &hub))) return;
     for (uint32_t r = 0; r < 2; ++r) {
