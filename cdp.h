@@ -590,116 +590,148 @@ typedef struct cdp_store {
 
 /* ---- >>transport interface ------------------------------------------------------------------- */
 
-typedef struct cdp_lock cdp_lock; /* the lock that guards a group; see cdp_transport.wait */
+/* The lock that guards a group. A transport releases it while it sleeps in wait(). */
+typedef struct cdp_lock cdp_lock;
 
-/* Ordered, reliable bytes per peer and direction; it knows nothing of messages or collectives.
-   Bring your own: fill in this struct and hand it to cdp_group_create(). All functions are
-   called with the group's lock held, one at a time. A link is made on first use; until it
-   stands, send and recv return 0. */
+/* A transport carries ordered, reliable bytes from this rank to every other rank and back. It
+   does not interpret them. To run cdp over a network of your own, fill in this struct and pass it
+   in cdp_group_desc.transport.
+
+   Required: send, recv, wait, wake and destroy. Everything else is an optional capability. The
+   members of one group below belong together: set them as the group says, and leave a group that
+   you do not offer NULL. Without optional capabilities everything works over send and recv.
+
+   Threads: the library calls wake from any thread. It calls every other function with the group's
+   lock held, one call at a time, and a function other than wait must not block. Peers are ranks
+   of the world that the transport was made for; a rank never names itself as a peer.
+
+   Errors: a negative result is a cdp_status. Describe it with cdp_error_set() before returning. */
 typedef struct cdp_transport {
-    void *self;
-    /* Bytes taken (may be fewer than offered), 0 = later, < 0 = cdp_status, explained with
-       cdp_error_set(). */
+    void *self; /* passed to every function */
+
+    /* ---- required ---- */
+
+    /* Append the bytes of iov[0..n) to the stream to `peer`. Returns how many were taken, which
+       may be fewer than offered; 0 when none can be taken now, for example because the
+       connection is still being made (make it at the first call); or < 0 when the peer is lost,
+       CDP_ERR_PEER_LOST as a rule. The bytes are copied or sent before this returns. */
     int64_t (*send)(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n);
-    /* Bytes delivered, 0 = later, < 0 = cdp_status. */
+
+    /* Move bytes that `peer` has sent into iov[0..n). Returns how many; 0 when there are none now;
+       < 0 when the peer is lost and everything that it sent has been delivered. */
     int64_t (*recv)(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n);
-    /* Sleep until something may have changed, wake() was called, or the deadline (0: only look).
-      Release the lock around the sleep: cdp_lock_release(lock), sleep, cdp_lock_acquire(lock);
-      `lock` may be NULL. An error means that the whole group is broken (say, a rank died that
-      this one has no link to). */
 
+    /* Sleep until send or recv may do more than before, wake() was called, or now_ns of the os
+       reaches `deadline_ns` (0: do not sleep, only look). May return early. Release the lock
+       around the sleep: cdp_lock_release(lock), sleep, cdp_lock_acquire(lock). `lock` may be
+       NULL. A wake() that comes before the sleep begins must end it. An error fails every group
+       of the world: return one only if no peer can be reached any more. */
     cdp_status (*wait)(void *self, cdp_lock *lock, uint64_t deadline_ns);
-    void (*wake)(void *self); /* from any thread, without the lock: make wait() return soon */
-    /* Optional. The group is broken for `error`: tell whoever has no link to us (a store, a
-       radio); must not block. */
-    void (*failed)(void *self, const cdp_error *error);
-    /* Optional, asked repeatedly before this rank reports `error`: is an earlier or deeper cause
-      known (the peer may have left, or be late, because of somebody else)? 1: yes, *error was
-      replaced by it; 0: not known yet (asked again, unless this is the `last` time); -1: no, but
-      *error may say more than before. Must not block. */
 
-    int (*first_cause)(void *self, cdp_error *error, bool last);
-    /* Optional. Does a connection to `peer` stand? Such peers are told of a failure even if
-       nothing was exchanged yet. */
-    bool (*linked)(void *self, uint32_t peer);
-    /* Optional. This rank has waited long for `where->peer` in operation `where->op_seq`, round
-      `where->round`; `where->text` describes the call and, after "; ", those before it. peer -1:
-      not any more. What others need to find out who keeps whom waiting. Must not block. */
+    /* Make a wait() that is running, or the next one, return soon. Any thread, without the lock. */
+    void (*wake)(void *self);
 
-    void (*blocked)(void *self, const cdp_error *where);
-    /* Optional. The link to `peer` in words, for cdp_describe(): its kind, its addresses,
-       whether it stands. */
-    void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
+    /* Release everything. Bytes that send has taken should still arrive. Last call for `self`. */
     void (*destroy)(void *self);
 
-    /* Optional: lend and recall, with view and unview, or pull, or both. A rank lends what it is
-      to send, and sends but a token: `peer` reads the bytes where they lie, says so, and the
-      loan ends. What is no use to a transport stays NULL. lend: can `peer` read these bytes of
-      ours? Then true, and a token, not used before, by which it finds them. There may be any
-      number of loans at once; false (no room for one more, or not worth it): they are copied
-      instead. fresh: this operation has just written them here; read from another processor's
-      cache they come at half the speed. recall: the loan ends, read or not; called once for
-      each, before the bytes are reported free to change or to be freed. When it returns the peer
-      reads them no more, or (it sits in another process) learns from unview() or pull() that
-      what it read is void. view: where the peer's bytes can be read here, all `bytes` of them,
-      until unview(); never held for longer than it takes to read some 100 KB. NULL: nowhere, or
-      the loan has been recalled. unview: false: it was recalled meanwhile. pull: copy `bytes`
-      from `offset` on. Returns `bytes`; 0: the loan has been recalled; < 0: cdp_status:
-      PEER_LOST, explained, or it cannot be read at all: then the peer hears that, and sends it.
-      Token and bytes come from a peer: view and pull answer NULL and 0 to what was never lent to
-      this rank in that length. retract (optional): as recall, unless the peer has begun to read:
-      then false, and the loan stays. Loans of up to 4 MiB that nobody begins to read for some
-      milliseconds are retracted, and sent: so nobody waits for a reader that waits for somebody
-      else. Without it, so little is lent only where lend_bytes of the group says so. */
+    /* ---- optional: where ranks are ---- */
 
-    bool (*lend)(
-        void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token);
-    void (*recall)(void *self, uint32_t peer, uint64_t token);
-    bool (*retract)(void *self, uint32_t peer, uint64_t token);
-    const void *(*view)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
-    bool (*unview)(void *self, uint32_t peer, uint64_t token);
-    int64_t (*pull)(
-        void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
-    /* On which host is `peer`? Ranks of one host can lend to each other, and algorithms are
-      chosen that suit it: with view(), those that read memory where it lies. Known at creation
-      and the same on every rank (where it is not, the first operation says that ranks call
-      different things); hosts are numbered in the order in which they first appear among ranks
-      0, 1, ... NULL: not known. */
+    struct {
+        /* The number of the host that `peer`, or this rank itself, runs on. Hosts are numbered from
+           0 in the order in which they first appear among ranks 0, 1, ...: rank 0 is always on
+           host 0. The answer must be known at creation, never change, and be the same on every
+           rank; otherwise the first operation reports that ranks call different things.
+           Algorithms are chosen by it. NULL: nothing is assumed. */
+        uint32_t (*host)(void *self, uint32_t peer);
+    } topology;
 
-    uint32_t (*host)(void *self, uint32_t peer);
-    /* Optional, both or neither. mail: memory that only `peer` and this rank share, zero at
-      first, of sizeof(cdp_mailbox) bytes: what goes to it, or (!out) comes from it. Small
-      messages are put there, beside the ordered bytes. NULL: not now. mailed: something was put
-      into it: end the wait of `peer`, should it be in one; and what is put before a wait begins
-      must end that, too. */
+    /* ---- optional: memory for cdp_group_alloc(); both or neither ---- */
 
-    void *(*mail)(void *self, uint32_t peer, bool out);
-    void (*mailed)(void *self, uint32_t peer);
-    /* Optional, both or neither: memory for cdp_group_alloc(), which peers can view; valid also
-      after destroy(). NULL: there is none, take other. */
+    struct {
+        /* `bytes` of memory, aligned to 64, that peers can map if it is exposed to them. It stays
+           valid after destroy(). NULL: none is available; ordinary memory is used instead. */
+        void *(*alloc)(void *self, uint64_t bytes);
+        /* Release memory of alloc. False: `ptr` did not come from alloc; nothing was done. */
+        bool (*release)(void *self, void *ptr);
+    } memory;
 
-    void *(*alloc)(void *self, uint64_t bytes);
-    bool (*release)(void *self, void *ptr); /* false: it did not come from alloc */
+    /* ---- optional: slots for small messages; both or neither ---- */
+
+    struct {
+        /* Memory of CDP_SLOTS_BYTES, aligned to CDP_SLOTS_ALIGN, that only this rank and `peer`
+           share: what goes to the peer (`outgoing`), or what comes from it. Zero at first; after
+           that only the library writes there. The answer is the same at every call, but for
+           NULL, which means "not now": not connected yet, or (outgoing only) the peer is lost.
+           The writer never waits for the reader: without room, messages take the stream. */
+        void *(*memory)(void *self, uint32_t peer, bool outgoing);
+        /* Doorbell: this rank has written to the slots of `peer`. End the peer's wait(), if it
+           is in one. What was written before a wait() begins must keep it from sleeping. */
+        void (*ring)(void *self, uint32_t peer);
+    } slots;
+
+    /* ---- optional: remote read; expose and revoke with map and unmap, or get, or all ---- */
+
+    /* The owner of some memory exposes it to one peer and sends only the token. The peer reads
+       the memory in place and reports that it has; then the owner revokes the exposure. Many
+       exposures may exist at once. Tokens and lengths come from a peer: map and get must refuse
+       what was not exposed to this rank in exactly that length. */
+    struct {
+        /* Let `peer` read data[0..bytes). Returns true and a token that was never used before.
+           False: not to this peer, too many exposures, or not worth it; the bytes are then sent
+           instead. `fresh`: the operation has just written these bytes, so they are in this
+           processor's cache, from where another processor reads them at about half the speed. */
+        bool (*expose)(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh,
+            uint64_t *token);
+        /* End an exposure, read or not; called once for each that expose returned and try_revoke
+           did not end. Afterwards the caller may change or free the memory: a peer either has
+           stopped reading, or learns from unmap or get that what it read is void. */
+        void (*revoke)(void *self, uint32_t peer, uint64_t token);
+        /* Optional even where the rest is set. Like revoke, but only if the peer has not begun to
+           read: else returns false and the exposure stays. The library calls it for messages of
+           up to 4 MiB that nobody has begun to read after a few milliseconds, and sends them, so
+           that no rank waits for a reader that waits for something else. Without it, messages
+           that small are exposed only if cdp_group_desc.expose_bytes says so. */
+        bool (*try_revoke)(void *self, uint32_t peer, uint64_t token);
+        /* The peer's memory as seen here, all `bytes` of it, until unmap. The library holds it
+           only while it reads some 100 KB. NULL: cannot be mapped, was never exposed to this rank
+           in that length, or has been revoked. */
+        const void *(*map)(void *self, uint32_t peer, uint64_t token, uint64_t bytes);
+        /* Ends map. False: the exposure was revoked meanwhile, what was read is void. */
+        bool (*unmap)(void *self, uint32_t peer, uint64_t token);
+        /* Copy `bytes` from `offset` of the exposed memory to dst. Returns `bytes`; 0: revoked,
+           or never exposed to this rank in that length; CDP_ERR_PEER_LOST: the peer has ended;
+           any other error: it cannot be read, and the owner is asked to send it instead. */
+        int64_t (*get)(
+            void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
+    } remote;
+
+    /* ---- optional: news of failures; each on its own ---- */
+
+    struct {
+        /* The world has failed with `error`. Tell ranks that have no connection to this one. */
+        void (*failed)(void *self, const cdp_error *error);
+        /* Called repeatedly before this rank reports `error`. 1: an earlier or deeper cause is
+           known, *error was replaced by it. 0: not known yet; called again unless `last`. -1: no
+           other cause is known; *error may have got more detail. */
+        int (*first_cause)(void *self, cdp_error *error, bool last);
+        /* Is `peer` connected? Connected peers are told of a failure even if nothing was
+           exchanged with them yet. */
+        bool (*linked)(void *self, uint32_t peer);
+        /* This rank has waited long for where->peer in operation where->op_seq, round
+           where->round; where->text describes the call and, after "; ", those before it. peer
+           -1: it waits no more. Others follow such records to find who delays whom. */
+        void (*blocked)(void *self, const cdp_error *where);
+    } failure;
+
+    /* ---- optional: text for people ---- */
+
+    /* Describe the connection to `peer` for cdp_describe(): its kind, addresses and state. */
+    void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
 } cdp_transport;
 
-/* How cdp_transport.mail is used: places for frames, and a word for each in which the reader
-   says what it has taken. */
-#define CDP_MAIL_PLACES 8u
-#define CDP_MAIL_BYTES 4096u
-typedef struct cdp_mail {
-    uint32_t serial;  /* counts what was put here; written last (atomic) */
-    uint32_t number;  /* of the frame among those of its stream, from 0 */
-    uint64_t channel; /* which stream */
-    uint8_t kind, dtype, op, algo;
-    uint16_t bytes, parts;
-    uint32_t round, root;
-    uint64_t seq, count;
-    uint8_t data[CDP_MAIL_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
-} cdp_mail;
-typedef struct cdp_mailbox {
-    cdp_mail place[CDP_MAIL_PLACES];
-    uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
-} cdp_mailbox;
+/* Size and alignment of the memory that cdp_transport.slots.memory returns. */
+#define CDP_SLOTS_BYTES 36864u
+#define CDP_SLOTS_ALIGN 64u
 
 /* For wait() above; NULL is allowed. */
 CDP_API void cdp_lock_release(cdp_lock *lock);
@@ -713,7 +745,7 @@ CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(
 /* ---- >>hub: ranks in one process ------------------------------------------------------------- */
 
 /* Connects ranks that are threads of one program, or that one thread polls in turn. From
-   lend_bytes of the group on, a rank reads what it is sent where the sender has it: nothing is
+   expose_bytes of the group on, a rank reads what it is sent where the sender has it: nothing is
    copied but to where it is to be. */
 typedef struct cdp_hub cdp_hub;
 
@@ -772,7 +804,7 @@ typedef struct cdp_group_desc {
            UINT64_MAX: never (default: 64 KiB; more where a transport says so). What is not read
            for some milliseconds is copied, up to 4 MiB, and leaves before it is asked for; what
            is longer waits for its reader */
-        lend_bytes;
+        expose_bytes;
     /* how long a waiting caller looks before it sleeps (default: 20) */
     uint32_t spin_us;
     /* never: always sleep */
@@ -5249,30 +5281,50 @@ CDP__PRIVATE bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const c
 
 /* ---- >>mail (pure): small frames in memory that two ranks share ------------------------------ */
 
-/* A frame of at most CDP_MAIL_BYTES may go there in place of the stream that it belongs to, when
+/* A frame of at most CDP__SLOT_BYTES may go there in place of the stream that it belongs to, when
    its place is free: which place that is follows from its number in its stream, so the reader
    looks at one word. Where it is not free (the reader is behind, or the place holds what another
    group has not asked for yet) the frame takes the stream as ever; the number tells the reader
    which of the two comes next. So nobody ever waits for a place, and nothing has to be agreed
    upon. What the peer has stored is read once and then checked, like all that comes from it. */
+#define CDP__SLOTS 8u
+#define CDP__SLOT_BYTES 4096u
+typedef struct cdp__eager_slot {
+    uint32_t serial;  /* counts what was put here; written last (atomic) */
+    uint32_t number;  /* of the frame among those of its stream, from 0 */
+    uint64_t channel; /* which stream */
+    uint8_t kind, dtype, op, algo;
+    uint16_t bytes, parts;
+    uint32_t round, root;
+    uint64_t seq, count;
+    uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
+} cdp__eager_slot;
+
+/* The memory of cdp_transport.slots, of CDP_SLOTS_BYTES. */
+typedef struct cdp__eager_slots {
+    cdp__eager_slot place[CDP__SLOTS];
+    uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
+} cdp__eager_slots;
+typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1];
+
 typedef struct cdp__post { /* both directions of a pair, as one side knows them */
-    uint32_t put[CDP_MAIL_PLACES], freed[CDP_MAIL_PLACES], got[CDP_MAIL_PLACES];
+    uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
 } cdp__post;
 
 CDP__PRIVATE uint32_t cdp__mail_place(uint64_t channel, uint32_t number) {
-    return ((uint32_t)channel + number) % CDP_MAIL_PLACES;
+    return ((uint32_t)channel + number) % CDP__SLOTS;
 }
 
 /* False: there is no room for it now. What has been taken is looked up for all places at once:
    that line of memory comes from the other side. */
-CDP__PRIVATE bool cdp__mail_put(cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number,
-    const cdp__frame *f, const void *data) {
+CDP__PRIVATE bool cdp__mail_put(cdp__post *w, cdp__eager_slots *box, uint64_t channel,
+    uint32_t number, const cdp__frame *f, const void *data) {
     const uint32_t i = cdp__mail_place(channel, number);
-    cdp_mail *p = &box->place[i];
+    cdp__eager_slot *p = &box->place[i];
     uint32_t k;
-    for (k = 0; k < CDP_MAIL_PLACES && w->put[i] != w->freed[i]; ++k)
-        w->freed[(i + 1 + k) % CDP_MAIL_PLACES] =
-            __atomic_load_n(&box->taken[(i + 1 + k) % CDP_MAIL_PLACES], __ATOMIC_ACQUIRE);
+    for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k)
+        w->freed[(i + 1 + k) % CDP__SLOTS] =
+            __atomic_load_n(&box->taken[(i + 1 + k) % CDP__SLOTS], __ATOMIC_ACQUIRE);
     if (w->put[i] != w->freed[i]) return false;
     p->number = number;
     p->channel = channel;
@@ -5293,10 +5345,10 @@ CDP__PRIVATE bool cdp__mail_put(cdp__post *w, cdp_mailbox *box, uint64_t channel
 }
 
 /* Where this frame lies, if it does. */
-CDP__PRIVATE const cdp_mail *cdp__mail_find(
-    const cdp__post *w, const cdp_mailbox *box, uint64_t channel, uint32_t number) {
+CDP__PRIVATE const cdp__eager_slot *cdp__mail_find(
+    const cdp__post *w, const cdp__eager_slots *box, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__mail_place(channel, number);
-    const cdp_mail *p = &box->place[i];
+    const cdp__eager_slot *p = &box->place[i];
     return __atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) != w->got[i] && p->number == number
             && p->channel == channel
         ? p
@@ -5304,9 +5356,9 @@ CDP__PRIVATE const cdp_mail *cdp__mail_find(
 }
 
 /* False: no frame looks like that. */
-CDP__PRIVATE bool cdp__mail_frame(const cdp_mail *p, cdp__frame *f) {
-    cdp_mail m;
-    memcpy(&m, p, offsetof(cdp_mail, data));
+CDP__PRIVATE bool cdp__mail_frame(const cdp__eager_slot *p, cdp__frame *f) {
+    cdp__eager_slot m;
+    memcpy(&m, p, offsetof(cdp__eager_slot, data));
     f->type = CDP__FRAME_DATA;
     f->kind = m.kind;
     f->dtype = m.dtype;
@@ -5318,12 +5370,12 @@ CDP__PRIVATE bool cdp__mail_frame(const cdp_mail *p, cdp__frame *f) {
     f->seq = m.seq;
     f->count = m.parts ? 0 : m.count;
     f->parts = m.parts ? m.count : 0;
-    return m.bytes <= CDP_MAIL_BYTES;
+    return m.bytes <= CDP__SLOT_BYTES;
 }
 
 /* It has been read: its place is free again. */
 CDP__PRIVATE void cdp__mail_taken(
-    cdp__post *w, cdp_mailbox *box, uint64_t channel, uint32_t number) {
+    cdp__post *w, cdp__eager_slots *box, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__mail_place(channel, number);
     w->got[i] = __atomic_load_n(&box->place[i].serial, __ATOMIC_RELAXED);
     __atomic_store_n(&box->taken[i], w->got[i], __ATOMIC_RELEASE);
@@ -5332,10 +5384,10 @@ CDP__PRIVATE void cdp__mail_taken(
 /* Has something been put there that was neither taken nor there when this was asked to `note`
    it? */
 CDP__PRIVATE bool cdp__mail_news(
-    const cdp_mailbox *box, uint32_t seen[CDP_MAIL_PLACES], bool note) {
+    const cdp__eager_slots *box, uint32_t seen[CDP__SLOTS], bool note) {
     uint32_t i;
     bool news = false;
-    for (i = 0; i < CDP_MAIL_PLACES; ++i) {
+    for (i = 0; i < CDP__SLOTS; ++i) {
         const uint32_t serial = __atomic_load_n(&box->place[i].serial, __ATOMIC_SEQ_CST);
         news = news
             || (serial != seen[i] && serial != __atomic_load_n(&box->taken[i], __ATOMIC_RELAXED));
@@ -5490,14 +5542,14 @@ typedef struct cdp__peer {
     uint32_t tx_head_left, rx_head_got;
     uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
     uint8_t tx_loan[CDP__LOAN_BYTES], rx_loan[CDP__LOAN_BYTES];
-    uint32_t put, got;    /* frames, by either way */
-    const cdp_mail *mail; /* the frame that is being read lies there, */
-    uint32_t mail_at;     /* and so much of it has been read */
-    bool lending;         /* what tx_loan names, and it has not been recalled */
-    bool used;            /* something went over this link: it may be told of a failure */
-    bool tell;            /* ABORT is still to be sent */
-    uint32_t told;        /* bytes of the ABORT frame already sent */
-    bool waits_for_us;    /* it has said so when its deadline passed */
+    uint32_t put, got;           /* frames, by either way */
+    const cdp__eager_slot *mail; /* the frame that is being read lies there, */
+    uint32_t mail_at;            /* and so much of it has been read */
+    bool lending;                /* what tx_loan names, and it has not been recalled */
+    bool used;                   /* something went over this link: it may be told of a failure */
+    bool tell;                   /* ABORT is still to be sent */
+    uint32_t told;               /* bytes of the ABORT frame already sent */
+    bool waits_for_us;           /* it has said so when its deadline passed */
     /* nothing more comes over this link: receives from any rank do not count on it */
     bool lost;
     /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
@@ -5991,20 +6043,23 @@ CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov
     return cdp__stream_send(g->mux, &g->peers[p].stream, iov, n);
 }
 
-CDP__PRIVATE cdp_mailbox *cdp__peer_box(const cdp_group *g, uint32_t p, bool out) {
+CDP__PRIVATE cdp__eager_slots *cdp__peer_box(const cdp_group *g, uint32_t p, bool out) {
     const cdp_transport *t = &g->mux->transport;
-    return t->mail ? (cdp_mailbox *)t->mail(t->self, g->peers[p].stream.peer, out) : NULL;
+    return t->slots.memory
+        ? (cdp__eager_slots *)t->slots.memory(t->self, g->peers[p].stream.peer, out)
+        : NULL;
 }
 
 /* Does frame number `got` of a stream lie beside it? */
-CDP__PRIVATE const cdp_mail *cdp__stream_mail(
+CDP__PRIVATE const cdp__eager_slot *cdp__stream_mail(
     const cdp__mux *m, const cdp__stream *s, uint32_t got) {
     const cdp_transport *t = &m->transport;
-    const cdp_mailbox *box = t->mail ? (const cdp_mailbox *)t->mail(t->self, s->peer, false) : NULL;
+    const cdp__eager_slots *box =
+        t->slots.memory ? (const cdp__eager_slots *)t->slots.memory(t->self, s->peer, false) : NULL;
     return box ? cdp__mail_find(&m->trunks[s->peer].post, box, s->channel, got) : NULL;
 }
 
-CDP__PRIVATE const cdp_mail *cdp__peer_mail(const cdp_group *g, uint32_t p) {
+CDP__PRIVATE const cdp__eager_slot *cdp__peer_mail(const cdp_group *g, uint32_t p) {
     return cdp__stream_mail(g->mux, &g->peers[p].stream, g->peers[p].got);
 }
 
@@ -6049,7 +6104,7 @@ CDP__PRIVATE void cdp__group_activate(cdp_group *g) {
 
 CDP__PRIVATE bool cdp__group_linked(const cdp_group *g, uint32_t p) {
     const cdp_transport *t = &g->mux->transport;
-    return t->linked && t->linked(t->self, cdp__world_rank(g, p));
+    return t->failure.linked && t->failure.linked(t->self, cdp__world_rank(g, p));
 }
 
 /* A lane belongs to another group: both fail together. */
@@ -6087,7 +6142,7 @@ CDP__PRIVATE void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
 CDP__PRIVATE void cdp__exec_recall(cdp_group *g, uint32_t p) {
     cdp__peer *peer = &g->peers[p];
     const cdp_transport *t = &g->mux->transport;
-    if (peer->lending) t->recall(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan));
+    if (peer->lending) t->remote.revoke(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan));
     peer->lending = false;
 }
 
@@ -6113,8 +6168,8 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
     g->answer_ns = g->os->now_ns(g->os->user)
         + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
-    if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failed)
-        g->mux->transport.failed(g->mux->transport.self, cause);
+    if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failure.failed)
+        g->mux->transport.failure.failed(g->mux->transport.self, cause);
     if (g->backend) g->backend->failed(g->backend->self, &g->error);
     cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
@@ -6216,8 +6271,8 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
    somebody else. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
     const cdp_transport *t = &g->mux->transport;
-    const int answer = g->channel == CDP__WORLD_CHANNEL && t->first_cause
-        ? t->first_cause(t->self, &g->error, now >= g->settle_ns)
+    const int answer = g->channel == CDP__WORLD_CHANNEL && t->failure.first_cause
+        ? t->failure.first_cause(t->self, &g->error, now >= g->settle_ns)
         : -1;
     const cdp_error cause = g->error;
     if (answer == 0 && now < g->settle_ns) return;
@@ -6370,7 +6425,7 @@ CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame 
 CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
     cdp__peer *peer = &g->peers[p];
     cdp__stream *s = &peer->stream;
-    const cdp_mail *mail = cdp__peer_mail(g, p);
+    const cdp__eager_slot *mail = cdp__peer_mail(g, p);
     bool frame;
     while (!mail && peer->rx_head_got < CDP__FRAME_BYTES) {
         cdp_iov v;
@@ -6471,9 +6526,9 @@ CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *s
     cdp__peer *peer = &g->peers[m->step.peer];
     const cdp_transport *t = &g->mux->transport;
     uint64_t token;
-    if (!t->lend || m->moved || m->returned || m->bytes < g->desc.lend_bytes
+    if (!t->remote.expose || m->moved || m->returned || m->bytes < g->desc.expose_bytes
         || (g->lane && m->bytes <= CDP__WINDOW)
-        || !t->lend(t->self, peer->stream.peer, src, m->bytes,
+        || !t->remote.expose(t->self, peer->stream.peer, src, m->bytes,
             m->step.src != CDP__IN && g->rounds > 1, &token))
         return false;
     cdp__put_u64(peer->tx_loan, token);
@@ -6497,14 +6552,14 @@ CDP__PRIVATE bool cdp__exec_retract(cdp_group *g, uint64_t now) {
     const bool set = !g->retract_ns;
     bool any = false, later = set;
     uint32_t i;
-    for (i = 0; i < g->move_count && t->retract && !set; ++i) {
+    for (i = 0; i < g->move_count && t->remote.try_revoke && !set; ++i) {
         cdp__move *m = &g->moves[i];
         const cdp__peer *peer = &g->peers[m->step.peer];
         if (m->step.kind != CDP__SEND || !m->lent || !peer->stream.lent || m->bytes > CDP__WINDOW)
             continue;
         if (peer->tx_head_left || peer->tx_left) {
             later = true;
-        } else if (t->retract(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan))) {
+        } else if (t->remote.try_revoke(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan))) {
             cdp__exec_unlend(g, m);
             any = true;
         }
@@ -6550,15 +6605,15 @@ CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
 CDP__PRIVATE bool cdp__exec_mail(cdp_group *g, uint32_t p, const cdp__frame *f, const void *data) {
     cdp__peer *peer = &g->peers[p];
     const cdp_transport *t = &g->mux->transport;
-    cdp_mailbox *box =
-        f->bytes <= CDP_MAIL_BYTES && !peer->stream.left ? cdp__peer_box(g, p, true) : NULL;
+    cdp__eager_slots *box =
+        f->bytes <= CDP__SLOT_BYTES && !peer->stream.left ? cdp__peer_box(g, p, true) : NULL;
     if (!box
         || !cdp__mail_put(
             &g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->put, f, data))
         return false;
     ++peer->put;
     peer->used = true;
-    t->mailed(t->self, peer->stream.peer);
+    t->slots.ring(t->self, peer->stream.peer);
     return true;
 }
 
@@ -6667,19 +6722,22 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
     const uint8_t *other = staged || !reduce
         ? NULL
         : (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off) + m->moved;
-    const uint8_t *lent = t->view ? (const uint8_t *)t->view(t->self, from, token, m->bytes) : NULL,
+    const uint8_t *lent = t->remote.map
+        ? (const uint8_t *)t->remote.map(t->self, from, token, m->bytes)
+        : NULL,
                   *src = lent ? lent + m->moved : g->mux->stage;
     uint64_t at, n;
     /* no sender of ours does that, but a kernel may not survive it */
     if (lent && (uintptr_t)lent % g->elem) {
-        (void)t->unview(t->self, from, token);
+        (void)t->remote.unmap(t->self, from, token);
         lent = NULL;
     }
     if (!lent) {
         int64_t r;
         if (!reduce) bytes = cdp__min(m->bytes - m->moved, CDP__PULL_SLICE);
-        r = t->pull ? t->pull(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes)
-                    : 0;
+        r = t->remote.get
+            ? t->remote.get(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes)
+            : 0;
         if (r == CDP_ERR_PEER_LOST) return r;
         if (r < 0
             && !cdp__trunk_note(g->mux, from, g->peers[m->step.peer].stream.channel,
@@ -6696,7 +6754,7 @@ CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t by
             cdp__reduce(dtype, op, other ? !first : first, dst + at, other ? other + at : src + at,
                 n / g->elem);
     }
-    if (lent) m->lent = t->unview(t->self, from, token);
+    if (lent) m->lent = t->remote.unmap(t->self, from, token);
     if (m->lent) m->moved += bytes;
     return 1;
 }
@@ -6746,7 +6804,7 @@ CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const c
     const uint64_t left = m->bytes - m->moved + m->skip;
     if (!cdp__frame_same_call(&g->call, f) || f->round != g->round) return false;
     if (f->type == CDP__FRAME_LENT)
-        return left && !m->moved && (g->mux->transport.view || g->mux->transport.pull);
+        return left && !m->moved && (g->mux->transport.remote.map || g->mux->transport.remote.get);
     return f->bytes <= left && (f->bytes == 0) == (m->bytes == 0);
 }
 
@@ -6985,7 +7043,7 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
     cdp_error where;
     uint64_t seq;
     cdp__text text = {where.text, sizeof where.text, 0};
-    if (g->channel != CDP__WORLD_CHANNEL || !t->blocked
+    if (g->channel != CDP__WORLD_CHANNEL || !t->failure.blocked
         || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round)))
         return;
     cdp__error_clear(&where, CDP_PENDING);
@@ -7001,7 +7059,7 @@ CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
         cdp__frame_text(&cdp__past_at(g, seq)->call, call, sizeof call);
         cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
     }
-    t->blocked(t->self, &where);
+    t->failure.blocked(t->self, &where);
 }
 
 /* An operation has left the queue: what is not in it any more is done, or was cancelled. */
@@ -7095,7 +7153,7 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
    asked for it yet. */
 CDP__PRIVATE bool cdp__stream_peek(
     const cdp__mux *m, const cdp__stream *s, uint32_t got, cdp__frame *f) {
-    const cdp_mail *mail = cdp__stream_mail(m, s, got);
+    const cdp__eager_slot *mail = cdp__stream_mail(m, s, got);
     uint8_t head[CDP__FRAME_BYTES];
     uint32_t i;
     if (mail) return cdp__mail_frame(mail, f);
@@ -7386,25 +7444,42 @@ typedef struct cdp__hub_end {
     bool made;
 } cdp__hub_end;
 
-/* Either side may come first; the loser of the race throws its ring away. */
-CDP__PRIVATE cdp__ring *cdp__hub_ring(cdp_hub *h, uint32_t from, uint32_t to) {
-    cdp__ring **slot = &h->rings[(uint64_t)from * h->desc.world_size + to];
-    cdp__ring *ring = __atomic_load_n(slot, __ATOMIC_ACQUIRE), *expected = NULL;
-    cdp_mailbox *box;
-    if (ring) return ring;
-    box = (cdp_mailbox *)cdp__alloc(h->os, sizeof *box + sizeof *ring + h->desc.ring_bytes);
-    if (!box) {
-        cdp__fail_nomem(
-            "the ring between two ranks of a hub", sizeof *box + sizeof *ring + h->desc.ring_bytes);
+/* The slots of a pair, its ring, and before them (aligned) where the allocation begins. */
+CDP__PRIVATE cdp__ring *cdp__hub_ring_make(const cdp_hub *h) {
+    const uint64_t bytes =
+        CDP_SLOTS_ALIGN + sizeof(void *) + CDP_SLOTS_BYTES + sizeof(cdp__ring) + h->desc.ring_bytes;
+    void *block = cdp__alloc(h->os, bytes);
+    uintptr_t at;
+    if (!block) {
+        cdp__fail_nomem("the ring between two ranks of a hub", bytes);
         return NULL;
     }
-    ring = (cdp__ring *)(box + 1);
-    memset(box, 0, sizeof *box + sizeof *ring);
-    if (__atomic_compare_exchange_n(
-            slot, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return ring;
-    cdp__free(h->os, box);
-    return expected;
+    at =
+        ((uintptr_t)block + sizeof block + CDP_SLOTS_ALIGN - 1) / CDP_SLOTS_ALIGN * CDP_SLOTS_ALIGN;
+    ((void **)at)[-1] = block;
+    memset((void *)at, 0, CDP_SLOTS_BYTES + sizeof(cdp__ring));
+    return (cdp__ring *)(at + CDP_SLOTS_BYTES);
+}
+
+CDP__PRIVATE cdp__eager_slots *cdp__hub_ring_slots(cdp__ring *ring) {
+    return (cdp__eager_slots *)((uint8_t *)ring - CDP_SLOTS_BYTES);
+}
+
+CDP__PRIVATE void cdp__hub_ring_free(const cdp_hub *h, cdp__ring *ring) {
+    if (ring) cdp__free(h->os, ((void **)cdp__hub_ring_slots(ring))[-1]);
+}
+
+/* Both sides may make the ring at the same time; the loser of the race frees its own. */
+CDP__PRIVATE cdp__ring *cdp__hub_ring(cdp_hub *h, uint32_t from, uint32_t to) {
+    cdp__ring **place = &h->rings[(uint64_t)from * h->desc.world_size + to];
+    cdp__ring *ring = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
+    if (!ring && (ring = cdp__hub_ring_make(h)) != NULL
+        && !__atomic_compare_exchange_n(
+            place, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        cdp__hub_ring_free(h, ring);
+        ring = expected;
+    }
+    return ring;
 }
 
 CDP__PRIVATE void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
@@ -7443,18 +7518,18 @@ CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, 
     return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false);
 }
 
-CDP__PRIVATE void *cdp__hub_mail(void *self, uint32_t peer, bool out) {
+CDP__PRIVATE void *cdp__hub_slots(void *self, uint32_t peer, bool out) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_hub *h = e->hub;
     const uint64_t n = h->desc.world_size;
     cdp__ring *ring =
         __atomic_load_n(&h->rings[out ? e->rank * n + peer : peer * n + e->rank], __ATOMIC_ACQUIRE);
     return ring && !(out && __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE))
-        ? (cdp_mailbox *)ring - 1
+        ? cdp__hub_ring_slots(ring)
         : NULL;
 }
 
-CDP__PRIVATE void cdp__hub_mailed(void *self, uint32_t peer) {
+CDP__PRIVATE void cdp__hub_doorbell(void *self, uint32_t peer) {
     cdp__hub_bell(((cdp__hub_end *)self)->hub, peer);
 }
 
@@ -7499,7 +7574,7 @@ CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_bell(e->hub, e->rank);
 }
 
-CDP__PRIVATE bool cdp__hub_lend(
+CDP__PRIVATE bool cdp__hub_expose(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)e->rank * CDP__LOANS;
@@ -7519,7 +7594,7 @@ CDP__PRIVATE bool cdp__hub_lend(
     return true;
 }
 
-CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
+CDP__PRIVATE void cdp__hub_revoke(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_os *os = e->hub->os;
     uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state,
@@ -7532,7 +7607,7 @@ CDP__PRIVATE void cdp__hub_recall(void *self, uint32_t peer, uint64_t token) {
     __atomic_store_n(at, state + 8, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE bool cdp__hub_retract(void *self, uint32_t peer, uint64_t token) {
+CDP__PRIVATE bool cdp__hub_try_revoke(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     uint32_t state = (uint32_t)token;
     (void)peer;
@@ -7547,7 +7622,7 @@ CDP__PRIVATE uint32_t cdp__hub_host(void *self, uint32_t peer) {
     return 0;
 }
 
-CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+CDP__PRIVATE const void *cdp__hub_map(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     cdp__loan *l = e->hub->loans + (uint64_t)peer * CDP__LOANS + (token >> 32);
     uint32_t state = (uint32_t)token;
@@ -7563,7 +7638,7 @@ CDP__PRIVATE const void *cdp__hub_view(void *self, uint32_t peer, uint64_t token
     return NULL;
 }
 
-CDP__PRIVATE bool cdp__hub_unview(void *self, uint32_t peer, uint64_t token) {
+CDP__PRIVATE bool cdp__hub_unmap(void *self, uint32_t peer, uint64_t token) {
     __atomic_fetch_and(
         &((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, ~1u,
         __ATOMIC_RELEASE);
@@ -7674,19 +7749,19 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     out->recv = cdp__hub_recv;
     out->wait = cdp__hub_wait;
     out->wake = cdp__hub_wake;
-    out->failed = cdp__hub_failed;
-    out->first_cause = cdp__hub_first_cause;
-    out->linked = cdp__hub_linked;
-    out->blocked = cdp__hub_blocked;
+    out->failure.failed = cdp__hub_failed;
+    out->failure.first_cause = cdp__hub_first_cause;
+    out->failure.linked = cdp__hub_linked;
+    out->failure.blocked = cdp__hub_blocked;
     out->destroy = cdp__hub_leave;
-    out->lend = cdp__hub_lend;
-    out->recall = cdp__hub_recall;
-    out->retract = cdp__hub_retract;
-    out->view = cdp__hub_view;
-    out->mail = cdp__hub_mail;
-    out->mailed = cdp__hub_mailed;
-    out->unview = cdp__hub_unview;
-    out->host = cdp__hub_host;
+    out->remote.expose = cdp__hub_expose;
+    out->remote.revoke = cdp__hub_revoke;
+    out->remote.try_revoke = cdp__hub_try_revoke;
+    out->remote.map = cdp__hub_map;
+    out->slots.memory = cdp__hub_slots;
+    out->slots.ring = cdp__hub_doorbell;
+    out->remote.unmap = cdp__hub_unmap;
+    out->topology.host = cdp__hub_host;
     return CDP_OK;
 }
 
@@ -7694,7 +7769,7 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
     for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
-        if (h->rings[i]) cdp__free(h->os, (cdp_mailbox *)h->rings[i] - 1);
+        cdp__hub_ring_free(h, h->rings[i]);
     for (i = 0; h->bells && i < h->desc.world_size; ++i) {
         if (h->bells[i].cond) h->os->threads.cond_destroy(h->os->user, h->bells[i].cond);
         cdp__lock_close(&h->bells[i].lock);
@@ -8139,7 +8214,7 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.timeout_ms = cdp__def(d.timeout_ms, 600000);
     d.small_bytes = cdp__def(d.small_bytes, 64 * 1024);
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
-    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
+    d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
@@ -8262,7 +8337,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
         if (w->tx_stream == s) w->tx_stream = NULL;
         if (w->rx_stream == s) w->rx_stream = NULL;
         /* nobody will ask for it any more */
-        for (i = 0; i < CDP_MAIL_PLACES && p != g->desc.rank; ++i) {
+        for (i = 0; i < CDP__SLOTS && p != g->desc.rank; ++i) {
             if (g->peers[p].mail)
                 cdp__peer_read(g, p);
             else if (cdp__peer_mail(g, p)) {
@@ -8405,7 +8480,7 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     h->ranks = list;
     h->fewest = UINT32_MAX;
     for (i = 0; i < n && host && list; ++i)
-        host[i] = t->host(t->self, g->peers[i].stream.peer);
+        host[i] = t->topology.host(t->self, g->peers[i].stream.peer);
     for (i = 0; i < n && host && list; ++i) {
         const uint32_t first = at, of = host[i];
         if (of == UINT32_MAX) continue; /* it is in the list already */
@@ -8420,7 +8495,7 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
         h->most = (uint32_t)cdp__max(h->most, at - first);
     }
     cdp__free(g->os, host);
-    if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->view ? CDP__SHARED : 0));
+    if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
         g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
     } else { /* not needed */
@@ -8458,7 +8533,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
         g->peers[p].stream.channel = channel;
         g->peers[p].stream.peer = cdp__world_rank(g, p);
     }
-    if (m->transport.host && !cdp__group_look_round(g)) {
+    if (m->transport.topology.host && !cdp__group_look_round(g)) {
         g->world = NULL; /* still the caller's */
         cdp__group_free(g);
         return NULL;
@@ -8553,7 +8628,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
             : st;
     }
     m->given = *desc;
-    if (!desc->lend_bytes && !t.retract) d.lend_bytes = CDP__WINDOW + 1;
+    if (!desc->expose_bytes && !t.remote.try_revoke) d.expose_bytes = CDP__WINDOW + 1;
     st = cdp__choices_read(m, desc);
     if (t.destroy == cdp__hub_leave) ((cdp__hub_end *)t.self)->made = st != CDP_ERR_INVALID;
     if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL)))
@@ -8719,7 +8794,7 @@ CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
     void *p = NULL;
     if (cdp__alive(g, "cdp_group_alloc") != CDP_OK) return NULL;
     cdp__enter(g);
-    if (t->alloc) p = t->alloc(t->self, bytes);
+    if (t->memory.alloc) p = t->memory.alloc(t->self, bytes);
     cdp__leave(g);
     if (!p && !(p = cdp__alloc(g->os, bytes))) cdp__fail_nomem("cdp_group_alloc", bytes);
     return p;
@@ -8729,7 +8804,8 @@ CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
     bool taken = false;
     if (!ptr || cdp__alive(g, "cdp_group_free") != CDP_OK) return;
     cdp__enter(g);
-    if (g->mux->transport.release) taken = g->mux->transport.release(g->mux->transport.self, ptr);
+    if (g->mux->transport.memory.release)
+        taken = g->mux->transport.memory.release(g->mux->transport.self, ptr);
     cdp__leave(g);
     if (!taken) cdp__free(g->os, ptr);
 }
@@ -9716,9 +9792,10 @@ CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
    is found. */
 CDP__PRIVATE void cdp__any_mail(cdp__mux *m, uint32_t peer) {
     const cdp_transport *t = &m->transport;
-    const cdp_mailbox *box = t->mail ? (const cdp_mailbox *)t->mail(t->self, peer, false) : NULL;
+    const cdp__eager_slots *box =
+        t->slots.memory ? (const cdp__eager_slots *)t->slots.memory(t->self, peer, false) : NULL;
     uint32_t i;
-    for (i = 0; i < CDP_MAIL_PLACES && box; ++i)
+    for (i = 0; i < CDP__SLOTS && box; ++i)
         if (__atomic_load_n(&box->place[i].serial, __ATOMIC_ACQUIRE) != m->trunks[peer].post.got[i]
             && cdp__mux_stream(m, box->place[i].channel, peer, true))
             ++m->news;
@@ -10630,7 +10707,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(timeout_ms, " ms");
     CDP__SAY(small_bytes, "");
     CDP__SAY(piece_bytes, "");
-    CDP__SAY(lend_bytes, "");
+    CDP__SAY(expose_bytes, "");
     CDP__SAY(spin_us, " us");
     CDP__SAY(no_spin, "");
     CDP__SAY(no_thread, "");
@@ -10651,7 +10728,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
             link->describe(link->self, peer, words, sizeof words);
         else
             cdp__format(words, sizeof words, "%s",
-                !link->linked                 ? "a transport that does not describe itself"
+                !link->failure.linked         ? "a transport that does not describe itself"
                     : cdp__group_linked(g, p) ? "connected"
                                               : "not used yet");
         cdp__text_add(&t, "  rank %u: %s\n", peer, words);

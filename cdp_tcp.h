@@ -179,7 +179,7 @@ typedef struct cdp_tcp_desc {
     uint64_t piece_bytes; /* likewise */
     /* between ranks of one machine (default: 64 KiB; 256 KiB of other than group memory that is
        passed on) */
-    uint64_t lend_bytes;
+    uint64_t expose_bytes;
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
@@ -566,16 +566,16 @@ typedef struct cdp__pair {
     uint8_t proof[CDP__NAME_BYTES];
     uint32_t taken; /* and back */
     uint8_t pad_[48];
-    cdp__side side[2];   /* 0: of who has made it */
-    cdp_mailbox mail[2]; /* 0: what that one puts there */
-} cdp__pair;             /* the two rings follow: first the one that its maker fills */
+    cdp__side side[2];        /* 0: of who has made it */
+    cdp__eager_slots mail[2]; /* 0: what that one puts there */
+} cdp__pair;                  /* the two rings follow: first the one that its maker fills */
 
 typedef struct cdp__shared {
     cdp__pair *pair;
     uint64_t bytes, room; /* of all of it, of a ring */
     cdp__ring *in, *out;
     cdp__side *mine, *theirs;
-    cdp_mailbox *mail[2]; /* from the peer, to the peer */
+    cdp__eager_slots *mail[2]; /* from the peer, to the peer */
     uint8_t proof[CDP__NAME_BYTES];
     uint32_t lent[CDP__LOANS]; /* states, as this side knows them */
     int32_t pid;               /* of the peer, if its memory can be read; else 0 */
@@ -586,7 +586,7 @@ typedef struct cdp__shared {
     uint64_t in_at, out_at;        /* how far this side has read and written */
     uint64_t out_tail;             /* how far the peer had read when that was looked at last */
     uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
-    uint32_t seen_mail[CDP_MAIL_PLACES];
+    uint32_t seen_mail[CDP__SLOTS];
     bool full;      /* what was to be sent did not fit */
     int32_t bell;   /* wakes the peer */
     int32_t pass;   /* descriptors of segments */
@@ -1265,7 +1265,7 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
         cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     } else if (pid < 0) {
         cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
-    } else if (l->mesh->desc.lend_bytes != UINT64_MAX) {
+    } else if (l->mesh->desc.expose_bytes != UINT64_MAX) {
         cdp__shared_try(os, s, pid);
     }
     return true;
@@ -1578,7 +1578,7 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
         }
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
-            if (m->desc.lend_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
+            if (m->desc.expose_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
             s->pair->taken = 1;
             s->taken = true;
             os->net.close_fd(os->user, s->memory);
@@ -1925,7 +1925,8 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     const cdp_os *os = m->os;
     cdp__segment *g = NULL;
     uint32_t i;
-    if (!cdp__mesh_shares(m) || m->desc.lend_bytes == UINT64_MAX || bytes > INT64_MAX) return NULL;
+    if (!cdp__mesh_shares(m) || m->desc.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
+        return NULL;
     if (!m->segments
         && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g)))
         return NULL;
@@ -1966,13 +1967,13 @@ CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     memset(g, 0, sizeof *g);
 }
 
-CDP__PRIVATE bool cdp__mesh_free(void *self, void *ptr) {
+CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
     cdp__segment *g = cdp__mesh_segment((cdp__mesh *)self, ptr, 1);
     if (g && --g->live == 0) cdp__segment_close((cdp__mesh *)self, g);
     return g != NULL;
 }
 
-CDP__PRIVATE bool cdp__mesh_lend(
+CDP__PRIVATE bool cdp__mesh_expose(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp__link *l = &m->links[peer];
@@ -1987,7 +1988,7 @@ CDP__PRIVATE bool cdp__mesh_lend(
     if (g && !s->told[place] && !cdp__shared_tell(m->os, s, place, g->fd)) g = NULL;
     if (!g
         && (!(reads & CDP__PULLS)
-            || (fresh && bytes < cdp__def(m->desc.lend_bytes, CDP__PULL_BYTES))))
+            || (fresh && bytes < cdp__def(m->desc.expose_bytes, CDP__PULL_BYTES))))
         return false;
     while (i < CDP__LOANS && (s->lent[i] & 2))
         ++i;
@@ -2004,7 +2005,7 @@ CDP__PRIVATE bool cdp__mesh_lend(
     return true;
 }
 
-CDP__PRIVATE bool cdp__mesh_retract(void *self, uint32_t peer, uint64_t token) {
+CDP__PRIVATE bool cdp__mesh_try_revoke(void *self, uint32_t peer, uint64_t token) {
     cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
     const uint32_t i = (uint32_t)(token >> 32);
     uint32_t state = s->lent[i], next = (state & ~7u) + 8;
@@ -2015,7 +2016,7 @@ CDP__PRIVATE bool cdp__mesh_retract(void *self, uint32_t peer, uint64_t token) {
     return true;
 }
 
-CDP__PRIVATE void cdp__mesh_recall(void *self, uint32_t peer, uint64_t token) {
+CDP__PRIVATE void cdp__mesh_revoke(void *self, uint32_t peer, uint64_t token) {
     cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
     const uint32_t i = (uint32_t)(token >> 32);
     s->lent[i] = (s->lent[i] & ~7u) + 8;
@@ -2042,7 +2043,7 @@ CDP__PRIVATE cdp__lent *cdp__mesh_loan(void *self, uint32_t peer, uint64_t token
         : NULL;
 }
 
-CDP__PRIVATE const void *cdp__mesh_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp__lent *lent = cdp__mesh_loan(m, peer, token, true);
     const uint32_t place = lent ? __atomic_load_n(&lent->segment, __ATOMIC_RELAXED) : 0;
@@ -2057,11 +2058,11 @@ CDP__PRIVATE const void *cdp__mesh_view(void *self, uint32_t peer, uint64_t toke
     return at;
 }
 
-CDP__PRIVATE bool cdp__mesh_unview(void *self, uint32_t peer, uint64_t token) {
+CDP__PRIVATE bool cdp__mesh_unmap(void *self, uint32_t peer, uint64_t token) {
     return cdp__mesh_loan(self, peer, token, false) != NULL;
 }
 
-CDP__PRIVATE int64_t cdp__mesh_pull(
+CDP__PRIVATE int64_t cdp__mesh_get(
     void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
     const cdp__shared *s = l->shared;
@@ -2084,14 +2085,14 @@ CDP__PRIVATE int64_t cdp__mesh_pull(
 }
 
 /* As with the ring: what was put there before the link was lost can still be read. */
-CDP__PRIVATE void *cdp__mesh_mail(void *self, uint32_t peer, bool out) {
+CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool out) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
     return l->shared && (out ? l->state == CDP__LINK_UP : l->state >= CDP__LINK_UP)
         ? l->shared->mail[out]
         : NULL;
 }
 
-CDP__PRIVATE void cdp__mesh_mailed(void *self, uint32_t peer) {
+CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
     cdp__shared_ring_bell(l->mesh->os, l->shared, CDP__WAKE_DATA);
 }
@@ -3434,7 +3435,7 @@ CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.timeout_ms = d->timeout_ms;
     g.small_bytes = d->small_bytes;
     g.piece_bytes = d->piece_bytes;
-    g.lend_bytes = d->lend_bytes;
+    g.expose_bytes = d->expose_bytes;
     g.spin_us = d->spin_us;
     g.no_spin = d->no_spin;
     g.no_thread = d->no_thread;
@@ -3511,23 +3512,23 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.recv = d.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
     t.wait = cdp__mesh_wait;
     t.wake = cdp__mesh_wake;
-    t.failed = cdp__mesh_failed;
-    t.first_cause = cdp__mesh_first_cause;
-    t.linked = cdp__mesh_linked;
+    t.failure.failed = cdp__mesh_failed;
+    t.failure.first_cause = cdp__mesh_first_cause;
+    t.failure.linked = cdp__mesh_linked;
     t.describe = cdp__mesh_describe;
-    t.blocked = cdp__mesh_blocked;
+    t.failure.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
-    t.lend = cdp__mesh_lend;
-    t.recall = cdp__mesh_recall;
-    t.retract = cdp__mesh_retract;
-    t.view = cdp__mesh_view;
-    t.unview = cdp__mesh_unview;
-    t.pull = cdp__mesh_pull;
-    t.alloc = cdp__mesh_alloc;
-    t.release = cdp__mesh_free;
-    t.mail = cdp__mesh_mail;
-    t.mailed = cdp__mesh_mailed;
-    t.host = cdp__mesh_host;
+    t.remote.expose = cdp__mesh_expose;
+    t.remote.revoke = cdp__mesh_revoke;
+    t.remote.try_revoke = cdp__mesh_try_revoke;
+    t.remote.map = cdp__mesh_map;
+    t.remote.unmap = cdp__mesh_unmap;
+    t.remote.get = cdp__mesh_get;
+    t.memory.alloc = cdp__mesh_alloc;
+    t.memory.release = cdp__mesh_release;
+    t.slots.memory = cdp__mesh_slots;
+    t.slots.ring = cdp__mesh_doorbell;
+    t.topology.host = cdp__mesh_host;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;

@@ -12,7 +12,7 @@
 static cdp_group *group;
 static uint16_t port;
 static const char *transport = "memory";
-static const char *lend = "0"; /* --lend BYTES: as in the desc */
+static const char *expose = "0"; /* --expose BYTES: as in the desc */
 
 static bool call(m_case *c) {
     cdp_status st = CDP_OK;
@@ -55,7 +55,7 @@ static int rank_main(uint32_t rank) {
     d.master_port = port;
     d.init_timeout_ms = d.timeout_ms = 60000;
     d.no_shared_memory = strcmp(transport, "tcp") == 0;
-    d.lend_bytes = m_size_of(lend);
+    d.expose_bytes = m_size_of(expose);
     if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
     if (strcmp(transport, "segments") == 0) m_alloc = group_memory;
     right = m_run("cdp", transport, has, call);
@@ -78,8 +78,8 @@ static uint16_t free_port(void) {
 
 int main(int argc, char **argv) {
     int status;
-    while (argc > 2 && (strcmp(argv[1], "--transport") == 0 || strcmp(argv[1], "--lend") == 0)) {
-        *(argv[1][2] == 't' ? &transport : &lend) = argv[2];
+    while (argc > 2 && (strcmp(argv[1], "--transport") == 0 || strcmp(argv[1], "--expose") == 0)) {
+        *(argv[1][2] == 't' ? &transport : &expose) = argv[2];
         argv[2] = argv[0];
         argc -= 2;
         argv += 2;
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
         argc = 0;
     status = argc
         ? m_parse(argc, argv)
-        : m_usage("collectives [--transport memory|segments|tcp] [--lend BYTES]", stderr, 2);
+        : m_usage("collectives [--transport memory|segments|tcp] [--expose BYTES]", stderr, 2);
     if (status >= 0) return status;
     m_open();
     port = free_port();

@@ -5,7 +5,7 @@
         ring --case N   one case, with its counts
 
     The code under test is that of the headers itself: cdp__shared_move, _doze, _rise, cdp__mail_put, _find, _taken, _news and what
-    they call (of a mailbox, one place is used again and again); and cdp__mesh_lend, _retract, _recall, _view and _unview, where the
+    they call (of a mailbox, one place is used again and again); and cdp__mesh_expose, _retract, _recall, _view and _unview, where the
     owner writes into what it has lent as soon as it may. Its atomic
     accesses and its copies to and from the ring end up here, where two coroutines, a writer and a reader, stop before each of
     them, and every order in which they can go on is tried.
@@ -314,17 +314,17 @@ static void owner_main(thread *t) {
     uint64_t token = 0;
     for (t->s.in_at = 1; t->s.in_at <= now.bytes; ++t->s.in_at) {
         ask(O_STORE, LENT, t->s.in_at, __ATOMIC_RELAXED);
-        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, false, &token))
+        if (!cdp__mesh_expose(&meshes[0], 0, lent_bytes, 64, false, &token))
             wrong = "nothing can be lent";
         ask(O_STORE, TOKEN, token, __ATOMIC_RELEASE);
         for (;;) {
             if (ask(O_LOAD, READ, 0, __ATOMIC_ACQUIRE) == (uint8_t)token) {
-                cdp__mesh_recall(&meshes[0], 0, token);
+                cdp__mesh_revoke(&meshes[0], 0, token);
                 break;
             }
             if (ask(O_CHOICE, 0, 0, 0)) { /* no patience; or it fails */
-                if (!cdp__mesh_retract(&meshes[0], 0, token))
-                    cdp__mesh_recall(&meshes[0], 0, token);
+                if (!cdp__mesh_try_revoke(&meshes[0], 0, token))
+                    cdp__mesh_revoke(&meshes[0], 0, token);
                 else if (threads[1].s.out_at == token)
                     wrong = "what was read is retracted";
                 break;
@@ -344,9 +344,9 @@ static void reader_main(thread *t) {
             last = token;
             t->s.in_at = token / 8 + 1; /* which of them it is */
             for (slice = 0; slice < now.piece; ++slice) {
-                const bool there = cdp__mesh_view(&meshes[1], 0, token, 64) != NULL;
+                const bool there = cdp__mesh_map(&meshes[1], 0, token, 64) != NULL;
                 const uint8_t byte = there ? ask(O_LOAD, LENT, 0, __ATOMIC_RELAXED) : 0;
-                if (!there || !cdp__mesh_unview(&meshes[1], 0, token)) break;
+                if (!there || !cdp__mesh_unmap(&meshes[1], 0, token)) break;
                 if (byte != t->s.in_at) wrong = "void bytes are taken for good";
                 t->s.out_at = token;
             }
@@ -381,8 +381,9 @@ static void loans_begin(void) {
 static void mail_main(int reader) {
     thread *t = &threads[reader];
     while (t->done < now.bytes) {
-        const uint32_t number = t->done * CDP_MAIL_PLACES;
-        const cdp_mail *m = reader ? cdp__mail_find(&t->post, t->s.mail[0], 0, number) : NULL;
+        const uint32_t number = t->done * CDP__SLOTS;
+        const cdp__eager_slot *m =
+            reader ? cdp__mail_find(&t->post, t->s.mail[0], 0, number) : NULL;
         uint8_t byte = byte_of(t->done);
         cdp__frame f;
         memset(&f, 0, sizeof f);

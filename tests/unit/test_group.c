@@ -373,7 +373,7 @@ TEST(different_settings_are_told) {
    different orders: some take the stream, and all come in their order. */
 TEST(small_frames_take_either_way) {
     enum {
-        MANY = 3 * CDP_MAIL_PLACES
+        MANY = 3 * CDP__SLOTS
     };
     cdp_group_desc like = no_thread_desc();
     const uint32_t both[2] = {0, 1};
@@ -489,7 +489,7 @@ TEST(poll_reads_what_is_there) {
     memset(&like, 0, sizeof like);
     like.no_thread = true;
     like.piece_bytes = 1024;
-    like.lend_bytes = UINT64_MAX;
+    like.expose_bytes = UINT64_MAX;
     if (!world_open(&w, 2, &like, 0)) return;
     for (uint32_t i = 0; i < 5 && took > 500000000u; ++i) {
         uint64_t from;

@@ -136,7 +136,7 @@ static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
     }
     if (rank == 0 || rank == 5 || rank == 2) {
         T(cdp_group_new(w, together, 3, &g) == CDP_OK);
-        T(g && g->is == (w->mux->transport.view ? CDP__NEAR | CDP__SHARED : CDP__NEAR)
+        T(g && g->is == (w->mux->transport.remote.map ? CDP__NEAR | CDP__SHARED : CDP__NEAR)
             && !g->hosts.ranks);
         cdp_group_destroy(g);
     }

@@ -48,7 +48,7 @@ static uint64_t wholes[8 * CDP__LOANS];
 static bool lend_noted(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     const uint64_t first = (uint64_t)((cdp__hub_end *)self)->rank * CDP__LOANS;
-    const bool lent = cdp__hub_lend(self, peer, data, bytes, fresh, token);
+    const bool lent = cdp__hub_expose(self, peer, data, bytes, fresh, token);
     if (lent) __atomic_store_n(&wholes[first + (*token >> 32)], bytes, __ATOMIC_RELAXED);
     return lent;
 }
@@ -57,11 +57,11 @@ static int64_t pull(
     void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
     const uint64_t whole =
         __atomic_load_n(&wholes[(uint64_t)peer * CDP__LOANS + (token >> 32)], __ATOMIC_RELAXED);
-    const uint8_t *at = (const uint8_t *)cdp__hub_view(self, peer, token, whole);
+    const uint8_t *at = (const uint8_t *)cdp__hub_map(self, peer, token, whole);
     if (!at) return 0;
     T(offset + bytes <= whole);
     memcpy(dst, at + offset, bytes);
-    if (!cdp__hub_unview(self, peer, token)) return 0;
+    if (!cdp__hub_unmap(self, peer, token)) return 0;
     if (__atomic_add_fetch(&pulls, 1, __ATOMIC_RELAXED) == refuse_at) return CDP_ERR_IO;
     return (int64_t)bytes;
 }
@@ -70,7 +70,7 @@ static bool pulling, lying, slow;
 
 static uint32_t looking; /* ranks that are about to read */
 static const void *look_long(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
-    const void *p = cdp__hub_view(self, peer, token, bytes);
+    const void *p = cdp__hub_map(self, peer, token, bytes);
     __atomic_store_n(&looking, 1, __ATOMIC_RELEASE);
     test_sleep_ms(300);
     return p;
@@ -97,18 +97,18 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     d.rank = r;
     d.world_size = ranks;
     d.hub = hub;
-    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
+    d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
     if (pulling || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
         if (pulling) {
-            t.view = NULL;
-            t.unview = NULL;
-            t.pull = pull;
-            t.lend = lend_noted;
+            t.remote.map = NULL;
+            t.remote.unmap = NULL;
+            t.remote.get = pull;
+            t.remote.expose = lend_noted;
         }
         if (lying) t.send = lie;
-        if (slow) t.view = look_long;
+        if (slow) t.remote.map = look_long;
         d.transport = &t;
     }
     d.logger.level = CDP_LOG_SILENT;
@@ -203,11 +203,11 @@ static void sums(uint32_t r, cdp_group *g) {
 }
 
 TEST(lending_can_be_turned_off) {
-    cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .lend_bytes = UINT64_MAX};
+    cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .expose_bytes = UINT64_MAX};
     open_hub(4, 0);
     run(4, &like, sums);
     T_EQ(0, close_hub());
-    like.lend_bytes = 0;
+    like.expose_bytes = 0;
     open_hub(4, 0);
     run(4, &like, sums);
     T_EQ(2 * 3 * 4, close_hub()); /* a part of everybody's to everybody, and back */
@@ -224,7 +224,7 @@ static void long_sums(uint32_t r, cdp_group *g) {
 }
 
 TEST(copies_longer_than_the_window) {
-    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .lend_bytes = UINT64_MAX};
+    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .expose_bytes = UINT64_MAX};
     open_hub(4, 0);
     run(4, &like, long_sums);
     T_EQ(0, close_hub());
@@ -528,23 +528,23 @@ TEST(what_was_never_lent) {
     open_hub(3, 0);
     T_EQ(CDP_OK, cdp__hub_attach(hub, 0, 3, &a));
     T_EQ(CDP_OK, cdp__hub_attach(hub, 1, 3, &b));
-    T(a.lend(a.self, 1, x, 100, false, &token) && a.lend(a.self, 2, x, 100, true, &other)
-        && token != other);
-    T(b.view(b.self, 0, token, 100) == x);
-    T(!b.view(b.self, 0, token, 100)); /* once at a time */
-    T(b.unview(b.self, 0, token));
-    T(!b.view(b.self, 0, token, 99) && !b.view(b.self, 0, token, 101)
-        && !b.view(b.self, 0, other, 100) && !b.view(b.self, 2, token, 100));
-    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100)
-        && !b.view(b.self, 0, token + 8, 100)
-        && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
-    T(!b.view(b.self, 0, UINT64_MAX, 100)
-        && !b.view(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100)
-        && !b.view(b.self, 0, 0, 100));
-    if (!(token >> 32)) b.unview(b.self, 0, token);
-    a.recall(a.self, 1, token);
-    T(!b.view(b.self, 0, token, 100));
-    a.recall(a.self, 2, other);
+    T(a.remote.expose(a.self, 1, x, 100, false, &token)
+        && a.remote.expose(a.self, 2, x, 100, true, &other) && token != other);
+    T(b.remote.map(b.self, 0, token, 100) == x);
+    T(!b.remote.map(b.self, 0, token, 100)); /* once at a time */
+    T(b.remote.unmap(b.self, 0, token));
+    T(!b.remote.map(b.self, 0, token, 99) && !b.remote.map(b.self, 0, token, 101)
+        && !b.remote.map(b.self, 0, other, 100) && !b.remote.map(b.self, 2, token, 100));
+    T(!b.remote.map(b.self, 0, token + 1, 100) && !b.remote.map(b.self, 0, token + 4, 100)
+        && !b.remote.map(b.self, 0, token + 8, 100)
+        && !b.remote.map(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
+    T(!b.remote.map(b.self, 0, UINT64_MAX, 100)
+        && !b.remote.map(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100)
+        && !b.remote.map(b.self, 0, 0, 100));
+    if (!(token >> 32)) b.remote.unmap(b.self, 0, token);
+    a.remote.revoke(a.self, 1, token);
+    T(!b.remote.map(b.self, 0, token, 100));
+    a.remote.revoke(a.self, 2, other);
     a.destroy(a.self);
     b.destroy(b.self);
     T_EQ(2, close_hub());

@@ -473,16 +473,16 @@ static bool can_read(void) {
 
 TEST(large_messages_are_read_where_they_lie) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
+    cdp_tcp_desc like = {.os = &os, .expose_bytes = 128 * 1024};
     os.shared.read_process = counting_read;
     if (!can_read()) return;
     job(3, &like, NULL, large_ones);
     T(reads > 20);
-    like.lend_bytes = UINT64_MAX;
+    like.expose_bytes = UINT64_MAX;
     reads = 0;
     job(3, &like, NULL, large_ones);
     T_EQ(0, reads);
-    like.lend_bytes = 1;
+    like.expose_bytes = 1;
     read_fails = 1; /* not permitted: found out when links are made */
     job(3, &like, odd_ones_refuse, large_ones);
     job(3, &like, NULL, large_ones);
@@ -500,7 +500,7 @@ static void compare_hosts(member *m) {
     cdp_transport *t = &m->g->mux->transport;
     m->status = cdp_barrier(m->g);
     for (uint32_t r = 0; r < m->desc.world_size; ++r)
-        T_EQ(hosts_seen[r], t->host(t->self, r));
+        T_EQ(hosts_seen[r], t->topology.host(t->self, r));
 }
 
 static uint64_t other_host(void *user) {
@@ -546,41 +546,41 @@ static void lend_and_recall(member *m) {
         uint64_t all[CDP__LOANS + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
-        while (k <= CDP__LOANS && t->lend(t->self, peer, lent, sizeof lent, true, &all[k]))
+        while (k <= CDP__LOANS && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
             ++k;
         T_EQ(CDP__LOANS, k);
-        T(t->retract(t->self, peer, all[--k])); /* nobody has read it */
+        T(t->remote.try_revoke(t->self, peer, all[--k])); /* nobody has read it */
         while (k > 1)
-            t->recall(t->self, peer, all[--k]);
+            t->remote.revoke(t->self, peer, all[--k]);
         token = all[0];
     }
     meet(2);
     if (m->desc.rank == 1) {
-        T_EQ(60000, t->pull(t->self, 0, token, sizeof lent - 60000, got, 60000));
+        T_EQ(60000, t->remote.get(t->self, 0, token, sizeof lent - 60000, got, 60000));
         T(got[0] == 7 && got[59999] == 7 && got[60000] == 0);
-        T_EQ(0, t->pull(t->self, 0, token, sizeof lent - 59999, got, 60000));
-        T_EQ(0, t->pull(t->self, 0, token, UINT64_MAX, got, 60000));
-        T_EQ(0, t->pull(t->self, 0, token + (1ull << 32), 0, got, 1));
-        T_EQ(0, t->pull(t->self, 0, token + 4, 0, got, 1));
-        T_EQ(0, t->pull(t->self, 0, token + 8, 0, got, 1));
-        T_EQ(0, t->pull(t->self, 0, UINT64_MAX, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token, sizeof lent - 59999, got, 60000));
+        T_EQ(0, t->remote.get(t->self, 0, token, UINT64_MAX, got, 60000));
+        T_EQ(0, t->remote.get(t->self, 0, token + (1ull << 32), 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token + 4, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token + 8, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, UINT64_MAX, 0, got, 1));
     }
     meet(2);
     if (m->desc.rank == 0) {
-        T(!t->retract(t->self, peer, token)); /* it has been read from */
-        t->recall(t->self, peer, token);
+        T(!t->remote.try_revoke(t->self, peer, token)); /* it has been read from */
+        t->remote.revoke(t->self, peer, token);
     }
     meet(2);
     if (m->desc.rank == 1) {
-        T_EQ(0, t->pull(t->self, 0, token, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token, 0, got, 1));
         /* as if it were lent, from nowhere */
         link_of(m, 0)->shared->theirs->lent[0].state = (uint32_t)token;
         link_of(m, 0)->shared->theirs->lent[0].at = 4096;
-        T_EQ(CDP_ERR_IO, t->pull(t->self, 0, token, 0, got, 1));
+        T_EQ(CDP_ERR_IO, t->remote.get(t->self, 0, token, 0, got, 1));
         link_of(m, 0)->shared->theirs->lent[0].at = (uint64_t)(uintptr_t)lent;
-        T_EQ(1, t->pull(t->self, 0, token, 0, got, 1));
+        T_EQ(1, t->remote.get(t->self, 0, token, 0, got, 1));
         link_of(m, 0)->shared->proof[0] ^= 1; /* another process has its number */
-        T_EQ(CDP_ERR_PEER_LOST, t->pull(t->self, 0, token, 0, got, 1));
+        T_EQ(CDP_ERR_PEER_LOST, t->remote.get(t->self, 0, token, 0, got, 1));
         T_EQ(0, cdp_last_error()->peer);
     }
     meet(2);
@@ -605,7 +605,7 @@ static void large_ones_in_vain(member *m) {
 
 TEST(what_cannot_be_read_is_sent) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
+    cdp_tcp_desc like = {.os = &os, .expose_bytes = 128 * 1024};
     os.shared.read_process = counting_read;
     for (uint32_t n = 2; n <= 4 && can_read(); ++n) {
         read_fails = reads = 0;
@@ -673,7 +673,7 @@ static bool in_segment(member *m, const void *p) {
 static void group_memory(member *m) {
     const uint32_t n = m->desc.world_size;
     const uint64_t count = 300001;
-    const uint32_t seen = !blind && m->desc.lend_bytes != UINT64_MAX && m->desc.os->shared.create;
+    const uint32_t seen = !blind && m->desc.expose_bytes != UINT64_MAX && m->desc.os->shared.create;
     uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4),
              *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
     T(x && y && (uintptr_t)x % 64 == 0 && (uintptr_t)y % 64 == 0);
@@ -705,7 +705,7 @@ static void group_memory(member *m) {
     cdp_describe(m->g, m->described, sizeof m->described);
     T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
-    T_EQ(m->desc.lend_bytes != UINT64_MAX && m->desc.os->shared.create, in_segment(m, x));
+    T_EQ(m->desc.expose_bytes != UINT64_MAX && m->desc.os->shared.create, in_segment(m, x));
     meet(n); /* what is freed is let go by the peers, which do nothing but wait */
     cdp_group_free(m->g, y);
     cdp_group_free(m->g, x);
@@ -736,9 +736,9 @@ TEST(group_memory_is_in_view) {
     os.shared.read_process = NULL;
     job(3, &like, NULL, group_memory);
     blind = false;
-    like.lend_bytes = UINT64_MAX;
+    like.expose_bytes = UINT64_MAX;
     job(2, &like, NULL, group_memory);
-    like.lend_bytes = 0;
+    like.expose_bytes = 0;
     os = *cdp_os_default();
     os.shared.create = NULL;
     job(2, &like, NULL, group_memory);
@@ -941,7 +941,7 @@ static uint32_t nonsense;
 __attribute__((no_sanitize_thread)) static void nonsense_into(
     const cdp__link *l, cdp__shared *s, uint32_t number) {
     uint64_t state = nonsense;
-    cdp_mail *next = &s->mail[1]->place[cdp__mail_place(CDP__WORLD_CHANNEL, number)];
+    cdp__eager_slot *next = &s->mail[1]->place[cdp__mail_place(CDP__WORLD_CHANNEL, number)];
     switch (nonsense % 9) {
     case 0: s->out->head += s->room + 1; break;
     case 1: s->out->head -= 1; break;

@@ -132,7 +132,7 @@ TEST(settings_at_their_limits) {
         world w;
         like.piece_bytes = pieces[k % 3];
         like.small_bytes = ends[k / 3 % 2];
-        like.lend_bytes = ends[k / 6];
+        like.expose_bytes = ends[k / 6];
         like.max_lanes = like.max_pending = like.records = 1;
         if (!world_open(&w, 2, &like, k % 2)) return;
         for (uint32_t r = 0; r < 2; ++r) {

@@ -813,7 +813,7 @@ typedef struct table {
     uint32_t count, room;
     batch *batches;
     pthread_mutex_t lock;
-    uint64_t small_bytes, piece_bytes, lend_bytes;
+    uint64_t small_bytes, piece_bytes, expose_bytes;
     bool reproducible;
     direct direct;
     uint16_t port;
@@ -923,7 +923,7 @@ static cdp_group_desc hub_desc(const table *t, uint32_t r) {
     d.timeout_ms = 120000 * TEST_SLACK;
     d.small_bytes = t->small_bytes;
     d.piece_bytes = t->piece_bytes;
-    d.lend_bytes = t->lend_bytes;
+    d.expose_bytes = t->expose_bytes;
     d.choices = direct_rows;
     d.choice_count = t->direct == DIRECT && !t->reproducible ? 3 : 0;
     d.reproducible = t->reproducible;
@@ -948,7 +948,7 @@ static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     d.connections = t->n % 2 ? 1 : 3;
     d.no_shared_memory = t->by == TCP;
     if (t->n % 4 == 0) d.ring_bytes = 1000; /* everything wraps, and waits for room */
-    if (t->n % 3) d.lend_bytes = 1 + t->n % 2 * 999;
+    if (t->n % 3) d.expose_bytes = 1 + t->n % 2 * 999;
     d.logger.level = CDP_LOG_SILENT;
     return d;
 }
@@ -1092,7 +1092,7 @@ static void table_open(table *t, uint32_t n, transport by) {
     t->by = by;
     t->small_bytes = small[(n + by + seed) % 3];
     t->piece_bytes = pieces[(n + 2 * by + seed / 3) % 3];
-    t->lend_bytes = lends[(n + by + seed) % 4];
+    t->expose_bytes = lends[(n + by + seed) % 4];
     t->reproducible = (n + by + seed) % 4 == 0;
     t->direct = (n + by + seed) % 4 == 1            ? DIRECT
         : by == HUB || by == POLLED || by == MEMORY ? DIRECT_IF_LARGE
@@ -1127,7 +1127,7 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
             loans += t->hub->loans[i].state >> 2;
             T(!(t->hub->loans[i].state & 3));
         }
-        test_check(t->n == 1 || !t->lend_bytes || test__now.failed_checks || loans > t->count / 4,
+        test_check(t->n == 1 || !t->expose_bytes || test__now.failed_checks || loans > t->count / 4,
             __FILE__, __LINE__, "%llu loans for %u cells", (unsigned long long)loans, t->count);
         loans_seen += loans;
     }
