@@ -143,7 +143,7 @@
         0.2 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
         ranks in a hub two rings of 256 KiB when they first talk, and 1 KB per rank; a DDP the size of its gradients once (the buckets are
         the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
-        Messages: 5 KB for each of max_lanes pairs of rank and tag, 0.1 KB for each further one; 10 KB with the first
+        Messages: 0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10 KB with the first
         cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
         Operations allocate nothing once the largest small message and the longest queue have been seen.
 
@@ -822,10 +822,6 @@ typedef struct cdp_group_desc {
     /* when the group fails, this rank writes PATH.RANK.json, see cdp_group_dump() */
     const char *dump_path;
     /* (default: nothing is written); kept, not copied: at most 1000 bytes            */
-    uint32_t
-        /* what is kept ready for messages: one for each peer, tag and direction; of those that
-           are not in use beyond so many, only some 150 bytes are kept (default: 64) */
-        max_lanes;
     uint32_t
         /* works that are not operations, such as those of cdp_work_then(), at once, at most
            65535 (default: 64) */
@@ -5108,68 +5104,102 @@ CDP__PRIVATE uint32_t cdp__select(
     }
 }
 
-/* ---- >>frame (pure): what precedes every piece of a message ---------------------------------- */
+/* ---- >>message (pure): one header for everything that travels -------------------------------- */
 
-/* Every frame says in full which operation it belongs to. That costs 48 bytes on pieces of up to
-   1 MiB, and buys that ranks which call different things find out at the first message, with
-   both calls in the text. */
-typedef enum cdp__frame_type {
-    CDP__FRAME_DATA = 1,
-    CDP__FRAME_ABORT = 2,
-    CDP__FRAME_LENT = 3
-} cdp__frame_type;
+/* Knows: bytes, names of operations and algorithms. Promises: what is decoded was checked. May
+   use: bytes, dtype, algo, text. Every message has one 64-byte header, which names the call that
+   the message belongs to in full: so ranks that call different things find out at the first
+   message, and the error holds both calls. A body follows the header on the link, or lies in a
+   slot beside the header, or stays in the sender's memory (REMOTE), or there is none. */
+typedef enum cdp__message_type {
+    CDP__MESSAGE_DATA = 1, /* a piece of a payload follows */
+    CDP__MESSAGE_REMOTE =
+        2, /* a token and a length follow: the receiver reads the payload itself */
+    CDP__MESSAGE_FAILURE = 3, /* an encoded error follows: the channel is broken */
+    /* The rest has no body, and is neither counted nor limited by the window. */
+    CDP__MESSAGE_CREDIT = 4,  /* only `ack` is of interest */
+    CDP__MESSAGE_ASK = 5,     /* the window is exhausted: send CREDIT when half of it is free */
+    CDP__MESSAGE_READ = 6,    /* the payload of the last REMOTE has been read */
+    CDP__MESSAGE_REFUSED = 7, /* that payload cannot be read: send it as DATA */
+    CDP__MESSAGE_LEAVE = 8,   /* the sender has left the channel */
+    CDP__MESSAGE_CROWDED = 9  /* the sender has no room for one more unexpected stream */
+} cdp__message_type;
 
-typedef struct cdp__frame {
-    uint8_t type, kind, dtype, op, algo;
-    uint32_t bytes; /* payload that follows */
-    uint32_t round, root;
+/* What was called: equal in all messages of one operation, on all ranks. */
+typedef struct cdp__head {
+    uint64_t channel;
     uint64_t seq, count;
     /* uneven parts: a hash of their lengths, or 1 where those differ by rank; else 0 */
     uint64_t parts;
-} cdp__frame;
+    uint32_t bytes; /* body that follows */
+    uint32_t ack;   /* bytes of this channel that the sender has read from the receiver, mod 2^32 */
+    uint32_t round, root;
+    uint8_t type, kind, dtype, op, algo;
+} cdp__head;
 
-#define CDP__FRAME_BYTES 48u
-#define CDP__FRAME_MAGIC 0x46706463u /* "cdpF" */
-#define CDP__ABORT_MAX 640u          /* largest payload of an ABORT frame */
-/* payload of a LENT frame, in place of the whole message: a token, and its length */
-#define CDP__LOAN_BYTES 16u
+#define CDP__HEAD_BYTES 64u
+#define CDP__HEAD_MAGIC 0x4d706463u /* "cdpM" */
+#define CDP__HEAD_LITTLE_ENDIAN 1u  /* byte order of payloads; room for a second one */
+#define CDP__FAILURE_MAX 640u       /* largest body of a FAILURE message */
+#define CDP__REMOTE_BYTES 16u       /* body of a REMOTE message */
 
-CDP__PRIVATE void cdp__frame_encode(const cdp__frame *f, uint8_t out[CDP__FRAME_BYTES]) {
-    memset(out, 0, CDP__FRAME_BYTES);
-    cdp__put_u32(out, CDP__FRAME_MAGIC);
-    out[4] = f->type;
-    out[5] = f->kind;
-    out[6] = f->dtype;
-    out[7] = f->op;
-    cdp__put_u32(out + 8, f->bytes);
-    cdp__put_u32(out + 12, f->round);
-    cdp__put_u64(out + 16, f->seq);
-    cdp__put_u64(out + 24, f->count);
-    cdp__put_u32(out + 32, f->root);
-    out[36] = f->algo;
-    cdp__put_u64(out + 40, f->parts);
+/* Layout, little-endian: 0 magic, 4 version, 5 type, 6 byte order, 7 bytes of authentication
+   code behind the body (always 0 today), 8 channel, 16 seq, 24 count, 32 parts, 40 bytes, 44 ack,
+   48 round, 52 root, 56 kind, 57 dtype, 58 op, 59 algo, 60 reserved. */
+CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYTES]) {
+    cdp__put_u32(out, CDP__HEAD_MAGIC);
+    out[4] = CDP_WIRE_VERSION;
+    out[5] = h->type;
+    out[6] = CDP__HEAD_LITTLE_ENDIAN;
+    out[7] = 0;
+    cdp__put_u64(out + 8, h->channel);
+    cdp__put_u64(out + 16, h->seq);
+    cdp__put_u64(out + 24, h->count);
+    cdp__put_u64(out + 32, h->parts);
+    cdp__put_u32(out + 40, h->bytes);
+    cdp__put_u32(out + 44, h->ack);
+    cdp__put_u32(out + 48, h->round);
+    cdp__put_u32(out + 52, h->root);
+    out[56] = h->kind;
+    out[57] = h->dtype;
+    out[58] = h->op;
+    out[59] = h->algo;
+    cdp__put_u32(out + 60, 0);
 }
 
-CDP__PRIVATE bool cdp__frame_decode(const uint8_t in[CDP__FRAME_BYTES], cdp__frame *f) {
-    f->type = in[4];
-    f->kind = in[5];
-    f->dtype = in[6];
-    f->op = in[7];
-    f->bytes = cdp__get_u32(in + 8);
-    f->round = cdp__get_u32(in + 12);
-    f->seq = cdp__get_u64(in + 16);
-    f->count = cdp__get_u64(in + 24);
-    f->root = cdp__get_u32(in + 32);
-    f->algo = in[36];
-    f->parts = cdp__get_u64(in + 40);
-    return cdp__get_u32(in) == CDP__FRAME_MAGIC
-        && (f->type == CDP__FRAME_DATA
-            || (f->type == CDP__FRAME_ABORT && f->bytes <= CDP__ABORT_MAX)
-            || (f->type == CDP__FRAME_LENT && f->bytes == CDP__LOAN_BYTES));
+/* The longest body that a message of this type may have. */
+CDP__PRIVATE uint32_t cdp__body_max(uint8_t type) {
+    switch (type) {
+    case CDP__MESSAGE_DATA: return 1u << 30;
+    case CDP__MESSAGE_REMOTE: return CDP__REMOTE_BYTES;
+    case CDP__MESSAGE_FAILURE: return CDP__FAILURE_MAX;
+    default: return 0;
+    }
 }
 
-/* Two frames speak of the same call: everything but the position inside it. */
-CDP__PRIVATE bool cdp__frame_same_call(const cdp__frame *a, const cdp__frame *b) {
+/* False: no header of this version looks like that. */
+CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head *h) {
+    h->type = in[5];
+    h->channel = cdp__get_u64(in + 8);
+    h->seq = cdp__get_u64(in + 16);
+    h->count = cdp__get_u64(in + 24);
+    h->parts = cdp__get_u64(in + 32);
+    h->bytes = cdp__get_u32(in + 40);
+    h->ack = cdp__get_u32(in + 44);
+    h->round = cdp__get_u32(in + 48);
+    h->root = cdp__get_u32(in + 52);
+    h->kind = in[56];
+    h->dtype = in[57];
+    h->op = in[58];
+    h->algo = in[59];
+    return cdp__get_u32(in) == CDP__HEAD_MAGIC && in[4] == CDP_WIRE_VERSION
+        && in[6] == CDP__HEAD_LITTLE_ENDIAN && in[7] == 0 && h->type >= CDP__MESSAGE_DATA
+        && h->type <= CDP__MESSAGE_CROWDED && h->bytes <= cdp__body_max(h->type)
+        && (h->type != CDP__MESSAGE_REMOTE || h->bytes == CDP__REMOTE_BYTES);
+}
+
+/* Do both headers name the same call? Position, length and type may differ. */
+CDP__PRIVATE bool cdp__same_call(const cdp__head *a, const cdp__head *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
         && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
@@ -5181,34 +5211,36 @@ CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
     return (root & 0xff000000u) == CDP__TAG_BUCKET;
 }
 
-CDP__PRIVATE void cdp__frame_text(const cdp__frame *f, char *out, uint64_t size) {
+/* "allreduce #17 of 4194304 x f32 sum, ring" */
+CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
+    const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
+    cdp__text_add(&t, "%s #%llu", cdp_coll_name(kind), (unsigned long long)h->seq);
+    if (kind == CDP_COLL_BARRIER) return;
     cdp__text_add(
-        &t, "%s #%llu", cdp_coll_name((cdp_coll_kind)f->kind), (unsigned long long)f->seq);
-    if (f->kind == CDP_COLL_BARRIER) return;
-    cdp__text_add(
-        &t, " of %llu x %s", (unsigned long long)f->count, cdp_dtype_name((cdp_dtype)f->dtype));
-    if (f->parts)
-        cdp__text_add(&t, f->parts == 1 ? " in uneven parts" : " in uneven parts (%llx)",
-            (unsigned long long)f->parts);
-    if (cdp__kind_reduces((cdp_coll_kind)f->kind))
-        cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)f->op));
-    if (f->kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", f->root);
-    if (f->kind == CDP_COLL_BROADCAST || f->kind == CDP_COLL_SCATTER)
-        cdp__text_add(&t, " from rank %u", f->root);
-    if (f->kind == CDP_COLL_REDUCE || f->kind == CDP_COLL_GATHER)
-        cdp__text_add(&t, " to rank %u", f->root);
-    if (cdp__root_is_bucket(f->root))
-        cdp__text_add(&t, " for bucket %u of ddp %u", f->root & 0xffffu, f->root >> 16 & 0xffu);
-    if (cdp__algo_at(f->algo)->kind == CDP_COLL_BARRIER)
+        &t, " of %llu x %s", (unsigned long long)h->count, cdp_dtype_name((cdp_dtype)h->dtype));
+    if (h->parts == 1) cdp__text_add(&t, " in uneven parts");
+    if (h->parts > 1) cdp__text_add(&t, " in uneven parts (%llx)", (unsigned long long)h->parts);
+    if (cdp__kind_reduces(kind)) cdp__text_add(&t, " %s", cdp_reduce_name((cdp_reduce_op)h->op));
+    if (kind == CDP_COLL_SEND) cdp__text_add(&t, " with tag %u", h->root);
+    if (kind == CDP_COLL_BROADCAST || kind == CDP_COLL_SCATTER)
+        cdp__text_add(&t, " from rank %u", h->root);
+    if (kind == CDP_COLL_REDUCE || kind == CDP_COLL_GATHER)
+        cdp__text_add(&t, " to rank %u", h->root);
+    if (cdp__root_is_bucket(h->root))
+        cdp__text_add(&t, " for bucket %u of ddp %u", h->root & 0xffffu, h->root >> 16 & 0xffu);
+    if (kind == CDP_COLL_SEND) return;
+    if (cdp__algo_at(h->algo)->kind == CDP_COLL_BARRIER)
         cdp__text_add(&t, ", in device memory");
-    else if (f->kind == CDP_COLL_ALLREDUCE || f->kind == CDP_COLL_REDUCE)
-        cdp__text_add(&t, ", %s", cdp__algo_at(f->algo)->name);
+    else if (kind == CDP_COLL_ALLREDUCE || kind == CDP_COLL_REDUCE)
+        cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* An error as bytes: the payload of an ABORT frame, and the value under which a store keeps the
+/* ---- >>failure text (pure): an error as bytes ------------------------------------------------- */
+
+/* An error as bytes: the body of a FAILURE message, and the value under which a store keeps the
    first cause. */
-CDP__PRIVATE uint32_t cdp__error_encode(const cdp_error *e, uint8_t out[CDP__ABORT_MAX]) {
+CDP__PRIVATE uint32_t cdp__error_encode(const cdp_error *e, uint8_t out[CDP__FAILURE_MAX]) {
     const uint32_t n = (uint32_t)cdp__min(strlen(e->text), sizeof e->text - 1);
     cdp__put_u32(out, (uint32_t)e->status);
     cdp__put_u32(out + 4, (uint32_t)e->peer);
@@ -5279,574 +5311,454 @@ CDP__PRIVATE bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const c
     return true;
 }
 
-/* ---- >>mail (pure): small frames in memory that two ranks share ------------------------------ */
+/* ---- >>slot (pure): small messages in memory that two ranks share ---------------------------- */
 
-/* A frame of at most CDP__SLOT_BYTES may go there in place of the stream that it belongs to, when
-   its place is free: which place that is follows from its number in its stream, so the reader
-   looks at one word. Where it is not free (the reader is behind, or the place holds what another
-   group has not asked for yet) the frame takes the stream as ever; the number tells the reader
-   which of the two comes next. So nobody ever waits for a place, and nothing has to be agreed
-   upon. What the peer has stored is read once and then checked, like all that comes from it. */
+/* Knows: headers, a few atomic words. Promises: a message is read once, and whole. May use:
+   message. A message of at most CDP__SLOT_BODY bytes goes into a slot in place of the link when
+   its slot is free. Its number in its stream says which slot, so the reader looks at one word.
+   When the slot is taken (the reader is behind, or the slot holds a message of a channel that
+   nobody asked for yet), the message takes the link; the number tells the reader which of the
+   two comes next. So nobody waits for a slot, and nothing has to be agreed upon. The reader
+   copies what the peer stored once, and then checks it, as everything that comes from a peer. */
 #define CDP__SLOTS 8u
-#define CDP__SLOT_BYTES 4096u
+#define CDP__SLOT_BODY 4096u
 typedef struct cdp__eager_slot {
     uint32_t serial;  /* counts what was put here; written last (atomic) */
-    uint32_t number;  /* of the frame among those of its stream, from 0 */
+    uint32_t number;  /* of the message among those of its stream, from 0 */
     uint64_t channel; /* which stream */
     uint8_t kind, dtype, op, algo;
     uint16_t bytes, parts;
     uint32_t round, root;
     uint64_t seq, count;
-    uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
+    uint8_t body[CDP__SLOT_BODY + 16]; /* the first 16 bytes lie in the first cache line */
 } cdp__eager_slot;
-
-/* The memory of cdp_transport.slots, of CDP_SLOTS_BYTES. */
 typedef struct cdp__eager_slots {
-    cdp__eager_slot place[CDP__SLOTS];
+    cdp__eager_slot slot[CDP__SLOTS];
     uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
 } cdp__eager_slots;
+
+/* Both directions of a pair, as one side knows them. */
 typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1];
 
-typedef struct cdp__post { /* both directions of a pair, as one side knows them */
+typedef struct cdp__slot_counts {
     uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
-} cdp__post;
+} cdp__slot_counts;
 
-CDP__PRIVATE uint32_t cdp__mail_place(uint64_t channel, uint32_t number) {
+CDP__PRIVATE uint32_t cdp__slot_place(uint64_t channel, uint32_t number) {
     return ((uint32_t)channel + number) % CDP__SLOTS;
 }
 
-/* False: there is no room for it now. What has been taken is looked up for all places at once:
-   that line of memory comes from the other side. */
-CDP__PRIVATE bool cdp__mail_put(cdp__post *w, cdp__eager_slots *box, uint64_t channel,
-    uint32_t number, const cdp__frame *f, const void *data) {
-    const uint32_t i = cdp__mail_place(channel, number);
-    cdp__eager_slot *p = &box->place[i];
+/* False: there is no room for it now. What the reader has taken is looked up for all slots at
+   once, because that line of memory comes from the other side. */
+CDP__PRIVATE bool cdp__slot_put(cdp__slot_counts *c, cdp__eager_slots *memory, uint32_t number,
+    const cdp__head *h, const void *body) {
+    const uint32_t i = cdp__slot_place(h->channel, number);
+    cdp__eager_slot *slot = &memory->slot[i];
     uint32_t k;
-    for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k)
-        w->freed[(i + 1 + k) % CDP__SLOTS] =
-            __atomic_load_n(&box->taken[(i + 1 + k) % CDP__SLOTS], __ATOMIC_ACQUIRE);
-    if (w->put[i] != w->freed[i]) return false;
-    p->number = number;
-    p->channel = channel;
-    p->kind = f->kind;
-    p->dtype = f->dtype;
-    p->op = f->op;
-    p->algo = f->algo;
-    p->bytes = (uint16_t)f->bytes;
-    p->parts = f->parts != 0;
-    p->round = f->round;
-    p->root = f->root;
-    p->seq = f->seq;
-    p->count = f->parts ? f->parts : f->count; /* uneven parts have no count */
-    if (f->bytes) memcpy(p->data, data, f->bytes);
+    CDP_ASSERT(h->type == CDP__MESSAGE_DATA && h->bytes <= CDP__SLOT_BODY);
+    for (k = 0; k < CDP__SLOTS && c->put[i] != c->freed[i]; ++k)
+        c->freed[(i + 1 + k) % CDP__SLOTS] =
+            __atomic_load_n(&memory->taken[(i + 1 + k) % CDP__SLOTS], __ATOMIC_ACQUIRE);
+    if (c->put[i] != c->freed[i]) return false;
+    slot->number = number;
+    slot->channel = h->channel;
+    slot->kind = h->kind;
+    slot->dtype = h->dtype;
+    slot->op = h->op;
+    slot->algo = h->algo;
+    slot->bytes = (uint16_t)h->bytes;
+    slot->parts = h->parts != 0;
+    slot->round = h->round;
+    slot->root = h->root;
+    slot->seq = h->seq;
+    slot->count = h->parts ? h->parts : h->count; /* uneven parts have no count */
+    if (h->bytes) memcpy(slot->body, body, h->bytes);
     /* before looking whether the reader sleeps: it does the reverse */
-    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slot->serial, ++c->put[i], __ATOMIC_SEQ_CST);
     return true;
 }
 
-/* Where this frame lies, if it does. */
-CDP__PRIVATE const cdp__eager_slot *cdp__mail_find(
-    const cdp__post *w, const cdp__eager_slots *box, uint64_t channel, uint32_t number) {
-    const uint32_t i = cdp__mail_place(channel, number);
-    const cdp__eager_slot *p = &box->place[i];
-    return __atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) != w->got[i] && p->number == number
-            && p->channel == channel
-        ? p
-        : NULL;
+/* Where message `number` of this stream lies; NULL: not in a slot. */
+CDP__PRIVATE const cdp__eager_slot *cdp__slot_find(
+    const cdp__slot_counts *c, const cdp__eager_slots *memory, uint64_t channel, uint32_t number) {
+    const uint32_t i = cdp__slot_place(channel, number);
+    const cdp__eager_slot *slot = &memory->slot[i];
+    if (__atomic_load_n(&slot->serial, __ATOMIC_ACQUIRE) == c->got[i]) return NULL;
+    return slot->number == number && slot->channel == channel ? slot : NULL;
 }
 
-/* False: no frame looks like that. */
-CDP__PRIVATE bool cdp__mail_frame(const cdp__eager_slot *p, cdp__frame *f) {
-    cdp__eager_slot m;
-    memcpy(&m, p, offsetof(cdp__eager_slot, data));
-    f->type = CDP__FRAME_DATA;
-    f->kind = m.kind;
-    f->dtype = m.dtype;
-    f->op = m.op;
-    f->algo = m.algo;
-    f->bytes = m.bytes;
-    f->round = m.round;
-    f->root = m.root;
-    f->seq = m.seq;
-    f->count = m.parts ? 0 : m.count;
-    f->parts = m.parts ? m.count : 0;
-    return m.bytes <= CDP__SLOT_BYTES;
+/* False: no message looks like that. */
+CDP__PRIVATE bool cdp__slot_head(const cdp__eager_slot *slot, cdp__head *h) {
+    cdp__eager_slot copy;
+    memcpy(&copy, slot, offsetof(cdp__eager_slot, body));
+    h->type = CDP__MESSAGE_DATA;
+    h->channel = copy.channel;
+    h->kind = copy.kind;
+    h->dtype = copy.dtype;
+    h->op = copy.op;
+    h->algo = copy.algo;
+    h->bytes = copy.bytes;
+    h->ack = 0;
+    h->round = copy.round;
+    h->root = copy.root;
+    h->seq = copy.seq;
+    h->count = copy.parts ? 0 : copy.count;
+    h->parts = copy.parts ? copy.count : 0;
+    return copy.bytes <= CDP__SLOT_BODY;
 }
 
-/* It has been read: its place is free again. */
-CDP__PRIVATE void cdp__mail_taken(
-    cdp__post *w, cdp__eager_slots *box, uint64_t channel, uint32_t number) {
-    const uint32_t i = cdp__mail_place(channel, number);
-    w->got[i] = __atomic_load_n(&box->place[i].serial, __ATOMIC_RELAXED);
-    __atomic_store_n(&box->taken[i], w->got[i], __ATOMIC_RELEASE);
+/* It has been read: its slot is free again. */
+CDP__PRIVATE void cdp__slot_taken(
+    cdp__slot_counts *c, cdp__eager_slots *memory, uint64_t channel, uint32_t number) {
+    const uint32_t i = cdp__slot_place(channel, number);
+    c->got[i] = __atomic_load_n(&memory->slot[i].serial, __ATOMIC_RELAXED);
+    __atomic_store_n(&memory->taken[i], c->got[i], __ATOMIC_RELEASE);
 }
 
 /* Has something been put there that was neither taken nor there when this was asked to `note`
    it? */
-CDP__PRIVATE bool cdp__mail_news(
-    const cdp__eager_slots *box, uint32_t seen[CDP__SLOTS], bool note) {
+CDP__PRIVATE bool cdp__slot_news(
+    const cdp__eager_slots *memory, uint32_t seen[CDP__SLOTS], bool note) {
     uint32_t i;
     bool news = false;
     for (i = 0; i < CDP__SLOTS; ++i) {
-        const uint32_t serial = __atomic_load_n(&box->place[i].serial, __ATOMIC_SEQ_CST);
+        const uint32_t serial = __atomic_load_n(&memory->slot[i].serial, __ATOMIC_SEQ_CST);
         news = news
-            || (serial != seen[i] && serial != __atomic_load_n(&box->taken[i], __ATOMIC_RELAXED));
+            || (serial != seen[i]
+                && serial != __atomic_load_n(&memory->taken[i], __ATOMIC_RELAXED));
         if (note) seen[i] = serial;
     }
     return news;
 }
 
-/* ---- >>mux: one link per pair of ranks, shared by all groups --------------------------------- */
+/* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
 
-/* A group's bytes to and from one rank are a stream. Streams share the link in chunks: 16 bytes
-   of header (which group, how many bytes, how far the reader of the opposite stream has come),
-   then the bytes. A reader puts aside what belongs to a stream that nobody reads yet, so it
-   never keeps others waiting; a writer is never further ahead of its reader than CDP__WINDOW, so
-   what is put aside is bounded. A reader says how far it has come only when it sends something
-   anyway, or is asked by a writer that has come to the end of the window: what is sent to a rank
-   that has done its part and left would reset the connection and take with it what that rank
-   sent last. Whatever order ranks use their groups in, no group waits for another. */
-#define CDP__CHUNK_BYTES 16u
+/* Knows: transport, messages, slots. Promises: messages of a stream arrive whole and in order;
+   whatever order ranks use their channels in, no channel waits for another; unexpected data is
+   bounded. May use: message, slot, os, error. All functions need the world's lock.
+
+   All channels share one link per pair of ranks. Its end here is a port, which holds the message
+   that is half sent and the one that is half received: the only partial I/O there is. Whoever
+   reads a port stores bodies of other streams in their `early` rings, so that nobody is kept
+   waiting. A sender is never further ahead of its receiver than CDP__WINDOW bytes, so what is
+   stored is bounded. A receiver tells how far it has read only in messages that it sends anyway,
+   or when a sender with an exhausted window asks: a message to a rank that has done its part and
+   left would reset the connection, and what that rank sent last would be lost. */
+#define CDP__WINDOW (4u << 20)
+/* A FAILURE may exceed the window. */
+#define CDP__WINDOW_SLACK (CDP__HEAD_BYTES + CDP__FAILURE_MAX)
 /* half of a usual L2, so that a reduction reads what the socket just wrote */
 #define CDP__STAGE_BYTES (128u * 1024u)
-#define CDP__CHUNK_LEAVE 0xffffffffu /* in place of a length: the sender has left that group */
-/* the sender may not go on before it hears how far the reader has come */
-#define CDP__CHUNK_ASK 0xfffffffeu
-#define CDP__CHUNK_READ 0xfffffffdu /* the sender has read what it was lent */
-/* the sender cannot read what it was lent, and is to be sent it */
-#define CDP__CHUNK_SEND 0xfffffffbu
-/* the sender has CDP__ORPHANS streams that nobody reads yet, and this would be one more */
-#define CDP__CHUNK_CROWD 0xfffffffcu
-#define CDP__WINDOW (4u << 20)
-#define CDP__ORPHANS 256u /* streams of groups that are not made here yet, at most */
-/* groups that were destroyed lately: what still comes for them is dropped */
-#define CDP__GONE 64u
-#define CDP__WORLD_CHANNEL 1u /* the group that was made with the transport */
+/* A longer message begins only when the window has room for this much of it. */
+#define CDP__PIECE_MIN (64u * 1024u)
+#define CDP__UNEXPECTED 256u  /* streams that nobody here asked for yet, at most */
+#define CDP__GONE 64u         /* channels closed lately: what still arrives for them is dropped */
+#define CDP__WORLD_CHANNEL 1u /* of the group that was created with the transport */
 
 typedef struct cdp__stream {
     uint64_t channel;
-    uint32_t peer;        /* rank in the world */
-    bool left;            /* the peer has left that group */
-    bool asking, asked;   /* we, the peer: may not go on */
-    bool lent;            /* the peer has not said yet that it has read what it was lent */
-    bool refused;         /* it has said that it cannot */
-    uint64_t sent, acked; /* by us; of that, read by the peer */
-    uint64_t taken;       /* read here */
-    uint8_t *early;       /* a ring of bytes that came before somebody read them */
+    struct cdp__stream *next; /* in its row of world->streams */
+    uint32_t peer;            /* rank in the world */
+    uint32_t put, got;        /* messages, in slots or on the link */
+    bool unexpected;          /* nobody here asked for it yet */
+    bool left;                /* the peer has left the channel */
+    bool dropping;            /* the channel failed: what arrives is dropped */
+    bool asking, asked;       /* we, the peer: the window is exhausted */
+    bool exposed;             /* the peer has not said yet that it has read what is exposed */
+    bool refused;             /* it has said that it cannot */
+    uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
+    uint64_t taken;           /* bytes read here */
+    uint8_t *early;           /* a ring of bytes that arrived before they were asked for */
     uint64_t early_at, early_used, early_room;
+    /* of a channel that is not open here yet: the body of its FAILURE */
+    uint8_t *failure;
+    uint32_t failure_bytes;
+    /* the message that is being read */
+    uint64_t body_left;
+    const cdp__eager_slot *slot; /* where its body lies; NULL: early, or on the link */
+    uint32_t slot_at;
 } cdp__stream;
 
-/* A stream without a group: of one that is not made here yet, or of a lane of messages that was
-   put away. */
-typedef struct cdp__orphan {
-    cdp__stream stream;
-    struct cdp__orphan *next;
-    cdp_group *top;    /* the group whose lane was put away */
-    uint64_t wired;    /* messages that it had */
-    uint32_t put, got; /* and frames */
-} cdp__orphan;
-
-#define CDP__ORPHAN_ROWS 64u /* a power of two */
-
-typedef struct cdp__trunk { /* one link */
-    uint8_t tx_head[CDP__CHUNK_BYTES], rx_head[CDP__CHUNK_BYTES];
+typedef struct cdp__port { /* this rank's end of one link */
+    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
     uint32_t tx_head_left, rx_head_got;
-    uint64_t tx_left, rx_left; /* of the chunk that is half sent, half received */
-    cdp__post post;
-    /* whose it is. NULL: zeros fill up the chunk of a group that is gone; dropped */
+    uint64_t tx_left, rx_left; /* body bytes of the message half sent, half received */
+    /* whose it is. NULL: zeros fill up a body whose stream is gone; dropped */
     cdp__stream *tx_stream, *rx_stream;
-    uint8_t (*notes)[CDP__CHUNK_BYTES]; /* headers without bytes that are still to be sent */
-    uint32_t note_count, note_room;
-    bool broken; /* what came over it was no chunk */
-    /* 1: what came over it was one stream too many here, 2: one of ours was, there */
-    uint32_t crowd;
-} cdp__trunk;
+    bool rx_fresh; /* rx_head is complete, and rx_stream's reader has not seen it */
+    bool broken;   /* what arrived was no message */
+    /* 1: one stream too many arrived here, 2: one of ours was too many there */
+    uint32_t crowded;
+    cdp__slot_counts slots;
+    uint8_t *control; /* whole messages that leave before the next DATA */
+    uint32_t control_at, control_used, control_room;
+    uint8_t *failure; /* body of the FAILURE that is being received */
+    uint32_t failure_got;
+} cdp__port;
 
-/* How many groups of these ranks have been made here: their numbers must agree without a word
-   being said. */
+/* How many groups of these ranks have been created here: their numbers agree on all ranks
+   without a message. */
 typedef struct cdp__made {
     uint64_t ranks; /* a hash of them */
     uint64_t count;
     struct cdp__made *next;
 } cdp__made;
 
-typedef struct cdp__mux {
+/* All that the groups of one transport share. */
+typedef struct cdp__world {
     const cdp_os *os;
     cdp_lock lock; /* guards everything below and all groups */
     cdp_transport transport;
-    uint32_t world_size, rank;
-    cdp__trunk *trunks;
-    bool chores; /* some trunk has something to send that belongs to no stream */
-    cdp__orphan *orphans[CDP__ORPHAN_ROWS]; /* by channel */
-    cdp__orphan *spare;                     /* for the next lane that is put away */
-    uint32_t orphan_count;                  /* of groups that are not made here yet */
-    uint64_t lane_clock;
-    uint64_t news; /* how often something came that a receive from any rank might take */
+    uint32_t size, rank;
+    cdp__port *ports;
+    bool deferred;         /* some port has control messages to send */
+    cdp__stream **streams; /* hash table, by channel and peer */
+    uint32_t stream_rows;  /* a power of two */
+    uint32_t stream_count;
+    uint32_t unexpected_count;
+    uint64_t arrivals; /* counts what a receive from any rank might take */
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
     cdp_group *groups;         /* all */
     cdp_group *active;         /* those with something to do */
     struct cdp__pend *pending; /* works that are no operations, in order of registration */
-    uint64_t looks;            /* how often that list was looked through */
+    uint64_t polls;            /* how often that list was looked through */
     cdp_group *calling;        /* whose function of cdp_work_then() is running, without the lock */
     uint8_t *stage;            /* received bytes on their way into a reduction */
 
-    /* who drives: at most one thread sleeps in transport.wait */
+    /* who polls: at most one thread sleeps in transport.wait */
     void *thread;
-    void *cond;        /* callers that wait beside the one that drives */
-    void *park;        /* the progress thread, standing by */
-    uint32_t knocking; /* threads that want the lock (atomic) */
-    bool sleeping;     /* somebody is in transport.wait */
-    bool stop;         /* the progress thread is to end */
-    uint32_t callers;  /* threads inside a wait: they drive, the progress thread stands by */
-    /* count waits, and operations, of which many need none: so the thread sees that callers are
-       active */
-    uint64_t drives, ended;
-    uint64_t yield_again; /* in which drive letting others run is tried again */
-    /* the look at the groups that is under way is one of several: deadlines are looked at in the
-       last */
-    bool brief;
-    int32_t spin_luck; /* whether looking before sleeping has paid off lately */
+    void *cond;            /* callers that wait beside the one that polls */
+    void *park;            /* the progress thread, standing by */
+    uint32_t lock_waiters; /* (atomic) */
+    bool sleeping;         /* a thread is in transport.wait */
+    bool stop;             /* the progress thread is to end */
+    uint32_t callers;      /* threads inside a wait: they poll, the progress thread stands by */
+    /* Counts of waits and of operations, many of which need no wait: they show the progress
+       thread that callers are active. */
+    uint64_t waits, ended;
+    uint64_t yield_again; /* in which wait yielding is tried again */
+    /* this poll of the groups is one of several: only the last one looks at deadlines */
+    bool fast_poll;
+    int32_t spin_luck; /* whether polling before sleeping has paid off lately */
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
-} cdp__mux;
-/* ---- >>exec: runs round functions over streams ----------------------------------------------- */
+} cdp__world;
 
-/* What is remembered of an operation: for the text of a mismatch that shows only later, and for
-   cdp_group_records(). */
-typedef struct cdp__past {
-    cdp__frame call;
-    uint64_t start_ns, end_ns;
-    uint32_t round, rounds;
-} cdp__past;
-#define CDP__LANE_RECORDS 8u
-#define CDP__NOTE_CALLS 8u /* that a rank lists when it says for whom it waits */
-
-/* One message of the running round. */
-typedef struct cdp__move {
-    cdp__step step;
-    uint64_t bytes, moved; /* of the payload, over all pieces */
-    uint64_t skip;         /* bytes that come, and were read before where they lay */
-    bool done;
-    bool lent; /* not sent: the receiver reads it where it lies */
-    /* the receiver has put a note that it has done so among those to be sent; of a sender: it is
-       sent after all */
-    bool returned;
-} cdp__move;
-
-/* What a group knows of one of its ranks, between two frames or inside one. */
-typedef struct cdp__peer {
-    cdp__stream stream;
-    uint8_t tx_head[CDP__FRAME_BYTES], rx_head[CDP__FRAME_BYTES];
-    uint32_t tx_head_left, rx_head_got;
-    uint64_t tx_left, rx_left; /* payload bytes of the current piece still to move */
-    uint8_t tx_loan[CDP__LOAN_BYTES], rx_loan[CDP__LOAN_BYTES];
-    uint32_t put, got;           /* frames, by either way */
-    const cdp__eager_slot *mail; /* the frame that is being read lies there, */
-    uint32_t mail_at;            /* and so much of it has been read */
-    bool lending;                /* what tx_loan names, and it has not been recalled */
-    bool used;                   /* something went over this link: it may be told of a failure */
-    bool tell;                   /* ABORT is still to be sent */
-    uint32_t told;               /* bytes of the ABORT frame already sent */
-    bool waits_for_us;           /* it has said so when its deadline passed */
-    /* nothing more comes over this link: receives from any rank do not count on it */
-    bool lost;
-    /* it has sent ABORT itself, or is gone: it needs to hear nothing more from us */
-    bool heard;
-} cdp__peer;
-
-/* What a look at the group found. */
-typedef enum cdp__progress {
-    CDP__IDLE,    /* nothing to do                */
-    CDP__BLOCKED, /* only the transport can help  */
-    CDP__MOVED    /* look again                   */
-} cdp__progress;
-
-typedef struct cdp__op {
-    /* defaults filled in; in_counts and out_counts say only whether there are any */
-    cdp_request rq;
-    /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
-    uint64_t *offs;
-    uint64_t parts;
-    uint64_t seq;  /* of its work */
-    uint64_t wire; /* its number as other ranks count it: cancelled messages have none */
-    uint64_t deadline_ns, start_ns;
-    cdp_work after; /* it does not begin before this is done */
-    /* called with the lock held, by whoever drives */
-    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
-    void *user;
-    cdp_message *got; /* a receive of up to `count` elements: where to say how many came */
-    bool device;      /* a backend runs it: only the call is compared, by a barrier */
-} cdp__op;
-
-/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
-   is meant. */
-typedef enum cdp__pend_kind {
-    CDP__PEND_FREE = 0,
-    CDP__PEND_THEN,
-    CDP__PEND_ANY,
-    CDP__PEND_BATCH
-} cdp__pend_kind;
-
-typedef struct cdp__pend {
-    struct cdp__pend *next; /* in mux->pending */
-    cdp_group *owner;
-    cdp__pend_kind kind;
-    uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
-    cdp_status (*func)(void *user, cdp_status status);
-    void *user;
-    uint32_t left; /* BATCH: messages that are not done yet */
-    cdp_group *of; /* ANY: whose ranks are meant */
-    cdp_transfer want;
-    uint64_t seen; /* mux->news when it last looked */
-    uint64_t deadline_ns;
-    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
-} cdp__pend;
-
-/* in the number of a work: it is no operation; then 47 bits of use, 16 of index */
-#define CDP__PEND_BIT (1ull << 63)
-/* and this one alone: it is the backend's, and the rest the backend's number */
-#define CDP__DEVICE_BIT (1ull << 62)
-#define CDP__CANCELS 16u /* cancelled messages of a lane that are remembered */
-
-typedef enum cdp__health {
-    CDP__HEALTHY,
-    CDP__SETTLING, /* something failed here; an earlier cause is being asked for */
-    CDP__FAILED    /* `error` is final and is being passed on */
-} cdp__health;
-
-#define CDP__GROUP_MAGIC 0x70726763u
-
-struct cdp_group {
-    /* so that the use of a destroyed group is noticed as long as its memory is not somebody
-       else's */
-    uint32_t magic;
-    cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
-    const cdp_os *os;
-    cdp__mux *mux;
-    uint64_t channel; /* its number, equal on all its ranks */
-    uint32_t *world;  /* the rank in the world of each of its ranks; NULL: the same */
-    /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS,
-       CDP__EVEN */
-    uint8_t is;
-    cdp__hosts hosts; /* where there are several */
-    cdp_group *next;  /* in mux->groups */
-    cdp_group *next_active;
-    bool active;       /* in mux->active */
-    cdp_group *parent; /* of a lane: they fail together */
-    bool lane;         /* of messages */
-    uint32_t tag;      /* of a lane of messages */
-    uint64_t used_at;  /* mux->lane_clock, when the lane was used last */
-    uint32_t lanes;    /* of this group, ready for use */
-    uint32_t any_turn; /* the rank that a receive from any rank looks at first */
-    uint64_t looked;   /* mux->looks, when links were last read for such receives */
-    cdp__peer *peers;
-
-    /* operations: a queue in order of issue; the first one runs */
-    cdp__op *queue;
-    uint32_t queue_room, queue_at, queue_used;
-    uint64_t issued, completed; /* sequence numbers */
-    uint32_t ddps;              /* that were made on it */
-    const cdp_backend *backend; /* NULL: none */
-    bool backed;                /* it has, or had, one */
-    uint64_t wired;             /* messages, without the cancelled ones */
-    uint64_t cancelled[CDP__CANCELS];
-    uint32_t cancel_count;
-    uint32_t waiters;    /* threads that wait for one of its operations */
-    cdp__pend *pends;    /* desc.max_pending, made with the first one */
-    uint32_t pend_at;    /* where to look for a free one: the one that was free longest */
-    uint64_t soonest_ns; /* no deadline in the queue is earlier */
-
-    /* the running operation */
-    bool running;
-    uint64_t long_ns;     /* when to tell the transport that it takes long, and again */
-    uint64_t listen_ns;   /* when to look at what those say that nothing is wanted from */
-    uint64_t retract_ns;  /* when what is lent and not read is sent instead; 0: to be set */
-    int32_t blocked_peer; /* whom the transport believes this rank to wait for, -1: nobody */
-    uint32_t blocked_round;
-    const cdp__algo *algo;
-    cdp__shape shape;
-    cdp__frame call; /* what this rank's frames say */
-    cdp__past *past; /* desc.records of them, by sequence number */
-    uint32_t round, rounds, move_count, step_count;
-    bool kept; /* the steps of an operation like the last one */
-    cdp__step steps[CDP__ROUND_MAX];
-    uint64_t copied; /* bytes of the last one, while messages were awaited */
-    cdp__move moves[CDP__ROUND_MAX];
-    uint64_t elem; /* bytes of one element */
-    void *tmp;
-    uint64_t tmp_bytes;
-    uint8_t torn[8]; /* the beginning of an element whose rest is still to come */
-    uint64_t torn_bytes;
-
-    /* failure */
-    cdp__health health;
-    cdp_error error;
-    uint32_t late_ms;   /* the timeout that has passed */
-    uint64_t answer_ns; /* how long peers' own ABORTs are awaited */
-    uint64_t settle_ns; /* deadline of SETTLING, then of passing the failure on */
-    uint8_t abort_frame[CDP__FRAME_BYTES + CDP__ABORT_MAX];
-    uint32_t abort_bytes;
-    int32_t abort_from; /* the peer whose ABORT frame is being read, -1: none */
-    int32_t told_by;    /* rank in the world whose word `error` is, -1: nobody's */
-    uint8_t abort_in[CDP__ABORT_MAX];
-    uint32_t abort_in_bytes;
-};
-
-#define CDP__SETTLE_MS 300u /* how long to ask for an earlier cause */
-#define CDP__TELL_MS 50u    /* how long a failed group tries to pass its cause on */
-#define CDP__ANSWER_MS 8u   /* how much of that is spent on waiting for answers only */
-#define CDP__LISTEN_MS 20u
-#define CDP__RETRACT_MS 5u /* a copy of 4 MiB costs less than so late a reader */
-#define CDP__LONG_MS 1000u /* a wait of that length is told to the transport */
-
-/* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    return g->magic == CDP__GROUP_MAGIC
-        ? CDP_OK
-        : cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
+    return os->now_ns(os->user);
 }
 
-/* A group speaks of its own ranks, errors and links of ranks in the world. */
-CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
-    return g->world ? g->world[p] : p;
+/* ---- streams by channel and peer */
+
+CDP__PRIVATE cdp__stream **cdp__stream_row(const cdp__world *w, uint64_t channel, uint32_t peer) {
+    const uint64_t h = (channel ^ peer * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
+    return &w->streams[h >> 32 & (w->stream_rows - 1)];
 }
 
-CDP__PRIVATE void cdp__chunk_encode(
-    uint8_t out[CDP__CHUNK_BYTES], uint64_t channel, uint32_t bytes, uint64_t taken) {
-    cdp__put_u64(out, channel);
-    cdp__put_u32(out + 8, bytes);
-    cdp__put_u32(out + 12, (uint32_t)taken);
+CDP__PRIVATE cdp__stream *cdp__stream_find(const cdp__world *w, uint64_t channel, uint32_t peer) {
+    cdp__stream *s = *cdp__stream_row(w, channel, peer);
+    while (s && (s->channel != channel || s->peer != peer))
+        s = s->next;
+    return s;
 }
 
-/* A header without bytes, sent as soon as no chunk is in the way. False: out of memory. */
-CDP__PRIVATE bool cdp__trunk_note(
-    cdp__mux *m, uint32_t peer, uint64_t channel, uint32_t bytes, uint64_t taken) {
-    cdp__trunk *w = &m->trunks[peer];
-    if (w->note_count == w->note_room) {
-        const uint32_t room = w->note_room ? 2 * w->note_room : 4;
-        uint8_t(*notes)[CDP__CHUNK_BYTES] =
-            (uint8_t(*)[CDP__CHUNK_BYTES])cdp__alloc(m->os, room * sizeof *notes);
-        if (!notes) return false;
-        if (w->notes) memcpy(notes, w->notes, w->note_count * sizeof *notes);
-        cdp__free(m->os, w->notes);
-        w->notes = notes;
-        w->note_room = room;
+/* Room for `more` streams in the table. False: out of memory. */
+CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
+    cdp__stream **old = w->streams;
+    const uint32_t old_rows = w->stream_rows;
+    uint32_t rows = old_rows ? old_rows : 64, i;
+    while (rows < w->stream_count + more)
+        rows *= 2;
+    if (rows == old_rows) return true;
+    w->streams = (cdp__stream **)cdp__alloc_zero(w->os, rows * sizeof *w->streams);
+    if (!w->streams) {
+        w->streams = old;
+        return old != NULL; /* longer rows are slower, and still right */
     }
-    cdp__chunk_encode(w->notes[w->note_count++], channel, bytes, taken);
-    m->chores = true;
+    w->stream_rows = rows;
+    for (i = 0; i < old_rows; ++i)
+        while (old[i]) {
+            cdp__stream *s = old[i], **row = cdp__stream_row(w, s->channel, s->peer);
+            old[i] = s->next;
+            s->next = *row;
+            *row = s;
+        }
+    cdp__free(w->os, old);
     return true;
 }
 
-/* Send what belongs to no stream: notes, and zeros for a chunk whose group is gone. True when
-   the trunk is free. */
-CDP__PRIVATE bool cdp__trunk_flush(cdp__mux *m, uint32_t peer) {
+CDP__PRIVATE void cdp__stream_insert(cdp__world *w, cdp__stream *s) {
+    cdp__stream **row = cdp__stream_row(w, s->channel, s->peer);
+    s->next = *row;
+    *row = s;
+    ++w->stream_count;
+}
+
+/* Take it out of the table and off its port. */
+CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
+    cdp__stream **at = cdp__stream_row(w, s->channel, s->peer);
+    cdp__port *port = &w->ports[s->peer];
+    while (*at && *at != s)
+        at = &(*at)->next;
+    if (*at) {
+        *at = s->next;
+        --w->stream_count;
+        if (s->unexpected) --w->unexpected_count;
+    }
+    if (port->tx_stream == s) port->tx_stream = NULL;
+    if (port->rx_stream == s) {
+        port->rx_stream = NULL;
+        port->rx_fresh = false;
+    }
+}
+
+/* `to` continues what `from`, which is in the table, has begun. */
+CDP__PRIVATE void cdp__stream_replace(cdp__world *w, cdp__stream *from, cdp__stream *to) {
+    cdp__port *port = &w->ports[from->peer];
+    const bool receiving = port->rx_stream == from, fresh = port->rx_fresh;
+    CDP_ASSERT(from->unexpected && port->tx_stream != from);
+    cdp__stream_remove(w, from);
+    *to = *from;
+    to->unexpected = false;
+    cdp__stream_insert(w, to);
+    if (receiving) {
+        port->rx_stream = to;
+        port->rx_fresh = fresh;
+    }
+}
+
+/* A new stream that is not part of a group's array. NULL: out of memory. */
+CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint32_t peer) {
+    cdp__stream *s;
+    if (!cdp__streams_reserve(w, 1)) return NULL;
+    s = (cdp__stream *)cdp__alloc_zero(w->os, sizeof *s);
+    if (!s) return NULL;
+    s->channel = channel;
+    s->peer = peer;
+    cdp__stream_insert(w, s);
+    return s;
+}
+
+/* For a message that nobody asked for yet. NULL: the channel is gone, or there are too many. */
+CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
+    cdp__stream *s;
+    uint32_t i;
+    for (i = 0; i < CDP__GONE; ++i)
+        if (w->gone[i] == channel) return NULL;
+    if (w->unexpected_count == CDP__UNEXPECTED) {
+        w->ports[peer].crowded = 1;
+        return NULL;
+    }
+    s = cdp__stream_make(w, channel, peer);
+    if (!s) return NULL;
+    s->unexpected = true;
+    ++w->unexpected_count;
+    return s;
+}
+
+/* ---- control messages */
+
+/* Append one whole message; it leaves as soon as no body is half sent. False: out of memory. */
+CDP__PRIVATE bool cdp__control_add(
+    cdp__world *w, uint32_t peer, const cdp__head *h, const uint8_t *body) {
+    cdp__port *port = &w->ports[peer];
+    const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
+    if (port->control_at && port->control_at == port->control_used)
+        port->control_at = port->control_used = 0;
+    if (port->control_used + bytes > port->control_room) {
+        const uint32_t left = port->control_used - port->control_at;
+        const uint32_t room = (uint32_t)cdp__max(2 * port->control_room, 4 * bytes);
+        uint8_t *p = (uint8_t *)cdp__alloc(w->os, room);
+        if (!p) return false;
+        if (left) memcpy(p, port->control + port->control_at, left);
+        cdp__free(w->os, port->control);
+        port->control = p;
+        port->control_room = room;
+        port->control_at = 0;
+        port->control_used = left;
+    }
+    cdp__head_encode(h, port->control + port->control_used);
+    if (h->bytes) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
+    port->control_used += bytes;
+    w->deferred = true;
+    return true;
+}
+
+/* A control message without a body. False: out of memory. */
+CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__message_type type) {
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.type = (uint8_t)type;
+    h.channel = s->channel;
+    h.ack = (uint32_t)s->taken;
+    return cdp__control_add(w, s->peer, &h, NULL);
+}
+
+/* The same where there is no stream. */
+CDP__PRIVATE void cdp__channel_note(
+    cdp__world *w, uint32_t peer, uint64_t channel, cdp__message_type type) {
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.type = (uint8_t)type;
+    h.channel = channel;
+    (void)cdp__control_add(w, peer, &h, NULL);
+}
+
+/* Send what belongs to no reader: control messages, and zeros for a body whose stream is gone.
+   True when the port is free for the next message. */
+CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
     static const uint8_t zeros[512] = {0};
-    cdp__trunk *w = &m->trunks[peer];
-    while (!w->tx_stream) {
-        cdp_iov v[2];
+    cdp__port *port = &w->ports[peer];
+    while (!port->tx_stream) {
+        cdp_iov v;
         int64_t r;
-        if (!w->tx_head_left && !w->tx_left) {
-            if (!w->note_count) return true;
-            memcpy(w->tx_head, w->notes[0], CDP__CHUNK_BYTES);
-            memmove(w->notes, w->notes + 1, --w->note_count * sizeof *w->notes);
-            w->tx_head_left = CDP__CHUNK_BYTES;
+        const bool rest = port->tx_head_left || port->tx_left;
+        if (!rest && port->control_at == port->control_used) return true;
+        v.data = port->control + port->control_at;
+        v.bytes = port->control_used - port->control_at;
+        if (rest) {
+            v.data = port->tx_head_left ? port->tx_head + (CDP__HEAD_BYTES - port->tx_head_left)
+                                        : (uint8_t *)(uintptr_t)zeros;
+            v.bytes =
+                port->tx_head_left ? port->tx_head_left : cdp__min(port->tx_left, sizeof zeros);
         }
-        v[0].data = w->tx_head + (CDP__CHUNK_BYTES - w->tx_head_left);
-        v[0].bytes = w->tx_head_left;
-        v[1].data = (void *)(uintptr_t)zeros;
-        v[1].bytes = cdp__min(w->tx_left, sizeof zeros);
-        r = m->transport.send(m->transport.self, peer, v, w->tx_left ? 2 : 1);
+        r = w->transport.send(w->transport.self, peer, &v, 1);
         if (r <= 0) return false;
-        w->tx_left -= (uint64_t)r - cdp__min((uint64_t)r, w->tx_head_left);
-        w->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, w->tx_head_left);
+        if (!rest)
+            port->control_at += (uint32_t)r;
+        else if (port->tx_head_left)
+            port->tx_head_left -= (uint32_t)r;
+        else
+            port->tx_left -= (uint64_t)r;
     }
     return false;
 }
 
-CDP__PRIVATE cdp__orphan **cdp__orphan_row(cdp__mux *m, uint64_t channel) {
-    return &m->orphans[channel >> 8 & (CDP__ORPHAN_ROWS - 1)];
-}
-
-CDP__PRIVATE cdp__stream *cdp__orphan_stream(
-    cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
-    cdp__orphan *o, **row = cdp__orphan_row(m, channel);
+/* Send what waited for a free port. */
+CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
     uint32_t i;
-    for (o = *row; o; o = o->next)
-        if (o->stream.channel == channel && o->stream.peer == peer) return &o->stream;
-    for (i = 0; i < CDP__GONE; ++i)
-        if (m->gone[i] == channel) return NULL;
-    if (make && m->orphan_count == CDP__ORPHANS) m->trunks[peer].crowd = 1;
-    if (!make || m->orphan_count == CDP__ORPHANS
-        || !(o = (cdp__orphan *)cdp__alloc_zero(m->os, sizeof *o)))
-        return NULL;
-    o->stream.channel = channel;
-    o->stream.peer = peer;
-    o->next = *row;
-    *row = o;
-    ++m->orphan_count;
-    return &o->stream;
-}
-
-/* Whose chunk it is; NULL: of a group that is gone, or of more unknown ones than are put up
-   with. */
-CDP__PRIVATE cdp__stream *cdp__mux_stream(cdp__mux *m, uint64_t channel, uint32_t peer, bool make) {
-    cdp_group *g;
-    uint32_t p;
-    for (g = m->groups; g; g = g->next) {
-        if (g->channel != channel) continue;
-        if (!g->world) return &g->peers[peer].stream;
-        for (p = 0; p < g->desc.world_size; ++p)
-            if (g->world[p] == peer) return &g->peers[p].stream;
+    w->deferred = false;
+    for (i = 0; i < w->size; ++i) {
+        const cdp__port *port = &w->ports[i];
+        const bool rest = !port->tx_stream && (port->tx_head_left || port->tx_left);
+        if ((rest || port->control_at != port->control_used) && !cdp__port_flush(w, i))
+            w->deferred = true;
     }
-    return cdp__orphan_stream(m, channel, peer, make);
 }
 
-/* A writer that has asked how far its reader is hears it as soon as half the window is free. */
-CDP__PRIVATE void cdp__stream_answer(cdp__mux *m, cdp__stream *s) {
+/* A sender that has asked hears how far this rank has read as soon as half the window is free. */
+CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
     /* out of memory: it waits a little longer */
-    s->asked = !cdp__trunk_note(m, s->peer, s->channel, 0, s->taken);
-    (void)cdp__trunk_flush(m, s->peer);
+    s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
+    (void)cdp__port_flush(w, s->peer);
 }
 
-/* A complete header has come. False: it is none. */
-CDP__PRIVATE bool cdp__trunk_head(cdp__mux *m, uint32_t peer) {
-    cdp__trunk *w = &m->trunks[peer];
-    const uint64_t channel = cdp__get_u64(w->rx_head);
-    const uint32_t bytes = cdp__get_u32(w->rx_head + 8), taken = cdp__get_u32(w->rx_head + 12);
-    cdp__stream *s = w->rx_stream && w->rx_stream->channel == channel
-        ? w->rx_stream
-        : cdp__mux_stream(m, channel, peer,
-            bytes && bytes != CDP__CHUNK_READ && bytes != CDP__CHUNK_SEND
-                && bytes != CDP__CHUNK_CROWD);
-    w->rx_head_got = 0;
-    w->rx_stream = s;
-    w->rx_left = bytes >= CDP__CHUNK_SEND ? 0 : bytes;
-    if (bytes == CDP__CHUNK_CROWD) w->crowd = 2;
-    /* it does not know yet */
-    else if (!s && bytes && bytes < CDP__CHUNK_LEAVE)
-        (void)cdp__trunk_note(m, peer, channel, w->crowd ? CDP__CHUNK_CROWD : CDP__CHUNK_LEAVE, 0);
-    if (!s) return w->rx_left <= CDP__WINDOW;
-    if (bytes == CDP__CHUNK_LEAVE || bytes == CDP__CHUNK_CROWD) {
-        s->left = true;
-        return true;
-    }
-    if ((uint32_t)(taken - (uint32_t)s->acked) > s->sent - s->acked) return false;
-    if (taken != (uint32_t)s->acked) s->asking = false;
-    s->acked += (uint32_t)(taken - (uint32_t)s->acked);
-    if (bytes == CDP__CHUNK_ASK) s->asked = true;
-    if (bytes == CDP__CHUNK_SEND) s->refused = s->lent;
-    if (bytes == CDP__CHUNK_READ || bytes == CDP__CHUNK_SEND) s->lent = false;
-    cdp__stream_answer(m, s);
-    return s->early_used + w->rx_left <= CDP__WINDOW;
-}
+/* ---- receiving */
 
-/* Make room for `more` bytes behind those that wait already. */
+/* Make room in `early` for `more` bytes behind those that wait already. */
 CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
     uint64_t room = cdp__max(s->early_room, 1024);
     uint8_t *p;
@@ -5867,260 +5779,1321 @@ CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t mo
     return true;
 }
 
-/* Put aside what is there of the chunk that is being received, or drop it. 1: moved, 0: later, <
-   0: failed. */
-CDP__PRIVATE int64_t cdp__trunk_put_aside(cdp__mux *m, uint32_t peer) {
-    cdp__trunk *w = &m->trunks[peer];
-    cdp__stream *s = w->rx_stream;
+/* Append to the ring, which has room. */
+CDP__PRIVATE void cdp__early_put(cdp__stream *s, const uint8_t *from, uint64_t bytes) {
+    const uint64_t at = (s->early_at + s->early_used) % s->early_room;
+    const uint64_t first = cdp__min(bytes, s->early_room - at);
+    memcpy(s->early + at, from, (size_t)first);
+    memcpy(s->early, from + first, (size_t)(bytes - first));
+    s->early_used += bytes;
+}
+
+/* Copy from the ring without, or (`take`) with, making room. */
+CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, bool take) {
+    const uint64_t first = cdp__min(bytes, s->early_room - s->early_at);
+    CDP_ASSERT(bytes <= s->early_used);
+    memcpy(to, s->early + s->early_at, (size_t)first);
+    memcpy(to + first, s->early, (size_t)(bytes - first));
+    if (!take) return;
+    s->early_at = (s->early_at + bytes) % s->early_room;
+    s->early_used -= bytes;
+}
+
+/* What a control message, or the header of any message, says of its stream. False: no peer of
+   this version says that. */
+CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__head *h) {
+    const uint32_t more = h->ack - (uint32_t)s->acked;
+    const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
+    if (slack) {
+        s->left = true;
+        return true;
+    }
+    if (more > s->sent - s->acked) return false;
+    if (more) s->asking = false;
+    s->acked += more;
+    if (h->type == CDP__MESSAGE_ASK) s->asked = true;
+    if (h->type == CDP__MESSAGE_REFUSED) s->refused = s->exposed;
+    if (h->type == CDP__MESSAGE_READ || h->type == CDP__MESSAGE_REFUSED) s->exposed = false;
+    cdp__stream_answer(w, s);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__type_is_control(uint8_t type) {
+    return type >= CDP__MESSAGE_CREDIT;
+}
+
+/* A complete header has arrived. False: it is none. */
+CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
+    cdp__port *port = &w->ports[peer];
+    cdp__stream *s;
+    cdp__head h;
+    port->rx_head_got = 0;
+    port->rx_left = 0;
+    if (!cdp__head_decode(port->rx_head, &h)) return false;
+    s = port->rx_stream && port->rx_stream->channel == h.channel
+        ? port->rx_stream
+        : cdp__stream_find(w, h.channel, peer);
+    if (!s && (!cdp__type_is_control(h.type) || h.type == CDP__MESSAGE_ASK))
+        s = cdp__stream_unexpected(w, h.channel, peer);
+    port->rx_stream = s;
+    if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
+    if (!s && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
+        cdp__channel_note(
+            w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
+    if (s && !cdp__stream_control(w, s, &h)) return false;
+    if (cdp__type_is_control(h.type)) return true;
+    port->rx_left = h.bytes;
+    port->rx_fresh = s != NULL;
+    return !s || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK;
+}
+
+/* The owner of this channel is told of its failure at once, whatever it reads now. */
+CDP__PRIVATE void cdp__channel_failed(
+    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
+
+/* The body of a FAILURE. Of a channel that is not open yet it is kept until it is. 1: moved, 0:
+   later, < 0: failed. */
+CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
+    cdp__port *port = &w->ports[peer];
+    cdp__stream *s = port->rx_stream;
+    cdp_iov v;
+    int64_t r;
+    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX)))
+        return cdp__fail_nomem("the body of a failure", CDP__FAILURE_MAX);
+    v.data = port->failure + port->failure_got;
+    v.bytes = port->rx_left;
+    r = v.bytes ? w->transport.recv(w->transport.self, peer, &v, 1) : 0;
+    if (r < 0 || (r == 0 && v.bytes)) return r;
+    port->failure_got += (uint32_t)r;
+    port->rx_left -= (uint64_t)r;
+    if (port->rx_left) return 1;
+    port->rx_fresh = false;
+    s->taken += CDP__HEAD_BYTES + port->failure_got;
+    ++w->arrivals;
+    if (s->unexpected && !s->failure) {
+        s->failure = port->failure;
+        s->failure_bytes = port->failure_got;
+        port->failure = NULL;
+    } else if (!s->unexpected) {
+        cdp__channel_failed(w, s->channel, peer, port->failure, port->failure_got);
+    }
+    port->failure_got = 0;
+    return 1;
+}
+
+/* Store what has arrived of the message that is being received, or drop it. 1: moved, 0: later,
+   < 0: failed. */
+CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
+    cdp__port *port = &w->ports[peer];
+    cdp__stream *s = port->rx_stream;
+    const bool drop = !s || s->dropping;
     cdp_iov v;
     int64_t r;
     uint64_t at;
-    if (!s) {
-        v.data = m->stage;
-        v.bytes = cdp__min(w->rx_left, CDP__STAGE_BYTES);
-    } else {
-        if (!cdp__stream_room(m->os, s, w->rx_left))
-            return cdp__fail_nomem("data that came early", w->rx_left);
+    if (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)
+        return cdp__port_failure(w, peer);
+    if (port->rx_fresh && !drop) {
+        if (!cdp__stream_room(w->os, s, CDP__HEAD_BYTES + port->rx_left))
+            return cdp__fail_nomem("data that came early", CDP__HEAD_BYTES + port->rx_left);
+        cdp__early_put(s, port->rx_head, CDP__HEAD_BYTES);
+    }
+    port->rx_fresh = false;
+    ++w->arrivals;
+    if (!port->rx_left) return 1;
+    v.data = w->stage;
+    v.bytes = cdp__min(port->rx_left, CDP__STAGE_BYTES);
+    if (!drop) {
+        if (!cdp__stream_room(w->os, s, port->rx_left))
+            return cdp__fail_nomem("data that came early", port->rx_left);
         at = (s->early_at + s->early_used) % s->early_room;
         v.data = s->early + at;
-        v.bytes = cdp__min(w->rx_left, (at < s->early_at ? s->early_at : s->early_room) - at);
+        v.bytes = cdp__min(port->rx_left, (at < s->early_at ? s->early_at : s->early_room) - at);
     }
-    r = m->transport.recv(m->transport.self, peer, &v, 1);
+    r = w->transport.recv(w->transport.self, peer, &v, 1);
     if (r <= 0) return r;
-    w->rx_left -= (uint64_t)r;
-    if (s) s->early_used += (uint64_t)r;
-    ++m->news;
+    port->rx_left -= (uint64_t)r;
+    if (!drop) s->early_used += (uint64_t)r;
     return 1;
 }
 
 /* Where one stream was too many, nothing else is read: what it carried is lost. */
-CDP__PRIVATE cdp_status cdp__trunk_crowded(uint32_t where, uint32_t peer) {
+CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
     return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
         "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; "
         "let it make these groups and ask for these messages earlier, or the others wait for it",
-        CDP__ORPHANS, where);
+        CDP__UNEXPECTED, where);
 }
 
-/* Read headers, and put aside what others will want. 1: the next bytes of the link belong to
+/* Does the message that is being received belong to `want`, whose reader has nothing stored? */
+CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
+    if (!want || port->rx_stream != want || want->early_used) return false;
+    return port->rx_fresh ? port->rx_head[5] != CDP__MESSAGE_FAILURE : port->rx_left != 0;
+}
+
+/* Read headers, and store what belongs to others. 1: the next bytes of the link belong to
    `want`; 0: nothing now. */
-CDP__PRIVATE int64_t cdp__trunk_pump(cdp__mux *m, uint32_t peer, const cdp__stream *want) {
-    cdp__trunk *w = &m->trunks[peer];
+CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__stream *want) {
+    cdp__port *port = &w->ports[peer];
     for (;;) {
         cdp_iov v;
         int64_t r;
-        if (w->rx_left && w->rx_stream == want && want && !want->early_used) return 1;
-        if (w->rx_left) {
-            r = cdp__trunk_put_aside(m, peer);
+        if (cdp__port_has(port, want)) return 1;
+        if (port->rx_fresh || port->rx_left) {
+            r = cdp__port_store(w, peer);
             if (r <= 0) return r;
             continue;
         }
-        if (w->crowd) return cdp__trunk_crowded(w->crowd == 1 ? m->rank : peer, peer);
-        if (w->broken)
+        if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
+        if (port->broken)
             return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
-                "rank %u sent something that is no chunk; the connection is damaged or speaks "
+                "rank %u sent something that is no message; the connection is damaged or speaks "
                 "another version",
                 peer);
-        v.data = w->rx_head + w->rx_head_got;
-        v.bytes = CDP__CHUNK_BYTES - w->rx_head_got;
-        r = m->transport.recv(m->transport.self, peer, &v, 1);
+        v.data = port->rx_head + port->rx_head_got;
+        v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
+        r = w->transport.recv(w->transport.self, peer, &v, 1);
         if (r <= 0) return r;
-        w->rx_head_got += (uint32_t)r;
-        if (w->rx_head_got == CDP__CHUNK_BYTES && !cdp__trunk_head(m, peer)) {
-            w->broken = true;
-            w->rx_left = 0; /* nothing of that size follows */
+        port->rx_head_got += (uint32_t)r;
+        if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
+            port->broken = true;
+            port->rx_fresh = false;
+            port->rx_left = 0; /* nothing of that size follows */
         }
     }
 }
 
-/* Bytes of `iov` that belong to the first `bytes`. */
-CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t bytes, cdp_iov *out) {
-    uint32_t i;
-    for (i = 0; i < n && bytes; ++i) {
-        out[i].data = iov[i].data;
-        out[i].bytes = cdp__min(iov[i].bytes, bytes);
-        bytes -= out[i].bytes;
-    }
-    return i;
+CDP__PRIVATE cdp__eager_slots *cdp__stream_slots(
+    const cdp__world *w, const cdp__stream *s, bool out) {
+    const cdp_transport *t = &w->transport;
+    return t->slots.memory ? (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out) : NULL;
 }
 
-/* As transport.send and .recv, for one group and one of its ranks. At most 4 pieces. */
-CDP__PRIVATE int64_t cdp__stream_send(cdp__mux *m, cdp__stream *s, const cdp_iov *iov, uint32_t n) {
-    cdp__trunk *w = &m->trunks[s->peer];
-    cdp_iov v[5];
-    int64_t r;
+/* Does some message of this peer lie in a slot? */
+CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
+    const cdp_transport *t = &w->transport;
+    const cdp__eager_slots *memory = NULL;
     uint32_t i;
-    if (w->tx_stream != s) {
-        uint64_t bytes = 0, room;
-        if (w->tx_stream || !cdp__trunk_flush(m, s->peer)) {
-            /* another chunk is in the way; see at least whether the link still stands */
-            r = cdp__trunk_pump(m, s->peer, s);
-            return r < 0 ? r : 0;
-        }
-        for (i = 0; i < n; ++i)
-            bytes += iov[i].bytes;
-        if (s->sent - s->acked + bytes > CDP__WINDOW && (r = cdp__trunk_pump(m, s->peer, s)) < 0)
-            return r;
-        room = CDP__WINDOW - (s->sent - s->acked);
-        if (s->left)
-            return cdp__fail_peer(
-                CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
-        if (!room) {
-            s->asking =
-                s->asking || cdp__trunk_note(m, s->peer, s->channel, CDP__CHUNK_ASK, s->taken);
-            (void)cdp__trunk_flush(m, s->peer);
-            return 0;
-        }
-        w->tx_left = cdp__min(bytes, room);
-        cdp__chunk_encode(w->tx_head, s->channel, (uint32_t)w->tx_left, s->taken);
-        w->tx_head_left = CDP__CHUNK_BYTES;
-        w->tx_stream = s;
-        s->sent += w->tx_left;
-    }
-    do { /* a part of the header alone would look like nothing */
-        const uint32_t head = w->tx_head_left;
-        v[0].data = w->tx_head + (CDP__CHUNK_BYTES - head);
-        v[0].bytes = head;
-        i = head ? 1 : 0;
-        i += cdp__iov_clip(iov, n, w->tx_left, v + i);
-        r = m->transport.send(m->transport.self, s->peer, v, i);
-        if (r <= 0) return r;
-        w->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
-        r -= head - w->tx_head_left;
-    } while (r == 0);
-    w->tx_left -= (uint64_t)r;
-    if (!w->tx_left) w->tx_stream = NULL;
-    return r;
+    if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
+    for (i = 0; i < CDP__SLOTS && memory; ++i)
+        if (__atomic_load_n(&memory->slot[i].serial, __ATOMIC_ACQUIRE)
+            != w->ports[peer].slots.got[i])
+            return true;
+    return false;
 }
 
-CDP__PRIVATE int64_t cdp__stream_recv(cdp__mux *m, cdp__stream *s, const cdp_iov *iov, uint32_t n) {
-    cdp_iov v[4];
-    int64_t r = 0;
-    uint32_t i;
-    if (s->early_used) {
-        for (i = 0; i < n; ++i) {
-            uint64_t left = iov[i].bytes;
-            uint8_t *to = (uint8_t *)iov[i].data;
-            while (left && s->early_used) {
-                const uint64_t bytes =
-                    cdp__min(cdp__min(left, s->early_used), s->early_room - s->early_at);
-                memcpy(to, s->early + s->early_at, (size_t)bytes);
-                s->early_at = (s->early_at + bytes) % s->early_room;
-                s->early_used -= bytes;
-                to += bytes;
-                left -= bytes;
-                r += (int64_t)bytes;
-            }
-        }
+/* Does the next message of the stream lie in a slot? */
+CDP__PRIVATE const cdp__eager_slot *cdp__stream_slot(const cdp__world *w, const cdp__stream *s) {
+    const cdp__eager_slots *memory = cdp__stream_slots(w, s, false);
+    return memory ? cdp__slot_find(&w->ports[s->peer].slots, memory, s->channel, s->got) : NULL;
+}
+
+/* The body that lay in a slot has been read. */
+CDP__PRIVATE void cdp__stream_slot_done(cdp__world *w, cdp__stream *s) {
+    s->slot = NULL;
+    cdp__slot_taken(
+        &w->ports[s->peer].slots, cdp__stream_slots(w, s, false), s->channel, s->got - 1);
+}
+
+CDP__PRIVATE int64_t cdp__stream_nonsense(const cdp__stream *s) {
+    return cdp__fail_peer(CDP_ERR_MISMATCH, s->peer, 0,
+        "rank %u sent something that is no message; the connection is damaged or speaks another "
+        "version",
+        s->peer);
+}
+
+CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
+    return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
+}
+
+/* The header of the next message. 1: *h is it, and its body is to be read; 0: later; < 0: the
+   peer is lost or has left. */
+CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *h) {
+    cdp__port *port = &w->ports[s->peer];
+    const cdp__eager_slot *slot = cdp__stream_slot(w, s);
+    uint8_t bytes[CDP__HEAD_BYTES];
+    bool good;
+    CDP_ASSERT(!s->body_left && !s->slot);
+    if (!slot) {
+        const int64_t r = s->early_used ? 1 : cdp__port_pump(w, s->peer, s);
+        /* What was put into a slot before this arrived, or the link was lost, is visible now. */
+        slot = cdp__stream_slot(w, s);
+        if (!slot && r < 0) return r;
+        if (!slot && r == 0) return s->left ? cdp__stream_gone(s) : 0;
+    }
+    if (slot) {
+        good = cdp__slot_head(slot, h);
+        s->slot = slot;
+        s->slot_at = 0;
+    } else if (s->early_used) {
+        cdp__early_copy(s, bytes, CDP__HEAD_BYTES, true);
+        good = cdp__head_decode(bytes, h);
+        s->taken += CDP__HEAD_BYTES;
     } else {
-        r = cdp__trunk_pump(m, s->peer, s);
-        if (r == 0 && s->left)
-            return cdp__fail_peer(
-                CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
-        if (r <= 0) return r;
-        i = cdp__iov_clip(iov, n, m->trunks[s->peer].rx_left, v);
-        r = m->transport.recv(m->transport.self, s->peer, v, i);
-        if (r <= 0) return r;
-        m->trunks[s->peer].rx_left -= (uint64_t)r;
+        good = cdp__head_decode(port->rx_head, h);
+        port->rx_fresh = false;
+        s->taken += CDP__HEAD_BYTES;
     }
+    ++s->got;
+    s->body_left = h->bytes;
+    if (slot && !h->bytes) cdp__stream_slot_done(w, s);
+    return good ? 1 : cdp__stream_nonsense(s);
+}
+
+/* Look at the header of the next message without taking it. It is found only where it has been
+   stored, or lies in a slot: pump the port before. */
+CDP__PRIVATE bool cdp__stream_peek(const cdp__world *w, cdp__stream *s, cdp__head *h) {
+    const cdp__eager_slot *slot = cdp__stream_slot(w, s);
+    uint8_t bytes[CDP__HEAD_BYTES];
+    if (s->body_left) return false;
+    if (slot) return cdp__slot_head(slot, h);
+    if (s->early_used < CDP__HEAD_BYTES) return false;
+    cdp__early_copy(s, bytes, CDP__HEAD_BYTES, false);
+    return cdp__head_decode(bytes, h);
+}
+
+/* Up to `bytes` of the body that is being read. Returns how many; 0: later; < 0: lost. */
+CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, uint64_t bytes) {
+    cdp__port *port = &w->ports[s->peer];
+    cdp_iov v;
+    int64_t r;
+    bytes = cdp__min(bytes, s->body_left);
+    if (s->slot) {
+        memcpy(to, s->slot->body + s->slot_at, (size_t)bytes);
+        s->slot_at += (uint32_t)bytes;
+        s->body_left -= bytes;
+        if (!s->body_left) cdp__stream_slot_done(w, s);
+        return (int64_t)bytes;
+    }
+    if (s->early_used) {
+        r = (int64_t)cdp__min(bytes, s->early_used);
+        cdp__early_copy(s, (uint8_t *)to, (uint64_t)r, true);
+    } else {
+        r = cdp__port_pump(w, s->peer, s);
+        if (r == 0 && s->left) return cdp__stream_gone(s);
+        if (r <= 0) return r;
+        CDP_ASSERT(!port->rx_fresh);
+        v.data = to;
+        v.bytes = cdp__min(bytes, port->rx_left);
+        r = w->transport.recv(w->transport.self, s->peer, &v, 1);
+        if (r <= 0) return r;
+        port->rx_left -= (uint64_t)r;
+    }
+    s->body_left -= (uint64_t)r;
     s->taken += (uint64_t)r;
-    if (s->asked) cdp__stream_answer(m, s);
+    if (s->asked) cdp__stream_answer(w, s);
     return r;
 }
 
-/* Send what waits for a free trunk. */
-CDP__PRIVATE void cdp__mux_chores(cdp__mux *m) {
+/* ---- sending */
+
+/* A small message into a slot. False: it takes the link. */
+CDP__PRIVATE bool cdp__stream_put(
+    cdp__world *w, cdp__stream *s, const cdp__head *h, const void *body) {
+    const cdp_transport *t = &w->transport;
+    cdp__eager_slots *memory;
+    if (h->bytes > CDP__SLOT_BODY || s->left) return false;
+    memory = cdp__stream_slots(w, s, true);
+    if (!memory || !cdp__slot_put(&w->ports[s->peer].slots, memory, s->put, h, body)) return false;
+    ++s->put;
+    t->slots.ring(t->self, s->peer);
+    return true;
+}
+
+/* Is the port free, and has the window room for a message with this body, or for a good part of
+   it? *h gets the body's length. 1: yes; 0: later; < 0: lost. */
+CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head *h) {
+    const uint64_t least = CDP__HEAD_BYTES + cdp__min(h->bytes, CDP__PIECE_MIN);
+    uint64_t room;
+    int64_t r;
+    if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
+        /* another message is in the way; see at least whether the link still stands */
+        r = cdp__port_pump(w, s->peer, s);
+        return r < 0 ? r : 0;
+    }
+    if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > CDP__WINDOW
+        && (r = cdp__port_pump(w, s->peer, s)) < 0)
+        return r;
+    if (s->left) return cdp__stream_gone(s);
+    room = s->sent - s->acked < CDP__WINDOW ? CDP__WINDOW - (s->sent - s->acked) : 0;
+    if (room < least) {
+        s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
+        (void)cdp__port_flush(w, s->peer);
+        return 0;
+    }
+    h->bytes = (uint32_t)cdp__min(h->bytes, room - CDP__HEAD_BYTES);
+    return 1;
+}
+
+/* Begin a message; cdp__stream_write() sends it. The port must be ready. */
+CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h) {
+    cdp__port *port = &w->ports[s->peer];
+    CDP_ASSERT(!port->tx_stream && !port->tx_head_left && !port->tx_left);
+    h->channel = s->channel;
+    h->ack = (uint32_t)s->taken;
+    cdp__head_encode(h, port->tx_head);
+    port->tx_head_left = CDP__HEAD_BYTES;
+    port->tx_left = h->bytes;
+    port->tx_stream = s;
+    s->sent += CDP__HEAD_BYTES + h->bytes;
+    ++s->put;
+}
+
+/* Go on with the message that was begun; `body` points to what is left of its body. Header and
+   body go together, so that a small message is one system call. *moved: bytes of the body.
+   Returns what the transport returned. */
+CDP__PRIVATE int64_t cdp__stream_write(
+    cdp__world *w, cdp__stream *s, const void *body, uint64_t *moved) {
+    cdp__port *port = &w->ports[s->peer];
+    const uint32_t head = port->tx_head_left;
+    cdp_iov v[2];
+    int64_t r;
+    CDP_ASSERT(port->tx_stream == s);
+    v[0].data = port->tx_head + (CDP__HEAD_BYTES - head);
+    v[0].bytes = head;
+    v[1].data = (void *)(uintptr_t)body;
+    v[1].bytes = port->tx_left;
+    if (head)
+        r = w->transport.send(w->transport.self, s->peer, v, port->tx_left ? 2 : 1);
+    else
+        r = w->transport.send(w->transport.self, s->peer, v + 1, 1);
+    *moved = 0;
+    if (r <= 0) return r;
+    port->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
+    *moved = (uint64_t)r - (head - port->tx_head_left);
+    port->tx_left -= *moved;
+    if (!port->tx_head_left && !port->tx_left) port->tx_stream = NULL;
+    return r;
+}
+
+/* The channel is not used here any more: free the slots that hold messages of it, and (`tell`)
+   say so to the peer. The stream's memory stays the caller's. */
+CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     uint32_t i;
-    m->chores = false;
-    for (i = 0; i < m->world_size; ++i) {
-        const cdp__trunk *w = &m->trunks[i];
-        if ((w->note_count || (!w->tx_stream && (w->tx_head_left || w->tx_left)))
-            && !cdp__trunk_flush(m, i))
-            m->chores = true;
+    cdp__stream_remove(w, s);
+    for (i = 0; i < CDP__SLOTS && s->peer != w->rank; ++i) {
+        if (!s->slot && cdp__stream_slot(w, s)) {
+            s->slot = cdp__stream_slot(w, s);
+            ++s->got;
+        }
+        if (s->slot) cdp__stream_slot_done(w, s);
+    }
+    if (tell) (void)cdp__stream_note(w, s, CDP__MESSAGE_LEAVE);
+    cdp__free(w->os, s->early);
+    cdp__free(w->os, s->failure);
+    s->early = NULL;
+    s->failure = NULL;
+}
+
+/* ---- >>transfer: one message of a round, or of a program, from memory to memory -------------- */
+
+/* Knows: streams, the remote reads of a transport. Promises: bytes that arrive go straight to
+   where they belong, or are combined there in cache-sized portions; memory that a peer may read
+   is the caller's again when the transfer is done, or revoked. May use: stream, message,
+   reduce-kernels. */
+typedef struct cdp__transfer {
+    cdp__stream *s;
+    const cdp__head *call; /* what its messages say; not copied */
+    uint32_t round;
+    bool receive;
+    bool reduce;  /* combine what comes with `other`, or with what is at `data` */
+    bool swap;    /* what comes is the left operand */
+    bool chained; /* not further than the transfer before it */
+    bool fresh;   /* a send: this operation has just written these bytes */
+    bool done;
+    bool remote;    /* the receiver reads the payload in the sender's memory */
+    bool exposing;  /* the token is valid, and not revoked */
+    bool announced; /* and the receiver was told */
+    /* A receive: the sender has been told that its memory is free. A send: it is sent after
+       all. */
+    bool returned;
+    uint8_t *data; /* where to read from, or to write to */
+    const uint8_t *other;
+    uint64_t bytes, moved; /* of the payload, over all pieces */
+    uint64_t limit;        /* a receive: not further than this for now */
+    uint64_t skip;         /* bytes that come, and were read remotely before */
+    uint64_t elem;         /* bytes of one element */
+    uint64_t piece_bytes;  /* largest body */
+    uint64_t expose_bytes; /* from this size on the receiver may read it remotely */
+    uint8_t token[CDP__REMOTE_BYTES];
+    uint8_t torn[8]; /* the beginning of an element whose rest is still to come */
+    uint64_t torn_bytes;
+    cdp__head theirs; /* CDP__ODD: what came */
+} cdp__transfer;
+
+/* A message that does not belong to this transfer has come: see `theirs`. */
+#define CDP__ODD INT64_MIN
+#define CDP__REMOTE_SLICE (128u * 1024u)
+/* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
+#define CDP__GET_SLICE (1024u * 1024u)
+#define CDP__REMOTE_BLOCK (16u * 1024u)
+
+/* What is exposed belongs to this rank alone again: nobody reads it any more. */
+CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
+    const cdp_transport *t = &w->transport;
+    if (x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
+    x->exposing = false;
+}
+
+/* Can the receiver read it where it lies? */
+CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
+    const cdp_transport *t = &w->transport;
+    uint64_t token;
+    if (!t->remote.expose || x->moved || x->returned || x->bytes < x->expose_bytes || x->s->left
+        || !t->remote.expose(t->self, x->s->peer, x->data, x->bytes, x->fresh, &token))
+        return false;
+    cdp__put_u64(x->token, token);
+    cdp__put_u64(x->token + 8, x->bytes);
+    x->remote = x->exposing = true;
+    x->announced = false;
+    return true;
+}
+
+/* Tell the receiver where the payload is, as soon as no other message is half sent. 1: done; 0:
+   later; < 0: lost. */
+CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
+    cdp__stream *s = x->s;
+    cdp__head h = *x->call;
+    int64_t r;
+    if (s->left) return cdp__stream_gone(s);
+    if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
+        r = cdp__port_pump(w, s->peer, s);
+        return r < 0 ? r : 0;
+    }
+    h.type = CDP__MESSAGE_REMOTE;
+    h.channel = s->channel;
+    h.round = x->round;
+    h.bytes = CDP__REMOTE_BYTES;
+    h.ack = (uint32_t)s->taken;
+    if (!cdp__control_add(w, s->peer, &h, x->token)) return 0; /* out of memory: again later */
+    x->announced = s->exposed = true;
+    s->sent += CDP__HEAD_BYTES + CDP__REMOTE_BYTES;
+    ++s->put;
+    (void)cdp__port_flush(w, s->peer);
+    return 1;
+}
+
+/* It was not read remotely, or not wholly: it is sent from its beginning, and the receiver skips
+   what it has. */
+CDP__PRIVATE void cdp__transfer_unexpose(cdp__transfer *x) {
+    x->exposing = x->s->exposed = x->s->refused = x->remote = false;
+    x->returned = true;
+}
+
+/* Nobody has begun to read it: take it back, and send it. False: it is being read. */
+CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
+    const cdp_transport *t = &w->transport;
+    if (!t->remote.try_revoke(t->self, x->s->peer, cdp__get_u64(x->token))) return false;
+    cdp__transfer_unexpose(x);
+    return true;
+}
+
+/* It is exposed: has it been read? 1: something moved; 0: not yet; < 0: lost. */
+CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
+    cdp__stream *s = x->s;
+    const int64_t r = s->exposed ? cdp__port_pump(w, s->peer, s) : 0;
+    if (s->exposed && r == 0 && s->left) return cdp__stream_gone(s);
+    if (s->exposed) return r < 0 ? r : 0;
+    cdp__transfer_revoke(w, x);
+    if (s->refused) {
+        cdp__transfer_unexpose(x);
+        return 1;
+    }
+    x->moved = x->bytes;
+    x->done = true;
+    return 1;
+}
+
+/* Let a send advance. 1: moved; 0: later; < 0: lost. */
+CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
+    cdp__stream *s = x->s;
+    uint64_t moved;
+    int64_t r;
+    if (w->ports[s->peer].tx_stream != s) { /* the next piece */
+        cdp__head h;
+        if (x->remote && x->announced) return cdp__transfer_await(w, x);
+        if (x->remote || cdp__transfer_expose(w, x)) return cdp__transfer_announce(w, x);
+        h = *x->call;
+        h.type = CDP__MESSAGE_DATA;
+        h.channel = s->channel;
+        h.round = x->round;
+        h.bytes = (uint32_t)cdp__min(x->bytes - x->moved, x->piece_bytes);
+        if (cdp__stream_put(w, s, &h, x->data ? x->data + x->moved : NULL)) {
+            x->moved += h.bytes;
+            x->done = x->moved == x->bytes;
+            return 1;
+        }
+        r = cdp__stream_ready(w, s, &h);
+        if (r <= 0) return r;
+        cdp__stream_begin(w, s, &h);
+    }
+    r = cdp__stream_write(w, s, x->data ? x->data + x->moved : NULL, &moved);
+    if (r <= 0) return r;
+    x->moved += moved;
+    x->done = x->moved == x->bytes && w->ports[s->peer].tx_stream != s;
+    return 1;
+}
+
+/* Combine `bytes` at `offset` of the destination with what came. */
+CDP__PRIVATE void cdp__transfer_combine(
+    const cdp__transfer *x, uint64_t offset, const uint8_t *came, uint64_t bytes) {
+    cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset,
+        came, bytes / x->elem);
+}
+
+/* Body bytes of a plain receive go straight to their place, also those of one that is combined
+   with an operand elsewhere. Those that are combined with what is at their place pass through
+   the stage. */
+CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
+    const bool staged = x->reduce && !x->other;
+    uint8_t *to = x->data + x->moved;
+    uint64_t bytes = x->s->body_left, done = x->moved / x->elem, whole;
+    int64_t r;
+    if (staged || x->skip) to = w->stage + x->torn_bytes;
+    if (x->reduce || x->skip) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
+    if (x->skip) bytes = cdp__min(bytes, x->skip);
+    r = cdp__stream_read(w, x->s, to, bytes);
+    if (r <= 0) return r;
+    if (x->skip) {
+        x->skip -= (uint64_t)r;
+        return r;
+    }
+    x->moved += (uint64_t)r;
+    whole = (x->moved / x->elem - done) * x->elem;
+    done *= x->elem;
+    if (staged) {
+        memcpy(w->stage, x->torn, (size_t)x->torn_bytes);
+        cdp__transfer_combine(x, done, w->stage, whole);
+        x->torn_bytes = x->moved % x->elem; /* a torn element waits for its rest */
+        memcpy(x->torn, w->stage + whole, (size_t)x->torn_bytes);
+    } else if (x->reduce) {
+        cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done,
+            x->other + done, whole / x->elem);
+    }
+    return r;
+}
+
+/* Copy or combine `bytes` from where the sender has them, which is `src`. */
+CDP__PRIVATE void cdp__transfer_from(
+    const cdp__transfer *x, const uint8_t *src, uint64_t bytes, bool mapped) {
+    const bool staged = x->reduce && !x->other;
+    uint8_t *to = x->data + x->moved;
+    uint64_t at, n;
+    for (at = 0; at < bytes; at += n) {
+        n = x->other ? cdp__min(bytes - at, CDP__REMOTE_BLOCK) : bytes;
+        if (!staged && mapped) memcpy(to + at, src + at, (size_t)n);
+        if (!x->reduce) continue;
+        if (staged)
+            cdp__transfer_combine(x, x->moved + at, src + at, n);
+        else
+            cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, to + at,
+                x->other + x->moved + at, n / x->elem);
     }
 }
 
-CDP__PRIVATE int64_t cdp__peer_send(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) {
-    return cdp__stream_send(g->mux, &g->peers[p].stream, iov, n);
+/* The transport copies it, since it is nowhere mapped. > 0: copied; 0: revoked, or refused. */
+CDP__PRIVATE int64_t cdp__transfer_get(
+    cdp__world *w, cdp__transfer *x, uint64_t token, uint64_t bytes) {
+    const cdp_transport *t = &w->transport;
+    uint8_t *to = x->reduce && !x->other ? w->stage : x->data + x->moved;
+    int64_t r = 0;
+    if (t->remote.get) r = t->remote.get(t->self, x->s->peer, token, x->moved, to, bytes);
+    if (r == CDP_ERR_PEER_LOST) return r;
+    if (r < 0 && !cdp__stream_note(w, x->s, CDP__MESSAGE_REFUSED)) return 0;
+    x->remote = r > 0;
+    if (r < 0) x->skip = x->moved;
+    return r > 0 ? r : 0;
 }
 
-CDP__PRIVATE cdp__eager_slots *cdp__peer_box(const cdp_group *g, uint32_t p, bool out) {
-    const cdp_transport *t = &g->mux->transport;
-    return t->slots.memory
-        ? (cdp__eager_slots *)t->slots.memory(t->self, g->peers[p].stream.peer, out)
-        : NULL;
+/* Read the next slice of what the sender exposes. That it was revoked is nothing to complain of:
+   the sender sends instead, or has failed or left, which it is about to say itself. What cannot
+   be read is to be sent. */
+CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64_t bytes) {
+    const cdp_transport *t = &w->transport;
+    const uint64_t token = cdp__get_u64(x->token);
+    const uint8_t *at = NULL;
+    int64_t r;
+    if (t->remote.map) at = (const uint8_t *)t->remote.map(t->self, x->s->peer, token, x->bytes);
+    /* no sender of ours does that, but a kernel may not survive it */
+    if (at && (uintptr_t)at % x->elem) {
+        (void)t->remote.unmap(t->self, x->s->peer, token);
+        at = NULL;
+    }
+    if (at) {
+        cdp__transfer_from(x, at + x->moved, bytes, true);
+        x->remote = t->remote.unmap(t->self, x->s->peer, token);
+        if (x->remote) x->moved += bytes;
+        return 1;
+    }
+    if (!x->reduce) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    r = cdp__transfer_get(w, x, token, bytes);
+    if (r < 0) return r;
+    if (r == 0) return x->remote ? 0 : 1;
+    if (x->reduce) cdp__transfer_from(x, w->stage, bytes, false);
+    x->moved += bytes;
+    return 1;
 }
 
-/* Does frame number `got` of a stream lie beside it? */
-CDP__PRIVATE const cdp__eager_slot *cdp__stream_mail(
-    const cdp__mux *m, const cdp__stream *s, uint32_t got) {
-    const cdp_transport *t = &m->transport;
-    const cdp__eager_slots *box =
-        t->slots.memory ? (const cdp__eager_slots *)t->slots.memory(t->self, s->peer, false) : NULL;
-    return box ? cdp__mail_find(&m->trunks[s->peer].post, box, s->channel, got) : NULL;
+/* A payload in the sender's memory: first its token, then the slices. In the end the sender is
+   told that its memory is free. */
+CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
+    cdp__stream *s = x->s;
+    const cdp__port *port = &w->ports[s->peer];
+    int64_t r;
+    if (s->body_left) {
+        uint8_t *to = x->token + (CDP__REMOTE_BYTES - s->body_left);
+        r = cdp__stream_read(w, s, to, s->body_left);
+        if (r <= 0 || s->body_left || cdp__get_u64(x->token + 8) == x->bytes) return r;
+        x->theirs = *x->call;
+        x->theirs.round = x->round;
+        x->theirs.bytes = (uint32_t)cdp__get_u64(x->token + 8);
+        return CDP__ODD;
+    }
+    if (x->moved < x->bytes) {
+        const uint64_t bytes = cdp__min(x->limit - x->moved, CDP__REMOTE_SLICE);
+        return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
+    }
+    if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
+    /* whoever leaves after this has said it */
+    x->done = x->returned
+        && (cdp__port_flush(w, s->peer) || s->left
+            || (port->control_at == port->control_used && port->tx_stream));
+    r = x->done ? 1 : cdp__port_pump(w, s->peer, s);
+    return x->done || r < 0 ? r : 0;
 }
 
-CDP__PRIVATE const cdp__eager_slot *cdp__peer_mail(const cdp_group *g, uint32_t p) {
-    return cdp__stream_mail(g->mux, &g->peers[p].stream, g->peers[p].got);
+CDP__PRIVATE bool cdp__transfer_fits(
+    const cdp__world *w, const cdp__transfer *x, const cdp__head *h) {
+    const uint64_t left = x->bytes - x->moved + x->skip;
+    if (!cdp__same_call(x->call, h) || h->round != x->round) return false;
+    if (h->type == CDP__MESSAGE_REMOTE)
+        return left && !x->moved && (w->transport.remote.map || w->transport.remote.get);
+    return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* The frame that lay there has been read. */
-CDP__PRIVATE void cdp__peer_read(cdp_group *g, uint32_t p) {
-    cdp__peer *peer = &g->peers[p];
-    peer->mail = NULL;
-    cdp__mail_taken(&g->mux->trunks[peer->stream.peer].post, cdp__peer_box(g, p, false), g->channel,
-        peer->got - 1);
+/* Let a receive advance. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
+CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
+    cdp__stream *s = x->s;
+    int64_t r = 0, n;
+    if (!s->body_left && !x->remote) {
+        r = cdp__stream_next(w, s, &x->theirs);
+        if (r <= 0) return r;
+        if (!cdp__transfer_fits(w, x, &x->theirs)) return CDP__ODD;
+        x->remote = x->theirs.type == CDP__MESSAGE_REMOTE;
+    }
+    if (x->remote) return cdp__transfer_remote(w, x);
+    if (s->body_left && x->limit == x->bytes) {
+        n = cdp__transfer_body(w, x);
+        if (n < 0) return n;
+        r += n;
+    } else if (s->body_left && x->bytes > CDP__WINDOW / 2) {
+        /* It is not its turn: store it, lest the peer's CREDIT stands behind it. */
+        n = cdp__port_pump(w, s->peer, NULL);
+        if (n < 0) return n;
+    }
+    x->done = x->moved == x->bytes && !s->body_left;
+    return r;
 }
 
-CDP__PRIVATE int64_t cdp__peer_recv(cdp_group *g, uint32_t p, const cdp_iov *iov, uint32_t n) {
-    cdp__peer *peer = &g->peers[p];
-    uint64_t bytes;
-    if (!peer->mail) return cdp__stream_recv(g->mux, &peer->stream, iov, n);
-    bytes = cdp__min(iov->bytes, peer->rx_left); /* of a payload, into one piece */
-    memcpy(iov->data, peer->mail->data + peer->mail_at, (size_t)bytes);
-    peer->mail_at += (uint32_t)bytes;
-    if (bytes == peer->rx_left) cdp__peer_read(g, p);
-    return (int64_t)bytes;
+CDP__PRIVATE int64_t cdp__transfer_poll(cdp__world *w, cdp__transfer *x) {
+    return x->receive ? cdp__transfer_receive(w, x) : cdp__transfer_send(w, x);
 }
 
-/* when there is one */
-CDP__PRIVATE cdp__op *cdp__exec_head(cdp_group *g) {
+/* ---- >>exec: runs the rounds of one operation ------------------------------------------------ */
+
+/* Knows: round functions, transfers. Promises: an operation is done, or fails with whom and why;
+   it never blocks, and allocates only when an operation needs more scratch than all before it.
+   May use: algo, transfer, stream, reduce-kernels. An executor needs no group: it is given
+   streams to the ranks of a channel, a call, buffers and an algorithm. */
+typedef enum cdp__polled {
+    CDP__IDLE,    /* nothing to do */
+    CDP__BLOCKED, /* only the transport can help */
+    CDP__MOVED    /* poll again */
+} cdp__polled;
+
+/* What an operation works on. */
+typedef struct cdp__task {
+    cdp__head call;
+    cdp__shape shape;
+    const void *in;
+    void *out;
+    double factor; /* of CDP_REDUCE_PREMUL_SUM */
+} cdp__task;
+
+typedef enum cdp__fault_kind {
+    CDP__FAULT_NONE,
+    CDP__FAULT_LOST, /* the reason is this thread's last error */
+    CDP__FAULT_ODD,  /* `theirs` came instead of what was expected */
+    CDP__FAULT_NOMEM /* the reason is this thread's last error */
+} cdp__fault_kind;
+
+typedef struct cdp__exec {
+    cdp__world *w;
+    cdp__stream *streams; /* one per rank of the channel */
+    uint64_t piece_bytes, expose_bytes;
+    cdp__task task;
+    const cdp__algo *algo;
+    uint64_t elem; /* bytes of one element */
+    uint32_t round, rounds, transfer_count, step_count;
+    bool running;
+    bool kept;       /* the steps are those of a whole operation: one like it finds them here */
+    bool exposing;   /* a transfer of this round is exposed, and may be taken back */
+    uint64_t copied; /* bytes of the last local step, while messages were awaited */
+    cdp__step steps[CDP__ROUND_MAX];
+    cdp__transfer transfers[CDP__ROUND_MAX];
+    void *tmp;
+    uint64_t tmp_bytes;
+    cdp__fault_kind fault;
+    uint32_t fault_rank; /* of the channel */
+    cdp__head theirs;
+} cdp__exec;
+
+CDP__PRIVATE void *cdp__exec_buffer(const cdp__exec *x, uint8_t which, uint64_t off) {
+    uint8_t *base = (uint8_t *)x->task.out;
+    if (which == CDP__TMP) base = (uint8_t *)x->tmp;
+    if (which == CDP__IN && x->task.in) base = (uint8_t *)(uintptr_t)x->task.in;
+    return base ? base + off * x->elem : NULL;
+}
+
+CDP__PRIVATE void cdp__exec_fail(cdp__exec *x, cdp__fault_kind kind, uint32_t rank) {
+    if (x->fault != CDP__FAULT_NONE) return;
+    x->fault = kind;
+    x->fault_rank = rank;
+}
+
+/* Other ranks may not read memory of the caller any more. */
+CDP__PRIVATE void cdp__exec_revoke(cdp__exec *x) {
+    uint32_t i;
+    for (i = 0; i < x->transfer_count; ++i)
+        cdp__transfer_revoke(x->w, &x->transfers[i]);
+}
+
+CDP__PRIVATE void cdp__transfer_reset(cdp__transfer *t) {
+    t->done = t->remote = t->exposing = t->announced = t->returned = false;
+    t->moved = t->skip = t->torn_bytes = 0;
+}
+
+/* A step between two ranks becomes a transfer. */
+CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__transfer *t) {
+    const bool receive = step->kind != CDP__SEND;
+    cdp__transfer_reset(t);
+    t->s = &x->streams[step->peer];
+    t->call = &x->task.call;
+    t->round = x->round;
+    t->receive = receive;
+    t->reduce = step->kind == CDP__RECV_REDUCE;
+    t->swap = (step->flags & CDP__SRC_FIRST) != 0;
+    t->chained = receive && (step->flags & CDP__CHAINED) != 0;
+    t->fresh = step->src != CDP__IN && x->rounds > 1;
+    t->bytes = t->limit = step->len * x->elem;
+    t->elem = x->elem;
+    t->piece_bytes = x->piece_bytes;
+    t->expose_bytes = x->expose_bytes;
+    t->other = NULL;
+    if (receive) {
+        t->data = (uint8_t *)cdp__exec_buffer(x, step->dst, step->dst_off);
+        if (t->reduce && step->src)
+            t->other = (const uint8_t *)cdp__exec_buffer(x, step->src, step->src_off);
+    } else {
+        t->data = (uint8_t *)cdp__exec_buffer(x, step->src, step->src_off);
+    }
+}
+
+/* List the steps of the current round and post its messages: first what others may wait for,
+   then what to wait for. */
+CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
+    uint32_t i;
+    x->step_count = x->algo->round(&x->task.shape, x->round, x->steps);
+    CDP_ASSERT(x->step_count <= CDP__ROUND_MAX);
+    x->transfer_count = 0;
+    x->exposing = false;
+    for (i = 0; i < 2 * x->step_count; ++i) {
+        const cdp__step *s = &x->steps[i % x->step_count];
+        if (s->peer < 0 || (s->kind == CDP__SEND) != (i < x->step_count)) continue;
+        CDP_ASSERT((uint32_t)s->peer < x->task.shape.size);
+        cdp__exec_transfer(x, s, &x->transfers[x->transfer_count++]);
+    }
+}
+
+/* The scratch of an algorithm; it grows to the largest that was needed, and stays. */
+CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
+    void *p;
+    if (bytes <= x->tmp_bytes) return true;
+    p = cdp__alloc(x->w->os, bytes);
+    if (!p) {
+        cdp__fail_nomem("the scratch of an operation", bytes);
+        return false;
+    }
+    cdp__free(x->w->os, x->tmp);
+    x->tmp = p;
+    x->tmp_bytes = bytes;
+    return true;
+}
+
+/* Of an operation that is not like the one before. */
+CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
+    x->step_count = x->transfer_count = x->round = 0;
+    x->kept = false;
+    x->rounds = x->algo->rounds(&x->task.shape);
+    if (!cdp__exec_scratch(x, x->algo->tmp_len(&x->task.shape) * x->elem)) {
+        cdp__exec_fail(x, CDP__FAULT_NOMEM, x->task.shape.rank);
+        return;
+    }
+    if (x->rounds) cdp__exec_post(x);
+    while (!x->step_count && x->round + 1 < x->rounds) {
+        ++x->round;
+        cdp__exec_post(x);
+    }
+    x->kept = x->round + 1 == x->rounds;
+}
+
+/* Is the next operation like the last one, whose steps are kept? Shapes are compared as bytes:
+   their padding must be zero. */
+CDP__PRIVATE bool cdp__exec_like(const cdp__exec *x, const cdp__shape *s, uint64_t elem) {
+    return x->kept && x->elem == elem && !s->in_offs && !s->out_offs
+        && memcmp(s, &x->task.shape, sizeof *s) == 0;
+}
+
+/* Steps are relocatable, so only the buffers of the transfers change. */
+CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
+    uint32_t i, n = 0;
+    x->round = x->rounds - 1;
+    x->exposing = false;
+    for (i = 0; i < 2 * x->step_count; ++i) {
+        const cdp__step *s = &x->steps[i % x->step_count];
+        if (s->peer < 0 || (s->kind == CDP__SEND) != (i < x->step_count)) continue;
+        cdp__exec_transfer(x, s, &x->transfers[n++]);
+    }
+    CDP_ASSERT(n == x->transfer_count);
+}
+
+/* Begin an operation. The caller's memory is in use until it is done or revoked. */
+CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool again) {
+    CDP_ASSERT(!x->running);
+    x->task = *task;
+    x->algo = cdp__algo_at(task->call.algo);
+    x->elem = cdp_dtype_size((cdp_dtype)task->call.dtype);
+    x->running = true;
+    x->copied = 0;
+    x->fault = CDP__FAULT_NONE;
+    if (again)
+        cdp__exec_again(x);
+    else
+        cdp__exec_plan(x);
+}
+
+/* The last local step may be made while messages are under way: when nothing moves. Much of it
+   goes in step with them: what is sent, too, is read once while it is in a cache. */
+CDP__PRIVATE bool cdp__exec_meanwhile(cdp__exec *x, bool moved) {
+    const cdp__step *s = &x->steps[x->step_count - 1];
+    const uint64_t bytes = s->len * x->elem;
+    const uint64_t n = cdp__min(bytes - x->copied, CDP__REMOTE_SLICE);
+    if (s->src != CDP__IN || !n || (moved && bytes < CDP__GET_SLICE)) return moved;
+    memcpy((uint8_t *)cdp__exec_buffer(x, s->dst, s->dst_off) + x->copied,
+        (const uint8_t *)cdp__exec_buffer(x, s->src, s->src_off) + x->copied, (size_t)n);
+    x->copied += n;
+    return moved || x->copied < bytes;
+}
+
+CDP__PRIVATE uint32_t cdp__exec_rank_of(const cdp__exec *x, const cdp__transfer *t) {
+    return (uint32_t)(t->s - x->streams);
+}
+
+/* Does this rank expect something from the rank that transfer `i` goes to? */
+CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
+    uint32_t k;
+    for (k = 0; k < x->transfer_count; ++k)
+        if (x->transfers[k].receive && !x->transfers[k].done
+            && x->transfers[k].s == x->transfers[i].s)
+            return true;
+    return false;
+}
+
+/* A rank that only sends does not read what the receiver says. The receiver is in the same round
+   or behind, and all that it was to send before has been received: what comes now belongs to a
+   call that is not ours. */
+CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
+    cdp__stream *s = x->transfers[i].s;
+    if (x->transfers[i].receive || x->transfers[i].done || s->body_left || cdp__exec_expects(x, i))
+        return false;
+    if (cdp__port_pump(x->w, s->peer, NULL) < 0) {
+        cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, &x->transfers[i]));
+        return true;
+    }
+    if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
+    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, &x->transfers[i]));
+    return true;
+}
+
+/* What a poll of transfer `i` came to. True: it moved, or failed. */
+CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
+    cdp__transfer *t = &x->transfers[i];
+    if (r == CDP__ODD) {
+        x->theirs = t->theirs;
+        cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
+        return true;
+    }
+    if (r < 0) {
+        cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
+        return true;
+    }
+    if (r > 0 && !t->receive && t->remote) x->exposing = true;
+    if (r == 0 && !t->receive && t->remote
+        && (t->s->early_used || cdp__port_has(&x->w->ports[t->s->peer], t->s)))
+        return cdp__exec_overhear(x, i);
+    return r != 0;
+}
+
+/* How far transfer `i` may be combined: a chained one not further than the one before it. */
+CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
+    cdp__transfer *t = &x->transfers[i];
+    const cdp__transfer *before = t - 1;
+    t->limit = t->bytes;
+    if (before->done) return;
+    t->limit = before->remote ? before->moved : t->moved;
+}
+
+/* Let every message of the round advance. True when something moved. */
+CDP__PRIVATE bool cdp__exec_move(cdp__exec *x) {
+    bool any = false;
+    uint32_t i;
+    for (i = 0; i < x->transfer_count && x->fault == CDP__FAULT_NONE; ++i) {
+        cdp__transfer *t = &x->transfers[i];
+        if (t->done) continue;
+        if (t->chained) cdp__exec_limit(x, i);
+        if (cdp__exec_result(x, i, cdp__transfer_poll(x->w, t))) any = true;
+    }
+    if (i && i == x->transfer_count && x->steps[x->step_count - 1].kind == CDP__COPY)
+        any = cdp__exec_meanwhile(x, any);
+    return any;
+}
+
+CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
+    const cdp_dtype dtype = (cdp_dtype)x->task.call.dtype;
+    const bool swap = (s->flags & CDP__SRC_FIRST) != 0;
+    void *dst = cdp__exec_buffer(x, s->dst, s->dst_off);
+    const void *src = cdp__exec_buffer(x, s->src, s->src_off);
+    switch (s->kind) {
+    case CDP__COPY: memcpy(dst, src, (size_t)(s->len * x->elem)); break;
+    case CDP__REDUCE:
+        cdp__reduce(dtype, (cdp_reduce_op)x->task.call.op, swap, dst, src, s->len);
+        break;
+    case CDP__DIVIDE: cdp__divide(dtype, dst, s->len, x->task.shape.size); break;
+    case CDP__SCALE: cdp__scale(dtype, dst, s->len, x->task.factor); break;
+    default: break;
+    }
+}
+
+/* The local steps of the round, in their order. */
+CDP__PRIVATE void cdp__exec_local(cdp__exec *x) {
+    uint32_t i;
+    for (i = 0; i < x->step_count; ++i) {
+        const cdp__step *s = &x->steps[i];
+        /* the last one has been made meanwhile */
+        if (x->copied && i + 1 == x->step_count) continue;
+        if (s->peer < 0 && s->len) cdp__exec_step(x, s);
+    }
+    x->copied = 0;
+}
+
+/* Nothing moves: a small payload that is exposed and not read is sent now, as far as the window
+   lets it, so that nobody waits for a reader that waits for somebody else. A receiver that has
+   begun reads on: it runs. True when something changed. */
+CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
+    bool any = false;
+    uint32_t i;
+    if (!x->w->transport.remote.try_revoke) return false;
+    for (i = 0; i < x->transfer_count; ++i) {
+        cdp__transfer *t = &x->transfers[i];
+        if (t->receive || !t->remote || !t->s->exposed || t->bytes > CDP__WINDOW) continue;
+        if (cdp__transfer_take_back(x->w, t)) any = true;
+    }
+    return any;
+}
+
+/* Whom this rank waits for: a receive says more than a send, and one that waits for its turn
+   nothing. NULL: nobody. */
+CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
+    const cdp__transfer *late = NULL;
+    uint32_t i;
+    for (i = 0; i < x->transfer_count && x->running; ++i) {
+        const cdp__transfer *t = &x->transfers[i];
+        if (t->done || (late && !t->receive)) continue;
+        if (t->chained && !x->transfers[i - 1].done) continue;
+        late = t;
+    }
+    return late;
+}
+
+/* Every message of the round is done: its local steps, then the next round or the end. */
+CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
+    cdp__exec_local(x);
+    if (++x->round < x->rounds)
+        cdp__exec_post(x);
+    else
+        x->running = false;
+}
+
+/* One poll. IDLE: the operation is done. MOVED with a fault: it has failed. */
+CDP__PRIVATE cdp__polled cdp__exec_poll(cdp__exec *x) {
+    uint32_t i = 0;
+    if (!x->running) return CDP__IDLE;
+    if (x->fault != CDP__FAULT_NONE || cdp__exec_move(x)) return CDP__MOVED;
+    while (i < x->transfer_count && x->transfers[i].done)
+        ++i;
+    if (i < x->transfer_count) return CDP__BLOCKED;
+    cdp__exec_next(x);
+    return x->running ? CDP__MOVED : CDP__IDLE;
+}
+
+/* ---- >>state: what a group is ----------------------------------------------------------------- */
+
+/* Knows: executor, streams, works. Only types and what every section above asks of a group. */
+
+/* What is remembered of an operation: for the text of a mismatch that shows only later, and for
+   cdp_group_records(). */
+typedef struct cdp__past {
+    cdp__head call;
+    uint64_t start_ns, end_ns;
+    uint32_t round, rounds;
+    int32_t from, to; /* of a message: ranks of the world; else -1 */
+} cdp__past;
+#define CDP__NOTE_CALLS 8u /* calls that a wait record lists */
+
+/* What a group knows of one of its ranks. */
+typedef struct cdp__peer {
+    bool used;         /* it may be told of a failure */
+    bool tell;         /* FAILURE is still to be sent */
+    bool waits_for_us; /* it has said so when its deadline passed */
+    /* nothing more comes over this link: receives from any rank do not count on it */
+    bool lost;
+    /* it has sent FAILURE itself, or is gone: there is no need to wait for it */
+    bool heard;
+} cdp__peer;
+
+/* An operation in the queue. */
+typedef struct cdp__op {
+    /* defaults filled in; in_counts and out_counts say only whether there are any */
+    cdp_request rq;
+    /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
+    uint64_t *offs;
+    uint64_t parts;
+    uint64_t seq;
+    uint64_t deadline_ns, start_ns;
+    cdp_work after; /* it does not begin before this is done */
+    /* called with the lock held, by whoever polls */
+    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
+    void *user;
+    bool device; /* a backend runs it: only the call is compared, by a barrier */
+} cdp__op;
+
+/* A send or a receive of one message. Its place in the pool is used again; `use` says which work
+   of it is meant. */
+typedef struct cdp__post {
+    struct cdp__post *next; /* in the queue of its flow, or among the free ones */
+    cdp__head call;
+    cdp__transfer x;
+    uint64_t start_ns, deadline_ns;
+    uint32_t timeout_ms;
+    uint32_t index;
+    uint64_t use;
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
+    cdp_message *got;   /* a receive of up to call.count elements: where to say how many came */
+    void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
+    void *user;
+    bool begun, taken;
+} cdp__post;
+
+/* The messages with one tag between this rank and another. */
+typedef struct cdp__flow {
+    cdp__stream s; /* first: a stream of a message channel is its flow */
+    cdp_group *g;
+    struct cdp__flow *next;        /* in g->flows */
+    struct cdp__flow *next_active; /* in g->active_flows */
+    bool active;
+    uint32_t tag, rank;
+    /* [0]: sends, [1]: receives */
+    cdp__post *first[2], *last[2];
+    uint64_t count[2]; /* messages, without the cancelled ones */
+} cdp__flow;
+
+/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
+   is meant. */
+typedef enum cdp__pend_kind {
+    CDP__PEND_FREE = 0,
+    CDP__PEND_THEN,
+    CDP__PEND_ANY,
+    CDP__PEND_BATCH
+} cdp__pend_kind;
+
+typedef struct cdp__pend {
+    struct cdp__pend *next; /* in world->pending */
+    cdp_group *owner;
+    cdp__pend_kind kind;
+    uint64_t use;
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
+    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
+    cdp_status (*func)(void *user, cdp_status status);
+    void *user;
+    uint32_t left; /* BATCH: messages that are not done yet */
+    cdp_group *of; /* ANY: whose ranks are meant */
+    cdp_transfer want;
+    uint64_t seen; /* world->arrivals when it last looked */
+    uint64_t deadline_ns;
+    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
+} cdp__pend;
+
+/* The number of a work says what it is: a deferred work (47 bits of use, 16 of index), one of the
+   backend (and the rest is the backend's number), a message (41 bits of use, 20 of index), or
+   without these bits an operation of the queue. */
+#define CDP__PEND_BIT (1ull << 63)
+#define CDP__DEVICE_BIT (1ull << 62)
+#define CDP__POST_BIT (1ull << 61)
+#define CDP__WORK_BITS (CDP__PEND_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
+#define CDP__POST_INDEX 20u
+
+typedef enum cdp__health {
+    CDP__HEALTHY,
+    CDP__SETTLING, /* something failed here; an earlier cause is being asked for */
+    CDP__FAILED    /* `error` is final and is being passed on */
+} cdp__health;
+
+#define CDP__GROUP_MAGIC 0x70726763u
+
+struct cdp_group {
+    /* so that the use of a destroyed group is noticed as long as its memory is not used again */
+    uint32_t magic;
+    cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
+    const cdp_os *os;
+    cdp__world *w;
+    uint64_t channel;  /* equal on all its ranks */
+    uint32_t *members; /* the rank in the world of each of its ranks; NULL: the same */
+    /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS,
+       CDP__EVEN */
+    uint8_t is;
+    cdp__hosts hosts; /* where there are several */
+    cdp_group *next;  /* in world->groups */
+    cdp_group *next_active;
+    bool active;          /* in world->active */
+    cdp_group *parent;    /* they fail together */
+    cdp__stream *streams; /* of the channel, one per rank */
+    cdp__peer *peers;
+
+    /* operations: a queue in order of issue; the first one runs */
+    cdp__op *queue;
+    uint32_t queue_room, queue_at, queue_used;
+    uint64_t issued, completed; /* sequence numbers */
+    uint32_t ddps;              /* that were made on it */
+    const cdp_backend *backend; /* NULL: none */
+    bool backed;                /* it has, or had, one */
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    cdp__exec exec;
+    cdp__past *past; /* desc.records of them, by sequence number */
+
+    /* messages */
+    cdp__flow *flows, *active_flows;
+    cdp__post **posts;                      /* the pool, by index */
+    cdp__post *free_posts, *last_free_post; /* the one that was free longest comes first */
+    uint32_t post_count, post_room;
+    cdp__past *past_messages; /* the last desc.records of them; made with the first */
+    uint64_t message_count;
+    uint32_t any_turn; /* the rank that a receive from any rank looks at first */
+    uint64_t looked;   /* world->polls, when links were last read for such receives */
+
+    /* works that are no operations */
+    cdp__pend *pends; /* desc.max_pending, made with the first one */
+    uint32_t pend_at; /* where to look for a free one: the one that was free longest */
+
+    /* timers; CDP__NEVER: not set */
+    uint64_t soonest_ns;   /* no deadline of an operation or message is earlier */
+    uint64_t long_ns;      /* when to tell the transport that it takes long, and again */
+    uint64_t listen_ns;    /* when to read from ranks that nothing is wanted from */
+    uint64_t take_back_ns; /* when what is exposed and not read is sent instead */
+    int32_t blocked_peer;  /* whom the transport believes this rank to wait for, -1: nobody */
+    uint32_t blocked_round;
+
+    /* failure */
+    cdp__health health;
+    cdp_error error;
+    uint32_t late_ms;   /* the timeout that has passed */
+    uint64_t answer_ns; /* how long peers' own FAILUREs are awaited */
+    uint64_t settle_ns; /* deadline of SETTLING, then of passing the failure on */
+    int32_t told_by;    /* rank in the world that `error` came from, -1: seen here */
+    uint8_t cause[CDP__FAILURE_MAX];
+    uint32_t cause_bytes;
+};
+
+#define CDP__SETTLE_MS 300u /* how long to ask for an earlier cause */
+#define CDP__TELL_MS 50u    /* how long a failed group tries to pass its cause on */
+#define CDP__ANSWER_MS 8u   /* how much of that is spent on waiting for answers only */
+#define CDP__LISTEN_MS 20u
+#define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
+#define CDP__LONG_MS 1000u   /* a wait of that length is told to the transport */
+
+/* What every public function asks first. */
+CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
+
+/* Groups number their own ranks; errors and links name ranks of the world. */
+CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
+    return g->members ? g->members[p] : p;
+}
+
+/* The first operation of the queue, when there is one. */
+CDP__PRIVATE cdp__op *cdp__group_head(const cdp_group *g) {
     return &g->queue[g->queue_at];
-}
-
-CDP__PRIVATE void *cdp__exec_buffer(cdp_group *g, uint8_t which, uint64_t off) {
-    const cdp_request *rq = &cdp__exec_head(g)->rq;
-    uint8_t *base = (uint8_t *)(which == CDP__TMP ? g->tmp
-            : which == CDP__IN && rq->in          ? (void *)(uintptr_t)rq->in
-                                                  : rq->out);
-    return base ? base + off * g->elem : NULL;
 }
 
 CDP__PRIVATE void cdp__group_activate(cdp_group *g) {
     if (g->active) return;
     g->active = true;
-    g->next_active = g->mux->active;
-    g->mux->active = g;
+    g->next_active = g->w->active;
+    g->w->active = g;
 }
 
 CDP__PRIVATE bool cdp__group_linked(const cdp_group *g, uint32_t p) {
-    const cdp_transport *t = &g->mux->transport;
+    const cdp_transport *t = &g->w->transport;
     return t->failure.linked && t->failure.linked(t->self, cdp__world_rank(g, p));
 }
 
-/* A lane belongs to another group: both fail together. */
+/* Was anything exchanged with rank p on this group's channel? */
+CDP__PRIVATE bool cdp__peer_used(const cdp_group *g, uint32_t p) {
+    return g->peers[p].used || g->streams[p].put || g->streams[p].got;
+}
+
+/* The group that decides for all that fail together. */
 CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
     return g->parent ? g->parent : g;
 }
 
+CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
+    return &g->past[seq % g->desc.records];
+}
+
+/* Other ranks may not read the caller's memory any more. */
+CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
+    cdp__flow *flow;
+    cdp__exec_revoke(&g->exec);
+    for (flow = g->active_flows; flow; flow = flow->next_active)
+        if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
+}
+
+/* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
+
+/* Knows: groups, streams. Promises: the first cause wins everywhere; every group that failed says
+   why within a bounded time. May use: state, exec, stream, message. */
+
 /* "rank 3/8: allreduce #17 of 4194304 x f32 sum, ring (round 5/14): " */
-CDP__PRIVATE void cdp__exec_context(const cdp_group *g, cdp__text *t) {
-    cdp__text_add(t, "rank %u/%u: ", g->mux->rank, g->mux->world_size);
-    if (g->world && !g->parent) cdp__text_add(t, "group of %u: ", g->desc.world_size);
-    if (g->running) {
-        char call[128];
-        cdp__frame_text(&g->call, call, sizeof call);
-        cdp__text_add(t, "%s (round %u/%u): ", call, g->round + 1, g->rounds);
-    }
+CDP__PRIVATE void cdp__context_text(
+    const cdp_group *g, const cdp__head *call, uint32_t round, uint32_t rounds, cdp__text *t) {
+    char text[128];
+    cdp__text_add(t, "rank %u/%u: ", g->w->rank, g->w->size);
+    if (g->members) cdp__text_add(t, "group of %u: ", g->desc.world_size);
+    if (!call) return;
+    cdp__call_text(call, text, sizeof text);
+    cdp__text_add(t, "%s (round %u/%u): ", text, round + 1, rounds);
 }
 
 /* A rank that has reached its deadline looks for the cause no longer than 5% of it, and awaits
@@ -6129,55 +7102,37 @@ CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
     return g->error.status == CDP_ERR_TIMEOUT ? g->late_ms / 20 : 0;
 }
 
-CDP__PRIVATE void cdp__group_abort_frame(cdp_group *g, const cdp_error *cause) {
-    cdp__frame f;
-    memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_ABORT;
-    f.bytes = cdp__error_encode(cause, g->abort_frame + CDP__FRAME_BYTES);
-    cdp__frame_encode(&f, g->abort_frame);
-    g->abort_bytes = CDP__FRAME_BYTES + f.bytes;
-}
-
-/* What is lent to p belongs to this rank alone again: nobody reads it any more. */
-CDP__PRIVATE void cdp__exec_recall(cdp_group *g, uint32_t p) {
-    cdp__peer *peer = &g->peers[p];
-    const cdp_transport *t = &g->mux->transport;
-    if (peer->lending) t->remote.revoke(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan));
-    peer->lending = false;
-}
-
-CDP__PRIVATE void cdp__group_recall(cdp_group *g) {
-    uint32_t p;
-    for (p = 0; g->peers && p < g->desc.world_size; ++p)
-        cdp__exec_recall(g, p);
-}
-
 /* The group is broken: g->error is what this rank reports, `cause` what it passes on to every
    peer that it has exchanged something with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
-    uint32_t i;
-    cdp__group_recall(g);
-    cdp__group_abort_frame(g, cause);
-    for (i = 0; i < g->desc.world_size; ++i) {
+    const uint64_t now = cdp__now(g->os);
+    const uint64_t answer_ms =
+        cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS);
+    uint32_t p;
+    cdp__group_revoke(g);
+    g->cause_bytes = cdp__error_encode(cause, g->cause);
+    for (p = 0; p < g->desc.world_size; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        if (p == g->desc.rank) continue;
         /* of a smaller group nobody else tells */
-        if (cdp__group_linked(g, i) || (g->channel != CDP__WORLD_CHANNEL && i != g->desc.rank))
-            g->peers[i].used = true;
-        g->peers[i].tell = g->peers[i].used;
+        peer->used =
+            cdp__peer_used(g, p) || cdp__group_linked(g, p) || g->channel != CDP__WORLD_CHANNEL;
+        peer->tell = peer->used;
+        g->streams[p].dropping = true;
     }
     g->health = CDP__FAILED;
-    g->settle_ns = g->os->now_ns(g->os->user) + CDP__TELL_MS * CDP__MS;
-    g->answer_ns = g->os->now_ns(g->os->user)
-        + cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS) * CDP__MS;
-    if (g->channel == CDP__WORLD_CHANNEL && g->mux->transport.failure.failed)
-        g->mux->transport.failure.failed(g->mux->transport.self, cause);
+    g->settle_ns = now + CDP__TELL_MS * CDP__MS;
+    g->answer_ns = now + answer_ms * CDP__MS;
+    if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.failed)
+        g->w->transport.failure.failed(g->w->transport.self, cause);
     if (g->backend) g->backend->failed(g->backend->self, &g->error);
     cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
-/* Two ranks that differ blame each other. For a third one it is not the word of the first that
-   counts, but what it calls itself under the same number: when that is something else than the
-   one that blames calls, it is the latter that differs. */
+/* Two ranks that differ blame each other. A third one decides from its own record of the call:
+   when that is something else than what the rank that blames calls, it is the latter that
+   differs. */
 CDP__PRIVATE void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
     char call[128], says[160];
     const char *at, *end, *found;
@@ -6194,7 +7149,7 @@ CDP__PRIVATE void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
         found = strstr(at, says);
         /* #1 begins #18, too */
         if (!found || found >= end || (found[n] != ' ' && found[n] != ',')) continue;
-        cdp__frame_text(&g->past[i].call, call, sizeof call);
+        cdp__call_text(&g->past[i].call, call, sizeof call);
         if (strlen(call) != (size_t)(end - at) || memcmp(at, call, (size_t)(end - at)) != 0)
             g->error.peer = cause->origin;
     }
@@ -6207,22 +7162,22 @@ CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
     char origin[24];
     cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
     g->error = *cause;
-    g->error.rank = (int32_t)g->mux->rank;
-    /* its own words may come back to a rank before it has spoken */
+    g->error.rank = (int32_t)g->w->rank;
+    /* a rank's own report may come back to it before it has sent it */
     if (cause->origin == g->error.rank) return;
     cdp__group_take_sides(g, cause);
-    cdp__text_add(&t, "rank %u/%u: told by ", g->mux->rank, g->mux->world_size);
+    cdp__text_add(&t, "rank %u/%u: told by ", g->w->rank, g->w->size);
     if (strncmp(cause->text, origin, strlen(origin)) != 0)
         cdp__text_add(&t, "rank %d: ", (int)cause->origin);
     cdp__text_add(&t, "%s", cause->text);
 }
 
-/* What g knows now is true of all that fail together with it. */
+/* Fails every group in the fault domain of g. */
 CDP__PRIVATE void cdp__group_spread(cdp_group *g, const cdp_error *cause) {
     const cdp_group *top = cdp__group_top(g);
     cdp_group *x;
     cdp__group_publish(g, cause);
-    for (x = g->mux->groups; x; x = x->next) {
+    for (x = g->w->groups; x; x = x->next) {
         if (cdp__group_top(x) != top || x->health == CDP__FAILED) continue;
         x->error = g->error;
         cdp__group_publish(x, cause);
@@ -6234,47 +7189,53 @@ CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
     cdp__group_spread(g, cause);
 }
 
-/* The first failure wins. `e` has status, peer, errno and the bare text of what happened. What a
-   lane meets is settled by the group that it belongs to. */
-CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
+/* The first failure wins. `e` has status, peer, errno and the bare text of what happened; `call`
+   (NULL: none) is what this rank was doing. What happens to a group with a parent is settled by
+   the parent. */
+CDP__PRIVATE void cdp__group_fail_in(
+    cdp_group *g, const cdp_error *e, const cdp__head *call, uint32_t round, uint32_t rounds) {
     cdp_group *top = cdp__group_top(g);
     cdp_error *mine = &top->error;
-    cdp__text t;
+    uint64_t settle_ms = CDP__SETTLE_MS;
+    cdp__text t = {mine->text, sizeof mine->text, 0};
     if (g->health != CDP__HEALTHY) return;
     g->health = CDP__SETTLING;
     if (top != g && top->health != CDP__HEALTHY) return;
     *mine = *e;
-    mine->rank = mine->origin = (int32_t)g->mux->rank;
-    mine->kind = g->running ? (cdp_coll_kind)g->call.kind : CDP_COLL_NONE;
-    mine->round = g->running ? g->round : 0;
-    mine->op_seq = g->running ? g->call.seq : 0;
-    t.at = mine->text;
-    t.size = sizeof mine->text;
-    t.used = 0;
-    cdp__exec_context(g, &t);
+    mine->rank = mine->origin = (int32_t)g->w->rank;
+    mine->kind = call ? (cdp_coll_kind)call->kind : CDP_COLL_NONE;
+    mine->round = call ? round : 0;
+    mine->op_seq = call ? call->seq : 0;
+    cdp__context_text(g, call, round, rounds, &t);
     cdp__text_add(&t, "%s", e->text);
     top->late_ms = g->late_ms;
     top->health = CDP__SETTLING;
-    top->settle_ns = g->os->now_ns(g->os->user)
-        + (e->status == CDP_ERR_TIMEOUT
-                  ? cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(top)), CDP__SETTLE_MS)
-                  : CDP__SETTLE_MS)
-            * CDP__MS;
+    if (e->status == CDP_ERR_TIMEOUT)
+        settle_ms = cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(top)), CDP__SETTLE_MS);
+    top->settle_ns = cdp__now(g->os) + settle_ms * CDP__MS;
     cdp__group_activate(top);
+}
+
+CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
+    const cdp__exec *x = &g->exec;
+    cdp__group_fail_in(g, e, x->running ? &x->task.call : NULL, x->round, x->rounds);
 }
 
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
     cdp__group_fail(g, cdp_last_error());
 }
 
+CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
+
 /* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of
    somebody else. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
-    const cdp_transport *t = &g->mux->transport;
-    const int answer = g->channel == CDP__WORLD_CHANNEL && t->failure.first_cause
-        ? t->failure.first_cause(t->self, &g->error, now >= g->settle_ns)
-        : -1;
-    const cdp_error cause = g->error;
+    const cdp_transport *t = &g->w->transport;
+    int answer = -1;
+    cdp_error cause;
+    if (g->channel == CDP__WORLD_CHANNEL && t->failure.first_cause)
+        answer = t->failure.first_cause(t->self, &g->error, now >= g->settle_ns);
+    cause = g->error;
     if (answer == 0 && now < g->settle_ns) return;
     if (answer > 0)
         cdp__group_adopt(g, &cause);
@@ -6282,29 +7243,13 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
         cdp__group_spread(g, &cause);
 }
 
-/* Whom this rank waits for, for the text of a timeout: a receive says more than a send, and one
-   that waits for its turn nothing. */
-CDP__PRIVATE const cdp__move *cdp__exec_late(const cdp_group *g) {
-    const cdp__move *late = NULL;
-    uint32_t i;
-    for (i = 0; i < g->move_count && g->running; ++i)
-        if (!g->moves[i].done && (!late || g->moves[i].step.kind != CDP__SEND)
-            && !((g->moves[i].step.flags & CDP__CHAINED) && !g->moves[i - 1].done))
-            late = &g->moves[i];
-    return late;
-}
-
-/* A failed group has learned a deeper cause: who was told the old one, and still listens, hears
-   the new one. */
+/* A failed group has learned a deeper cause: peers that were told the old one, and still listen,
+   are told the new one. */
 CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
-    uint32_t i;
-    for (i = 0; i < g->desc.world_size; ++i)
-        if (g->peers[i].tell && g->peers[i].told) return; /* half said: it is too late */
-    cdp__group_abort_frame(g, cause);
-    for (i = 0; i < g->desc.world_size; ++i) {
-        g->peers[i].tell = g->peers[i].used;
-        g->peers[i].told = 0;
-    }
+    uint32_t p;
+    g->cause_bytes = cdp__error_encode(cause, g->cause);
+    for (p = 0; p < g->desc.world_size; ++p)
+        g->peers[p].tell = g->peers[p].used;
 }
 
 /* Has this rank of the world said that it waits for us, or for somebody who does? */
@@ -6315,37 +7260,38 @@ CDP__PRIVATE bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
     return false;
 }
 
-/* Whom this rank was told to blame says that it waits for this rank, which is behind it: then it
-   is whom this rank waits for itself. The others hear it, since that one may have been told what
-   this one was. Who waits is always ahead of whom it waits for, unless the link between them is
-   cut: there the blame stays, and does not go round in a circle. */
+/* The rank that this rank was told to blame says that it waits for this rank, which is behind it:
+   then it is whom this rank waits for itself. The others hear it, since that one may have been
+   told what this one was. Who waits is always ahead of whom it waits for, unless the link between
+   them is cut: there the blame stays, and does not go round in a circle. */
 CDP__PRIVATE void cdp__group_pass_on(cdp_group *g, const cdp_error *cause) {
-    const cdp__move *late = cdp__exec_late(g);
+    const cdp__exec *x = &g->exec;
+    const cdp__transfer *late = cdp__exec_late(x);
     cdp__text t = {g->error.text, sizeof g->error.text, strlen(g->error.text)};
-    if (!late || cause->op_seq < g->call.seq
-        || (cause->op_seq == g->call.seq && cause->round <= g->round))
+    if (!late || cause->op_seq < x->task.call.seq
+        || (cause->op_seq == x->task.call.seq && cause->round <= x->round))
         return;
-    g->error.peer = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
-    g->error.origin = (int32_t)g->mux->rank;
-    g->error.round = g->round;
-    g->error.op_seq = g->call.seq;
+    g->error.peer = (int32_t)late->s->peer;
+    g->error.origin = (int32_t)g->w->rank;
+    g->error.round = x->round;
+    g->error.op_seq = x->task.call.seq;
     g->told_by = -1;
     cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u",
         (unsigned)g->error.peer);
     cdp__group_correct(g, &g->error);
 }
 
-/* What to make of p's ABORT. It is the cause, with one exception: ranks that wait for each other
-   in a chain reach their deadlines together. Then each knows only its neighbour, and the one
-   nearer to the end of the chain knows better: what a rank says of its own deadline may be
+/* What to make of p's FAILURE. It is the cause, with one exception: ranks that wait for each
+   other in a chain reach their deadlines together. Then each knows only its neighbour, and the
+   one nearer to the end of the chain knows better: what a rank says of its own deadline may be
    followed by what it has heard from there. */
-CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error *cause) {
-    const int32_t me = (int32_t)g->mux->rank, from = (int32_t)cdp__world_rank(g, p);
-    const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT,
-               ours = late && g->error.origin == me;
+CDP__PRIVATE void cdp__group_take_failure(cdp_group *g, uint32_t p, const cdp_error *cause) {
+    const int32_t me = (int32_t)g->w->rank, from = (int32_t)cdp__world_rank(g, p);
+    const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT;
+    const bool ours = late && g->error.origin == me;
     /* of what this rank believes */
     const bool source = g->told_by == from || g->error.origin == from;
-    if (cause->status == CDP_ERR_TIMEOUT) g->peers[p].heard = false; /* it may learn more */
+    g->peers[p].heard = cause->status != CDP_ERR_TIMEOUT; /* else it may learn more */
     if (ours && cause->status == CDP_ERR_TIMEOUT && cause->origin != me
         && (cause->peer == me || cdp__group_waits_for_us(g, cause->peer))) {
         if (cause->origin == from) g->peers[p].waits_for_us = true;
@@ -6366,577 +7312,272 @@ CDP__PRIVATE void cdp__exec_take_abort(cdp_group *g, uint32_t p, const cdp_error
         cdp__group_pass_on(g, cause);
 }
 
-/* Peer p announced an ABORT frame: read its payload as it comes. */
-CDP__PRIVATE void cdp__exec_read_abort(cdp_group *g) {
-    const uint32_t p = (uint32_t)g->abort_from;
-    cdp__peer *peer = &g->peers[p];
+/* A FAILURE of this channel has come from a rank of the world. */
+CDP__PRIVATE void cdp__channel_failed(
+    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+    cdp_group *g = w->groups;
     cdp_error cause;
-    while (peer->rx_left) {
-        cdp_iov v;
-        int64_t r;
-        v.data = g->abort_in + g->abort_in_bytes;
-        v.bytes = peer->rx_left;
-        r = cdp__peer_recv(g, p, &v, 1);
-        if (r == 0) return;
-        if (r < 0) break;
-        g->abort_in_bytes += (uint32_t)r;
-        peer->rx_left -= (uint64_t)r;
-    }
-    g->abort_from = -1;
-    if (peer->rx_left || !cdp__error_decode(g->abort_in, g->abort_in_bytes, &cause)) {
-        cdp__fail_peer(CDP_ERR_PEER_LOST, cdp__world_rank(g, p), 0,
-            "rank %u failed and left without saying why", cdp__world_rank(g, p));
-        cdp__group_fail_last(g);
+    uint32_t p;
+    while (g && g->channel != channel)
+        g = g->next;
+    if (!g) return;
+    p = cdp_rank_of_world(g, peer);
+    CDP_ASSERT(p < g->desc.world_size);
+    g->peers[p].used = true;
+    if (cdp__error_decode(body, bytes, &cause)) {
+        cdp__group_take_failure(g, p, &cause);
+        cdp__group_activate(g);
         return;
     }
-    cdp__exec_take_abort(g, p, &cause);
+    cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
+    cdp__group_fail_last(g);
 }
 
-CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
-    return &g->past[seq % g->desc.records];
-}
-
-CDP__PRIVATE void cdp__exec_mismatch(cdp_group *g, uint32_t p, const cdp__frame *theirs) {
-    const cdp__frame *past = &cdp__past_at(g, theirs->seq)->call,
-                     *ours = past->seq == theirs->seq ? past : &g->call;
+/* `theirs` came from p where this rank expected something of `call`. */
+CDP__PRIVATE void cdp__group_mismatch(
+    const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
     char here[128], there[128];
-    cdp__frame_text(ours, here, sizeof here);
-    cdp__frame_text(theirs, there, sizeof there);
-    if (cdp__frame_same_call(&g->call, theirs))
+    cdp__call_text(call, here, sizeof here);
+    cdp__call_text(theirs, there, sizeof there);
+    if (cdp__same_call(call, theirs))
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
             "rank %u sent %u bytes for round %u, which is not what this rank expects; it runs with "
             "other counts, other settings (small_bytes, piece_bytes) or another version",
             other, theirs->bytes, theirs->round + 1);
-    else if (g->running && cdp__exec_head(g)->got && theirs->kind == CDP_COLL_SEND
-        && theirs->dtype == g->call.dtype && theirs->count > g->call.count)
-        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
-            "the message of rank %u has %llu elements, but there is room for %llu only; ask "
-            "cdp_probe() before",
-            other, (unsigned long long)theirs->count, (unsigned long long)g->call.count);
     else
         cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
-            "ranks call different things: rank %u calls %s, rank %u calls %s", g->mux->rank, here,
+            "ranks call different things: rank %u calls %s, rank %u calls %s", g->w->rank, here,
             other, there);
+}
+
+/* The call that this rank compares with `theirs`: its own of that number, if it is remembered. */
+CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp__head *theirs) {
+    const cdp__head *past = &cdp__past_at(g, theirs->seq)->call;
+    return past->seq == theirs->seq ? past : &g->exec.task.call;
+}
+
+CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *theirs) {
+    cdp__group_mismatch(g, p, cdp__group_call_like(g, theirs), theirs);
     cdp__group_fail_last(g);
 }
 
-/* Bytes of the header of the next frame from p. 1: complete and decoded, 0: later, -1: failed. */
-CDP__PRIVATE int cdp__exec_recv_head(cdp_group *g, uint32_t p, cdp__frame *f) {
-    cdp__peer *peer = &g->peers[p];
-    cdp__stream *s = &peer->stream;
-    const cdp__eager_slot *mail = cdp__peer_mail(g, p);
-    bool frame;
-    while (!mail && peer->rx_head_got < CDP__FRAME_BYTES) {
-        cdp_iov v;
-        int64_t r = s->early_used ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
-        if (r == 0 && !s->left) return 0;
-        /* what was put there before this was sent, or the link was lost, is to be seen by now; */
-        mail = cdp__peer_mail(g, p);
-        /* then this is of the frame after it, and stays where whoever looks for that one looks */
-        if (mail) break;
-        v.data = peer->rx_head + peer->rx_head_got;
-        v.bytes = CDP__FRAME_BYTES - peer->rx_head_got;
-        if (r >= 0) r = cdp__peer_recv(g, p, &v, 1);
-        if (r <= 0) return r == 0 ? 0 : -1;
-        peer->rx_head_got += (uint32_t)r;
-    }
-    ++peer->got;
-    peer->used = true;
-    if (mail) {
-        frame = cdp__mail_frame(mail, f);
-        peer->mail = mail;
-        peer->mail_at = 0;
-        if (frame && !f->bytes) cdp__peer_read(g, p);
-    } else {
-        frame = cdp__frame_decode(peer->rx_head, f);
-        peer->rx_head_got = 0;
-    }
-    if (!frame) {
-        cdp__fail_peer(CDP_ERR_MISMATCH, cdp__world_rank(g, p), 0,
-            "rank %u sent something that is no frame; the connection is damaged or speaks another "
-            "version",
-            cdp__world_rank(g, p));
-        return -1;
-    }
-    peer->rx_left = f->bytes;
-    if (f->type == CDP__FRAME_ABORT) {
-        peer->heard = true;
-        g->abort_from = (int32_t)p;
-        g->abort_in_bytes = 0;
-    }
-    return 1;
-}
-
-/* Once something has failed, payload does not matter any more: what still arrives from p is
-   thrown away, up to the ABORT frame that may follow. Reading it has a second use: a process
-   that ends with unread data resets its connections, and the reset would overtake what it has
-   told the others. */
-CDP__PRIVATE void cdp__exec_drain(cdp_group *g, uint32_t p) {
-    cdp__peer *peer = &g->peers[p];
-    int64_t r = 1;
-    while (r > 0 && !peer->heard) {
-        cdp__frame f;
-        if (peer->rx_left) {
-            cdp_iov v;
-            v.data = g->mux->stage;
-            v.bytes = cdp__min(peer->rx_left, CDP__STAGE_BYTES);
-            r = cdp__peer_recv(g, p, &v, 1);
-            if (r > 0) peer->rx_left -= (uint64_t)r;
-        } else {
-            r = cdp__exec_recv_head(g, p, &f);
-        }
-    }
-    if (r < 0) peer->heard = true;
-}
-
-/* While a failure here is being settled: has a peer sent the reason why it left? */
-CDP__PRIVATE void cdp__exec_hear(cdp_group *g) {
-    uint32_t p;
-    for (p = 0; p < g->desc.world_size && g->abort_from < 0; ++p)
-        if (g->peers[p].used) cdp__exec_drain(g, p);
-    if (g->abort_from >= 0) cdp__exec_read_abort(g);
-}
-
-/* Does this frame belong to a call that this rank has come to, and calls otherwise? */
-CDP__PRIVATE bool cdp__exec_differs(cdp_group *g, const cdp__frame *f) {
-    return f->seq <= g->call.seq && !cdp__frame_same_call(&cdp__past_at(g, f->seq)->call, f);
+/* Does this header belong to a call that this rank has come to, and calls otherwise? */
+CDP__PRIVATE bool cdp__group_differs(const cdp_group *g, const cdp__head *h) {
+    return h->seq <= g->exec.task.call.seq && !cdp__same_call(&cdp__past_at(g, h->seq)->call, h);
 }
 
 /* The transport gave p up (the reason is this thread's last error). What p had said before, if
-   anything, is the better explanation: an ABORT frame that it sent while this rank was only
-   sending, or a call that is not ours. */
-CDP__PRIVATE void cdp__exec_lost(cdp_group *g, uint32_t p) {
+   anything, is the better explanation: a FAILURE has been taken already; a call that is not ours
+   lies where it can be looked at. */
+CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     const cdp_error e = *cdp_last_error();
-    cdp__frame f;
-    if (e.status == CDP_ERR_PEER_LOST && g->peers[p].rx_left == 0
-        && cdp__exec_recv_head(g, p, &f) > 0) {
-        if (f.type == CDP__FRAME_ABORT)
-            cdp__exec_read_abort(g);
-        else if (cdp__exec_differs(g, &f))
-            cdp__exec_mismatch(g, p, &f);
-        if (g->health != CDP__HEALTHY) return;
-    }
+    cdp__head h;
+    if (e.status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
+        && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
+        cdp__group_odd(g, p, &h);
     cdp__group_fail(g, &e);
 }
 
-/* Can the receiver read it where it lies? Messages up to CDP__WINDOW are to be on their way
-   before it asks for them. */
-CDP__PRIVATE bool cdp__exec_lend(cdp_group *g, const cdp__move *m, const void *src) {
-    cdp__peer *peer = &g->peers[m->step.peer];
-    const cdp_transport *t = &g->mux->transport;
-    uint64_t token;
-    if (!t->remote.expose || m->moved || m->returned || m->bytes < g->desc.expose_bytes
-        || (g->lane && m->bytes <= CDP__WINDOW)
-        || !t->remote.expose(t->self, peer->stream.peer, src, m->bytes,
-            m->step.src != CDP__IN && g->rounds > 1, &token))
-        return false;
-    cdp__put_u64(peer->tx_loan, token);
-    cdp__put_u64(peer->tx_loan + 8, m->bytes);
-    if (g->retract_ns == CDP__NEVER) g->retract_ns = 0;
-    return peer->lending = peer->stream.lent = true;
-}
-
-/* The loan has ended unread, or not wholly: it is sent from its beginning, and the receiver
-   skips what it has. */
-CDP__PRIVATE void cdp__exec_unlend(cdp_group *g, cdp__move *m) {
-    cdp__peer *peer = &g->peers[m->step.peer];
-    peer->lending = peer->stream.lent = peer->stream.refused = m->lent = false;
-    m->returned = true;
-}
-
-/* Nothing moves: what is lent and not read is sent now, as far as the window lets it. A receiver
-   that has begun reads on: it runs. */
-CDP__PRIVATE bool cdp__exec_retract(cdp_group *g, uint64_t now) {
-    const cdp_transport *t = &g->mux->transport;
-    const bool set = !g->retract_ns;
-    bool any = false, later = set;
-    uint32_t i;
-    for (i = 0; i < g->move_count && t->remote.try_revoke && !set; ++i) {
-        cdp__move *m = &g->moves[i];
-        const cdp__peer *peer = &g->peers[m->step.peer];
-        if (m->step.kind != CDP__SEND || !m->lent || !peer->stream.lent || m->bytes > CDP__WINDOW)
+/* A rank reads from those that it needs something of now. Others may have failed and said so, or
+   called something else: look at what they sent. The world does so only when it waits for long:
+   it hears of failures from the store, or from the hub. */
+CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
+        cdp__stream *s = &g->streams[p];
+        cdp__head h;
+        if (p == g->desc.rank || s->body_left
+            || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p)))
             continue;
-        if (peer->tx_head_left || peer->tx_left) {
-            later = true;
-        } else if (t->remote.try_revoke(t->self, peer->stream.peer, cdp__get_u64(peer->tx_loan))) {
-            cdp__exec_unlend(g, m);
-            any = true;
-        }
+        (void)cdp__port_pump(g->w, s->peer, NULL);
+        if (g->health != CDP__HEALTHY) return true;
+        if (!cdp__stream_peek(g->w, s, &h) || !cdp__group_differs(g, &h)) continue;
+        cdp__group_odd(g, p, &h);
+        return true;
     }
-    g->retract_ns = later ? now + CDP__RETRACT_MS * CDP__MS : CDP__NEVER;
-    return any;
+    return g->health != CDP__HEALTHY;
 }
 
-/* It is lent: has it been read? What the receiver says instead, and nobody waits for, is a
-   failure, or belongs to another call. */
-CDP__PRIVATE int64_t cdp__exec_await(cdp_group *g, cdp__move *m) {
-    const uint32_t p = (uint32_t)m->step.peer;
-    cdp__stream *s = &g->peers[p].stream;
-    /* before the link is looked at: what was said there before that was put is to be seen */
-    const bool mail = cdp__peer_mail(g, p) != NULL;
-    const int64_t r = s->lent ? cdp__trunk_pump(g->mux, s->peer, s) : 0;
-    cdp__frame f;
+/* Once something has failed, payload does not matter any more: what still arrives is dropped, up
+   to the FAILURE that may follow. Reading it has a second use: a process that ends with unread
+   data resets its connections, and the reset would overtake what it has told the others. */
+CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
+    if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
+        g->peers[p].heard = true;
+}
+
+/* While a failure here is being settled: has a peer sent the reason why it left? */
+CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
+        if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
+}
+
+/* A message of this group to p is half sent: it is finished with its true bytes, since the
+   receiver may need nothing more than those to complete its operation. The bytes are there: a
+   work that failed is reported as PENDING until telling has ended, so their memory still belongs
+   to the library. > 0: finished, or there is none. */
+CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
+    cdp__stream *s = &g->streams[p];
+    cdp__exec *x = &g->exec;
+    uint64_t moved;
     uint32_t i;
-    int got;
-    if (!s->lent) {
-        cdp__exec_recall(g, p);
-        if (s->refused) {
-            cdp__exec_unlend(g, m);
-            return 1;
-        }
-        m->moved = m->bytes;
-        m->done = true;
-        return 1;
+    int64_t r = 1;
+    for (i = 0; i < x->transfer_count && g->w->ports[s->peer].tx_stream == s && r > 0; ++i) {
+        cdp__transfer *t = &x->transfers[i];
+        if (t->receive || t->s != s) continue;
+        r = cdp__stream_write(g->w, s, t->data ? t->data + t->moved : NULL, &moved);
+        t->moved += moved;
     }
-    /* looking once more might find that it has been read, and what comes after */
-    if (r == 0 && !s->early_used && !s->left && !mail) return 0;
-    for (i = 0; i < g->move_count; ++i)
-        if (r < 0
-            || (g->moves[i].step.kind != CDP__SEND && g->moves[i].step.peer == (int32_t)p
-                && !g->moves[i].done))
-            return r < 0 ? r : 0;
-    got = cdp__exec_recv_head(g, p, &f);
-    if (got > 0 && f.type != CDP__FRAME_ABORT) cdp__exec_mismatch(g, p, &f);
-    return got;
+    return g->w->ports[s->peer].tx_stream == s && r > 0 ? 0 : r;
 }
 
-/* Does a small frame go beside the stream? */
-CDP__PRIVATE bool cdp__exec_mail(cdp_group *g, uint32_t p, const cdp__frame *f, const void *data) {
-    cdp__peer *peer = &g->peers[p];
-    const cdp_transport *t = &g->mux->transport;
-    cdp__eager_slots *box =
-        f->bytes <= CDP__SLOT_BYTES && !peer->stream.left ? cdp__peer_box(g, p, true) : NULL;
-    if (!box
-        || !cdp__mail_put(
-            &g->mux->trunks[peer->stream.peer].post, box, g->channel, peer->put, f, data))
-        return false;
-    ++peer->put;
-    peer->used = true;
-    t->slots.ring(t->self, peer->stream.peer);
-    return true;
-}
-
-/* One send of header and payload together, so that a small message is one system call. Returns
-   bytes, 0, or < 0. */
-CDP__PRIVATE int64_t cdp__exec_send(cdp_group *g, cdp__move *m) {
-    const uint32_t p = (uint32_t)m->step.peer;
-    cdp__peer *peer = &g->peers[p];
-    const uint8_t *src = (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off);
-    cdp_iov v[2];
-    int64_t r;
-    uint64_t head;
-    if (!peer->tx_left && !peer->tx_head_left) { /* the next piece */
-        cdp__frame f = g->call;
-        if (m->lent) return cdp__exec_await(g, m);
-        m->lent = cdp__exec_lend(g, m, src);
-        f.type = m->lent ? CDP__FRAME_LENT : CDP__FRAME_DATA;
-        f.round = g->round;
-        f.bytes = m->lent ? CDP__LOAN_BYTES
-                          : (uint32_t)cdp__min(m->bytes - m->moved, g->desc.piece_bytes);
-        if (!m->lent && cdp__exec_mail(g, p, &f, src ? src + m->moved : NULL)) {
-            m->moved += f.bytes;
-            m->done = m->moved == m->bytes;
-            return 1;
-        }
-        ++peer->put;
-        cdp__frame_encode(&f, peer->tx_head);
-        peer->tx_head_left = CDP__FRAME_BYTES;
-        peer->tx_left = f.bytes;
-    }
-    v[0].data = peer->tx_head + (CDP__FRAME_BYTES - peer->tx_head_left);
-    v[0].bytes = peer->tx_head_left;
-    v[1].data = m->lent ? peer->tx_loan + (CDP__LOAN_BYTES - peer->tx_left)
-                        : (void *)(uintptr_t)(src ? src + m->moved : NULL);
-    v[1].bytes = peer->tx_left;
-    r = peer->tx_head_left ? cdp__peer_send(g, p, v, peer->tx_left ? 2 : 1)
-                           : cdp__peer_send(g, p, v + 1, 1);
-    if (r <= 0) return r;
-    peer->used = true;
-    head = cdp__min((uint64_t)r, peer->tx_head_left);
-    peer->tx_head_left -= (uint32_t)head;
-    peer->tx_left -= (uint64_t)r - head;
-    if (m->lent) return r;
-    m->moved += (uint64_t)r - head;
-    m->done = m->moved == m->bytes && !peer->tx_head_left;
-    return r;
-}
-
-/* Payload of a RECV goes straight to its place, also that of a RECV_REDUCE whose other operand
-   lies elsewhere; that of one whose operand is there already passes through the stage. Both are
-   reduced in cache-sized portions. */
-CDP__PRIVATE int64_t cdp__exec_recv_payload(cdp_group *g, cdp__move *m) {
-    cdp__peer *peer = &g->peers[m->step.peer];
-    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src,
-               first = (m->step.flags & CDP__SRC_FIRST) != 0;
-    uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off);
-    uint8_t *stage = g->mux->stage;
-    const uint64_t done = m->moved / g->elem;
-    uint64_t whole;
-    cdp_iov v;
-    int64_t r;
-    v.data = staged || m->skip ? stage + g->torn_bytes : dst + m->moved;
-    v.bytes = reduce || m->skip ? cdp__min(peer->rx_left, CDP__STAGE_BYTES - g->torn_bytes)
-                                : peer->rx_left;
-    if (m->skip) v.bytes = cdp__min(v.bytes, m->skip);
-    r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
-    if (r <= 0) return r;
-    peer->rx_left -= (uint64_t)r;
-    if (m->skip) {
-        m->skip -= (uint64_t)r;
-        return r;
-    }
-    m->moved += (uint64_t)r;
-    whole = m->moved / g->elem - done;
-    if (staged) {
-        memcpy(stage, g->torn, (size_t)g->torn_bytes);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce_op)g->call.op, first,
-            dst + done * g->elem, stage, whole);
-        g->torn_bytes = m->moved % g->elem; /* a torn element waits for its rest */
-        memcpy(g->torn, stage + whole * g->elem, (size_t)g->torn_bytes);
-    } else if (reduce) {
-        const uint8_t *src = (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off);
-        cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce_op)g->call.op, !first,
-            dst + done * g->elem, src + done * g->elem, whole);
+/* The same for messages between two ranks. */
+CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
+    const uint32_t peer = g->streams[p].peer;
+    cdp__flow *flow;
+    uint64_t moved;
+    int64_t r = 1;
+    for (flow = g->active_flows; flow && r > 0; flow = flow->next_active) {
+        cdp__transfer *t = flow->first[0] ? &flow->first[0]->x : NULL;
+        if (!t || g->w->ports[peer].tx_stream != &flow->s) continue;
+        r = cdp__stream_write(g->w, &flow->s, t->data ? t->data + t->moved : NULL, &moved);
+        t->moved += moved;
+        if (g->w->ports[peer].tx_stream == &flow->s && r > 0) r = 0;
     }
     return r;
 }
 
-#define CDP__LENT_SLICE (128u * 1024u)
-/* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
-#define CDP__PULL_SLICE (1024u * 1024u)
-#define CDP__LENT_BLOCK (16u * 1024u)
-
-/* Copy or combine the next slice of what the sender lends, from where it lies. A loan that has
-   been recalled is nothing to complain of: the sender sends instead, or has failed or left,
-   which it is about to say itself. What cannot be read is to be sent. */
-CDP__PRIVATE int64_t cdp__exec_read_loan(cdp_group *g, cdp__move *m, uint64_t bytes) {
-    const cdp_transport *t = &g->mux->transport;
-    const uint32_t from = g->peers[m->step.peer].stream.peer;
-    const uint64_t token = cdp__get_u64(g->peers[m->step.peer].rx_loan);
-    const bool reduce = m->step.kind == CDP__RECV_REDUCE, staged = reduce && !m->step.src,
-               first = (m->step.flags & CDP__SRC_FIRST) != 0;
-    const cdp_dtype dtype = (cdp_dtype)g->call.dtype;
-    const cdp_reduce_op op = (cdp_reduce_op)g->call.op;
-    uint8_t *dst = (uint8_t *)cdp__exec_buffer(g, m->step.dst, m->step.dst_off) + m->moved;
-    const uint8_t *other = staged || !reduce
-        ? NULL
-        : (const uint8_t *)cdp__exec_buffer(g, m->step.src, m->step.src_off) + m->moved;
-    const uint8_t *lent = t->remote.map
-        ? (const uint8_t *)t->remote.map(t->self, from, token, m->bytes)
-        : NULL,
-                  *src = lent ? lent + m->moved : g->mux->stage;
-    uint64_t at, n;
-    /* no sender of ours does that, but a kernel may not survive it */
-    if (lent && (uintptr_t)lent % g->elem) {
-        (void)t->remote.unmap(t->self, from, token);
-        lent = NULL;
+/* Pass the failure on to p. */
+CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
+    cdp__stream *s = &g->streams[p];
+    cdp__head h;
+    int64_t r = cdp__group_finish(g, p);
+    if (r > 0) r = cdp__flows_finish(g, p);
+    if (r < 0) {
+        g->peers[p].heard = true; /* it cannot be told any more */
+        g->peers[p].tell = false;
     }
-    if (!lent) {
-        int64_t r;
-        if (!reduce) bytes = cdp__min(m->bytes - m->moved, CDP__PULL_SLICE);
-        r = t->remote.get
-            ? t->remote.get(t->self, from, token, m->moved, staged ? g->mux->stage : dst, bytes)
-            : 0;
-        if (r == CDP_ERR_PEER_LOST) return r;
-        if (r < 0
-            && !cdp__trunk_note(g->mux, from, g->peers[m->step.peer].stream.channel,
-                CDP__CHUNK_SEND, g->peers[m->step.peer].stream.taken))
-            return 0;
-        m->lent = r > 0;
-        if (r < 0) m->skip = m->moved;
-        if (r <= 0) return 1;
-    }
-    for (at = 0; at < bytes && (lent || reduce); at += n) {
-        n = other ? cdp__min(bytes - at, CDP__LENT_BLOCK) : bytes;
-        if (!staged && lent) memcpy(dst + at, src + at, (size_t)n);
-        if (reduce)
-            cdp__reduce(dtype, op, other ? !first : first, dst + at, other ? other + at : src + at,
-                n / g->elem);
-    }
-    if (lent) m->lent = t->remote.unmap(t->self, from, token);
-    if (m->lent) m->moved += bytes;
-    return 1;
+    if (r <= 0) return;
+    memset(&h, 0, sizeof h);
+    h.type = CDP__MESSAGE_FAILURE;
+    h.channel = g->channel;
+    h.ack = (uint32_t)s->taken;
+    h.bytes = g->cause_bytes;
+    if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
+    s->sent += CDP__HEAD_BYTES + h.bytes;
+    g->peers[p].tell = false;
+    (void)cdp__port_flush(g->w, s->peer);
 }
 
-/* How far a message may be combined: one that is chained not further than the one before. */
-CDP__PRIVATE uint64_t cdp__exec_limit(const cdp__move *m) {
-    return !(m->step.flags & CDP__CHAINED) || m[-1].done ? m->bytes
-        : m[-1].lent                                     ? m[-1].moved
-                                                         : m->moved;
+/* Is what p is to be told still on its way? */
+CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
+    const uint32_t peer = g->streams[p].peer;
+    if (g->peers[p].tell) cdp__group_tell(g, p);
+    if (g->peers[p].tell) return true;
+    return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
+        && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
-/* A message that is lent: first its token, then the slices. In the end the sender is told that
-   its bytes are free. */
-CDP__PRIVATE int64_t cdp__exec_recv_lent(cdp_group *g, cdp__move *m) {
-    cdp__peer *peer = &g->peers[m->step.peer];
-    cdp__stream *s = &peer->stream;
-    const cdp__trunk *w = &g->mux->trunks[s->peer];
-    int64_t r;
-    if (peer->rx_left) {
-        cdp_iov v;
-        v.data = peer->rx_loan + (CDP__LOAN_BYTES - peer->rx_left);
-        v.bytes = peer->rx_left;
-        r = cdp__peer_recv(g, (uint32_t)m->step.peer, &v, 1);
-        if (r > 0) peer->rx_left -= (uint64_t)r;
-        if (r > 0 && !peer->rx_left && cdp__get_u64(peer->rx_loan + 8) != m->bytes) {
-            cdp__frame f = g->call;
-            f.round = g->round;
-            f.bytes = (uint32_t)cdp__get_u64(peer->rx_loan + 8);
-            cdp__exec_mismatch(g, (uint32_t)m->step.peer, &f);
-        }
-        return r;
+/* True while there is time, and some peer has not been told, or might still answer with its own
+   FAILURE (which empties the connection, see cdp__group_drain). An answer comes at once or not at
+   all: it is awaited for CDP__ANSWER_MS only. */
+CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
+    bool more = false;
+    uint32_t p;
+    if (g->settle_ns == CDP__NEVER) return false;
+    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        /* it has just come */
+        if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
+            peer->used = peer->tell = true;
+        if (peer->used) cdp__group_drain(g, p);
     }
-    if (m->moved < m->bytes) {
-        const uint64_t bytes = cdp__min(cdp__exec_limit(m) - m->moved, CDP__LENT_SLICE);
-        return bytes ? cdp__exec_read_loan(g, m, bytes) : 0;
+    /* after all of them, since what one says may correct what the others are told */
+    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+        const cdp__peer *peer = &g->peers[p];
+        if (!peer->used) continue;
+        if (cdp__group_telling_peer(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
     }
-    if (!m->returned)
-        m->returned = cdp__trunk_note(g->mux, s->peer, s->channel, CDP__CHUNK_READ, s->taken);
-    /* who leaves after this has said it */
-    m->done = m->returned
-        && (cdp__trunk_flush(g->mux, s->peer) || s->left || (!w->note_count && w->tx_stream));
-    r = m->done ? 1 : cdp__trunk_pump(g->mux, s->peer, s);
-    return m->done || r < 0 ? r : 0;
+    if (more) return true;
+    g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
+    cdp__group_dump_failed(g);
+    return false;
 }
 
-CDP__PRIVATE bool cdp__exec_fits(const cdp_group *g, const cdp__move *m, const cdp__frame *f) {
-    const uint64_t left = m->bytes - m->moved + m->skip;
-    if (!cdp__frame_same_call(&g->call, f) || f->round != g->round) return false;
-    if (f->type == CDP__FRAME_LENT)
-        return left && !m->moved && (g->mux->transport.remote.map || g->mux->transport.remote.get);
-    return f->bytes <= left && (f->bytes == 0) == (m->bytes == 0);
+/* ---- >>running: the operations of a group ---------------------------------------------------- */
+
+/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in the
+   order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
+   failing, select, state. */
+
+/* A work that is no operation of the queue. One that was not done when its group failed has
+   failed, too. CDP__ALL_WORK: whatever there is to do is one, too. */
+#define CDP__ALL_WORK UINT64_MAX
+
+CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
+    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
 }
 
-/* A receive of up to so many elements learns how many there are. */
-CDP__PRIVATE bool cdp__exec_accept(cdp_group *g, cdp__move *m, const cdp__frame *f) {
-    cdp__op *op = cdp__exec_head(g);
-    if (!op->got || m->moved || f->count > op->rq.count) return false;
-    op->rq.count = g->shape.count = g->call.count = m->step.len = f->count;
-    cdp__past_at(g, op->wire)->call = g->call;
-    m->bytes = f->count * g->elem;
-    return true;
+/* A place in a pool: is this use of it over? */
+CDP__PRIVATE cdp_status cdp__use_look(
+    const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
+    if (now_used == use) return cdp__failed_status(g);
+    return now_used - use <= 64 && cancelled >> (now_used - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
 }
 
-CDP__PRIVATE int64_t cdp__exec_recv(cdp_group *g, cdp__move *m) {
-    const uint32_t p = (uint32_t)m->step.peer;
-    cdp__peer *peer = &g->peers[p];
-    int64_t r = 0;
-    if (!peer->rx_left && !m->lent) {
-        cdp__frame f;
-        const int got = cdp__exec_recv_head(g, p, &f);
-        if (got <= 0) return got;
-        if (f.type == CDP__FRAME_ABORT) return 1;
-        if (!cdp__exec_fits(g, m, &f)
-            && !(cdp__exec_accept(g, m, &f) && cdp__exec_fits(g, m, &f))) {
-            cdp__exec_mismatch(g, p, &f);
-            return 1;
-        }
-        m->lent = f.type == CDP__FRAME_LENT;
-        r = 1;
+CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+    const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
+    if (!g->pends || index >= g->desc.max_pending) return cdp__failed_status(g);
+    return cdp__use_look(g, g->pends[index].use, use, g->pends[index].cancelled);
+}
+
+CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
+    const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
+    const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
+    if (index >= g->post_count) return cdp__failed_status(g);
+    return cdp__use_look(g, g->posts[index]->use, use, g->posts[index]->cancelled);
+}
+
+CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
+    cdp_status st = CDP_PENDING;
+    if (g->health == CDP__FAILED) return g->error.status; /* whoever waits hears why */
+    if (g->backend) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
+    return st == CDP_OK ? st : CDP_PENDING;
+}
+
+/* Was this work ever started here? */
+CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
+    if (seq & CDP__PEND_BIT) {
+        const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
+        const cdp__pend *s = g->pends ? g->pends + index : NULL;
+        if (!s || index >= g->desc.max_pending) return false;
+        return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
     }
-    if (m->lent) return cdp__exec_recv_lent(g, m);
-    if (peer->rx_left && cdp__exec_limit(m) == m->bytes) {
-        const int64_t n = cdp__exec_recv_payload(g, m);
-        if (n < 0) return n;
-        r += n;
-        /* it is not its turn: put aside, lest what the peer says of its window stands behind it */
-    } else if (peer->rx_left && m->bytes > CDP__WINDOW / 2
-        && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
-        return -1;
+    if (seq & CDP__DEVICE_BIT) return true; /* the backend knows */
+    if (seq & CDP__POST_BIT) {
+        const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
+        const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
+        const cdp__post *post = index < g->post_count ? g->posts[index] : NULL;
+        return post && (use < post->use || (use == post->use && post->taken));
     }
-    m->done = m->moved == m->bytes && !peer->rx_left;
-    return r;
+    return seq <= g->issued;
 }
 
-/* Some of what may be copied while messages are under way: when nothing moves; much of it goes
-   in step with them: what is sent, too, is read once while it is in a cache. */
-CDP__PRIVATE bool cdp__exec_meanwhile(cdp_group *g, bool moved) {
-    const cdp__step *s = &g->steps[g->step_count - 1];
-    const uint64_t bytes = s->len * g->elem, n = cdp__min(bytes - g->copied, CDP__LENT_SLICE);
-    if (s->src != CDP__IN || !n || (moved && bytes < CDP__PULL_SLICE)) return moved;
-    memcpy((uint8_t *)cdp__exec_buffer(g, s->dst, s->dst_off) + g->copied,
-        (const uint8_t *)cdp__exec_buffer(g, s->src, s->src_off) + g->copied, (size_t)n);
-    g->copied += n;
-    return moved || g->copied < bytes;
+/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
+   passed on, the memory of the operation is still in use: not yet failed. */
+CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
+    if (seq == CDP__ALL_WORK)
+        return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
+    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
+    if (seq & CDP__DEVICE_BIT) return cdp__device_look(g, seq);
+    if (seq & CDP__POST_BIT) return cdp__post_look(g, seq);
+    return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
-/* Let every message of the round advance. True when something moved. */
-CDP__PRIVATE bool cdp__exec_move(cdp_group *g) {
-    bool any = false;
-    uint32_t i;
-    for (i = 0; i < g->move_count && g->health == CDP__HEALTHY && g->abort_from < 0; ++i) {
-        cdp__move *m = &g->moves[i];
-        int64_t r;
-        if (m->done) continue;
-        r = m->step.kind == CDP__SEND ? cdp__exec_send(g, m) : cdp__exec_recv(g, m);
-        if (r < 0) cdp__exec_lost(g, (uint32_t)m->step.peer);
-        any = any || r != 0;
-    }
-    return i && i == g->move_count && g->steps[g->step_count - 1].kind == CDP__COPY
-        ? cdp__exec_meanwhile(g, any)
-        : any;
-}
-
-/* List the steps of the current round and post its messages. */
-CDP__PRIVATE void cdp__exec_post(cdp_group *g) {
-    uint32_t i;
-    g->torn_bytes = 0;
-    g->retract_ns = CDP__NEVER;
-    g->step_count = (g->algo->round)(&g->shape, g->round, g->steps);
-    CDP_ASSERT(g->step_count <= CDP__ROUND_MAX);
-    g->move_count = 0;
-    /* first what others may be waiting for, then what to wait for */
-    for (i = 0; i < 2 * g->step_count; ++i) {
-        const cdp__step *s = &g->steps[i % g->step_count];
-        cdp__move *m = &g->moves[g->move_count];
-        if (s->peer < 0 || (s->kind == CDP__SEND) != (i < g->step_count)) continue;
-        m->step = *s;
-        m->bytes = m->step.len * g->elem;
-        m->moved = m->skip = 0;
-        m->done = m->lent = m->returned = false;
-        ++g->move_count;
-    }
-}
-
-CDP__PRIVATE void cdp__exec_local(cdp_group *g) {
-    uint32_t i;
-    for (i = 0; i < g->step_count; ++i) {
-        const cdp__step *s = &g->steps[i];
-        void *dst;
-        /* that one is done */
-        if (s->peer >= 0 || !s->len || (g->copied && i + 1 == g->step_count)) continue;
-        dst = cdp__exec_buffer(g, s->dst, s->dst_off);
-        if (s->kind == CDP__COPY)
-            memcpy(dst, cdp__exec_buffer(g, s->src, s->src_off), (size_t)(s->len * g->elem));
-        else if (s->kind == CDP__REDUCE)
-            cdp__reduce((cdp_dtype)g->call.dtype, (cdp_reduce_op)g->call.op,
-                (s->flags & CDP__SRC_FIRST) != 0, dst, cdp__exec_buffer(g, s->src, s->src_off),
-                s->len);
-        else if (s->kind == CDP__DIVIDE)
-            cdp__divide((cdp_dtype)g->call.dtype, dst, s->len, g->desc.world_size);
-        else if (s->kind == CDP__SCALE)
-            cdp__scale((cdp_dtype)g->call.dtype, dst, s->len, cdp__exec_head(g)->rq.factor);
-    }
-}
-
-/* The scratch of an algorithm; it grows to the largest small message and stays. */
-CDP__PRIVATE bool cdp__exec_need_tmp(cdp_group *g, uint64_t bytes) {
-    void *p;
-    if (bytes <= g->tmp_bytes) return true;
-    p = cdp__alloc(g->os, bytes);
-    if (!p) {
-        cdp__fail_nomem("the scratch of an operation", bytes);
-        return false;
-    }
-    cdp__free(g->os, g->tmp);
-    g->tmp = p;
-    g->tmp_bytes = bytes;
-    return true;
-}
-
-CDP__PRIVATE uint64_t cdp__exec_long_ns(const cdp__op *op) {
-    return cdp__min(CDP__LONG_MS, op->rq.timeout_ms / 4) * CDP__MS;
+CDP__PRIVATE uint64_t cdp__long_ns(uint32_t timeout_ms) {
+    return cdp__min(CDP__LONG_MS, timeout_ms / 4) * CDP__MS;
 }
 
 /* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
@@ -6951,50 +7592,29 @@ CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     return rq->count * size * (cdp__kind_has_parts(rq->kind) ? n : 1);
 }
 
-/* `again`: it is like the one before, for which the algorithm has been chosen. */
-CDP__PRIVATE cdp__frame cdp__op_frame(const cdp_group *g, const cdp__op *op, bool again) {
-    const cdp_request *rq = &op->rq;
-    cdp__frame f;
-    memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_DATA;
-    f.kind = (uint8_t)rq->kind;
-    f.dtype = (uint8_t)rq->dtype;
-    f.op = (uint8_t)rq->op;
-    f.algo = again
-        ? g->call.algo
-        : (uint8_t)cdp__select(&g->mux->choosing, op->device ? CDP_COLL_BARRIER : rq->kind,
-            op->device ? 0 : cdp__op_bytes(g, op), g->desc.world_size, g->is);
-    f.seq = op->wire;
-    f.count = op->parts ? 0 : rq->count;
-    f.parts = op->parts;
-    f.root = rq->kind == CDP_COLL_SEND ? g->tag : rq->root;
-    return f;
+CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
+    const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
+    const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
+    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
 }
 
-/* Of an operation that is not like the one before. */
-CDP__PRIVATE void cdp__exec_plan(cdp_group *g) {
-    g->step_count = g->move_count = 0;
-    g->rounds = g->algo->rounds(&g->shape);
-    if (!cdp__exec_need_tmp(g, g->algo->tmp_len(&g->shape) * g->elem))
-        cdp__group_fail_last(g);
-    else if (g->rounds)
-        cdp__exec_post(g);
-    while (!g->step_count && g->round + 1 < g->rounds && g->health == CDP__HEALTHY) {
-        ++g->round;
-        cdp__exec_post(g);
-    }
-    g->kept = g->round + 1 == g->rounds;
+/* What an operation's messages say; its algorithm is still to be chosen. */
+CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
+    const cdp_request *rq = &op->rq;
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.kind = (uint8_t)rq->kind;
+    h.dtype = (uint8_t)rq->dtype;
+    h.op = (uint8_t)rq->op;
+    h.seq = op->seq;
+    h.count = op->parts ? 0 : rq->count;
+    h.parts = op->parts;
+    h.root = rq->root;
+    return h;
 }
 
-/* An operation like the one before, which had steps in its last round only, finds them there. */
-CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
-    cdp__op *op = cdp__exec_head(g);
+CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
     const cdp_request *rq = &op->rq;
-    cdp__shape shape, *s = &shape;
-    cdp__past *past;
-    const uint64_t elem = cdp_dtype_size(rq->dtype);
-    bool again;
-    uint32_t i;
     memset(s, 0, sizeof *s); /* its padding is compared */
     s->kind = rq->kind;
     s->op = rq->op;
@@ -7006,361 +7626,629 @@ CDP__PRIVATE void cdp__exec_begin(cdp_group *g) {
     s->in_place = !rq->in || rq->in == rq->out;
     s->in_offs = rq->in_counts ? op->offs : NULL;
     s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
-    if (op->device) {
-        s->kind = CDP_COLL_BARRIER;
-        s->count = s->root = 0;
-        s->in_offs = s->out_offs = NULL;
-    }
-    again = g->kept && g->elem == elem && !op->parts && memcmp(s, &g->shape, sizeof *s) == 0;
-    g->call = cdp__op_frame(g, op, again);
-    past = cdp__past_at(g, op->wire);
+    if (!op->device) return;
+    s->kind = CDP_COLL_BARRIER;
+    s->count = s->root = 0;
+    s->in_offs = s->out_offs = NULL;
+}
+
+/* The first operation of the queue begins. */
+CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
+    cdp__op *op = cdp__group_head(g);
+    cdp__past *past = cdp__past_at(g, op->seq);
+    cdp__task task;
+    bool again;
+    memset(&task, 0, sizeof task);
+    cdp__op_shape(g, op, &task.shape);
+    again = !op->parts && cdp__exec_like(&g->exec, &task.shape, cdp_dtype_size(op->rq.dtype));
+    task.call = cdp__op_call(op);
+    task.call.algo = again ? g->exec.task.call.algo : cdp__op_algo(g, op);
+    task.in = op->rq.in;
+    task.out = op->rq.out;
+    task.factor = op->rq.factor;
     memset(past, 0, sizeof *past);
-    past->call = g->call;
-    g->algo = cdp__algo_at(g->call.algo);
-    g->elem = elem;
-    g->shape = shape;
-    g->round = again ? g->rounds - 1 : 0;
-    g->running = true;
+    past->call = task.call;
+    past->from = past->to = -1;
     /* it had to wait for those before */
-    if (!op->start_ns) op->start_ns = g->os->now_ns(g->os->user);
+    if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
-    g->long_ns = op->start_ns + cdp__exec_long_ns(op);
-    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || s->size < 3
+    g->long_ns = op->start_ns + cdp__long_ns(op->rq.timeout_ms);
+    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
         : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    g->retract_ns = CDP__NEVER;
-    for (i = 0; again && i < g->move_count; ++i) {
-        g->moves[i].moved = 0;
-        g->moves[i].done = g->moves[i].lent = g->moves[i].returned = false;
-    }
-    if (!again) cdp__exec_plan(g);
-    past->rounds = g->rounds;
+    g->take_back_ns = CDP__NEVER;
+    cdp__exec_begin(&g->exec, &task, again);
+    past->rounds = g->exec.rounds;
 }
 
 /* Leave word for whom this rank waits, when that is news. */
-CDP__PRIVATE void cdp__exec_say_blocked(cdp_group *g, int32_t peer) {
-    const cdp_transport *t = &g->mux->transport;
+CDP__PRIVATE void cdp__group_say_blocked(cdp_group *g, int32_t peer) {
+    const cdp_transport *t = &g->w->transport;
+    const uint64_t last = g->exec.task.call.seq;
     cdp_error where;
     uint64_t seq;
     cdp__text text = {where.text, sizeof where.text, 0};
     if (g->channel != CDP__WORLD_CHANNEL || !t->failure.blocked
-        || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->round)))
+        || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->exec.round)))
         return;
     cdp__error_clear(&where, CDP_PENDING);
     where.rank = (int32_t)g->desc.rank;
     where.peer = g->blocked_peer = peer;
-    where.round = g->blocked_round = g->round;
-    where.op_seq = g->call.seq;
+    where.round = g->blocked_round = g->exec.round;
+    where.op_seq = last;
     /* this call and those before it */
-    for (seq = g->call.seq;
-         seq && seq + CDP__NOTE_CALLS > g->call.seq && cdp__past_at(g, seq)->call.seq == seq;
+    for (seq = last; seq && seq + CDP__NOTE_CALLS > last && cdp__past_at(g, seq)->call.seq == seq;
          --seq) {
         char call[128];
-        cdp__frame_text(&cdp__past_at(g, seq)->call, call, sizeof call);
+        cdp__call_text(&cdp__past_at(g, seq)->call, call, sizeof call);
         cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
     }
     t->failure.blocked(t->self, &where);
 }
 
-/* An operation has left the queue: what is not in it any more is done, or was cancelled. */
-CDP__PRIVATE void cdp__exec_count(cdp_group *g) {
-    if (g->lane) ++g->mux->news;
-    g->completed = g->queue_used ? cdp__exec_head(g)->seq - 1 : g->issued;
-    if (!g->queue_used) g->soonest_ns = CDP__NEVER;
-    g->listen_ns = 0;
-}
-
 /* Has a deadline passed? The earliest known may be that of an operation which is done. */
-CDP__PRIVATE bool cdp__exec_due(cdp_group *g, uint64_t now) {
+CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
+    const cdp__flow *flow;
+    const cdp__post *post;
     uint32_t i;
     if (now < g->soonest_ns) return false;
     g->soonest_ns = CDP__NEVER;
     for (i = 0; i < g->queue_used; ++i)
         g->soonest_ns =
             cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    for (flow = g->active_flows; flow; flow = flow->next_active)
+        for (i = 0; i < 2; ++i)
+            for (post = flow->first[i]; post; post = post->next)
+                g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
     return now >= g->soonest_ns;
 }
 
-CDP__PRIVATE void cdp__exec_complete(cdp_group *g) {
-    const cdp__op op = *cdp__exec_head(g);
-    const uint64_t now = g->os->now_ns(g->os->user);
-    cdp__exec_say_blocked(g, -1);
-    g->running = false;
-    cdp__past_at(g, op.wire)->end_ns = now;
+/* Something ended that another caller may wait for. */
+CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
+    ++g->w->ended;
+    if (g->w->callers > 1) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
+}
+
+CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
+    const cdp__op op = *cdp__group_head(g);
+    const uint64_t now = cdp__now(g->os);
+    cdp__past *past = cdp__past_at(g, op.seq);
+    cdp__group_say_blocked(g, -1);
+    past->end_ns = now;
+    past->round = g->exec.round;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
     --g->queue_used;
-    cdp__exec_count(g);
-    ++g->mux->ended;
-    if (op.got) op.got->count = op.rq.count;
+    g->completed = op.seq;
+    if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
+    g->listen_ns = 0;
     if (op.done) op.done(op.user, op.start_ns, now);
-    /* it may be what another caller waits for */
-    if (g->mux->callers > 1) g->os->threads.cond_broadcast(g->os->user, g->mux->cond);
+    cdp__group_ended(g);
 }
 
-/* Every message of the round is done: its local steps, then the next round or the end. */
-CDP__PRIVATE void cdp__exec_next(cdp_group *g) {
-    cdp__exec_local(g);
-    g->copied = 0;
-    if (++g->round < g->rounds)
-        cdp__exec_post(g);
-    else
-        cdp__exec_complete(g);
-}
-
-CDP__PRIVATE void cdp__exec_fail_timeout(cdp_group *g, uint64_t now) {
-    const cdp__move *late = cdp__exec_late(g);
-    const cdp__op *op = cdp__exec_head(g);
+/* The deadline of an operation, or of one behind it, has passed. */
+CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    const cdp__op *op = cdp__group_head(g);
     uint32_t i;
     for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
         op = &g->queue[(g->queue_at + i) % g->queue_room];
     g->late_ms = op->rq.timeout_ms;
     if (late)
-        cdp__fail_peer(CDP_ERR_TIMEOUT, cdp__world_rank(g, (uint32_t)late->step.peer), 0,
+        cdp__fail_peer(CDP_ERR_TIMEOUT, late->s->peer, 0,
             "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
-            op->rq.timeout_ms, cdp__world_rank(g, (uint32_t)late->step.peer),
-            late->step.kind == CDP__SEND ? "took" : "sent", (unsigned long long)late->moved,
-            (unsigned long long)late->bytes);
+            g->late_ms, late->s->peer, late->receive ? "sent" : "took",
+            (unsigned long long)late->moved, (unsigned long long)late->bytes);
     else
         cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-            op->rq.timeout_ms);
+            g->late_ms);
     cdp__group_fail_last(g);
 }
 
-/* A rank that only sends does not hear what the receiver says. The receiver is in the same round
-   or behind, and all that it was to say before has been received: what it says now is a failure,
-   or belongs to a call that is not ours. */
-CDP__PRIVATE bool cdp__exec_overhear(cdp_group *g) {
-    uint32_t i, k;
-    for (i = 0; i < g->move_count && g->running; ++i) {
-        const uint32_t p = (uint32_t)g->moves[i].step.peer;
-        bool listening = g->moves[i].step.kind != CDP__SEND || g->moves[i].done || g->moves[i].lent;
-        cdp__frame f;
-        int got;
-        for (k = 0; k < g->move_count; ++k)
-            listening = listening
-                || (g->moves[k].step.kind != CDP__SEND && g->moves[k].step.peer == (int32_t)p);
-        if (listening || (got = cdp__exec_recv_head(g, p, &f)) == 0) continue;
-        if (got < 0)
-            cdp__exec_lost(g, p);
-        else if (f.type != CDP__FRAME_ABORT)
-            cdp__exec_mismatch(g, p, &f);
-        return true;
-    }
-    return false;
+/* What the executor has found wrong. */
+CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
+    const cdp__exec *x = &g->exec;
+    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
+    if (x->fault == CDP__FAULT_ODD) cdp__group_odd(g, x->fault_rank, &x->theirs);
+    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
 }
 
-/* Frame number `got` of a stream, when it has been put aside, or lies beside it. Nobody has
-   asked for it yet. */
-CDP__PRIVATE bool cdp__stream_peek(
-    const cdp__mux *m, const cdp__stream *s, uint32_t got, cdp__frame *f) {
-    const cdp__eager_slot *mail = cdp__stream_mail(m, s, got);
-    uint8_t head[CDP__FRAME_BYTES];
+/* It takes long: look whether those that this rank only sends to have said something, and leave
+   word for whom it waits. True: it has failed. */
+CDP__PRIVATE bool cdp__group_long(cdp_group *g, uint64_t now) {
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
     uint32_t i;
-    if (mail) return cdp__mail_frame(mail, f);
-    if (s->early_used < CDP__FRAME_BYTES) return false;
-    for (i = 0; i < CDP__FRAME_BYTES; ++i)
-        head[i] = s->early[(s->early_at + i) % s->early_room];
-    return cdp__frame_decode(head, f);
-}
-
-/* A rank reads from those that it needs something of now. Others may have failed and said so, or
-   called something else: look at what they sent. The world does so only when it waits for long:
-   it hears of failures from the store, or from the hub. */
-CDP__PRIVATE bool cdp__exec_listen(cdp_group *g) {
-    uint32_t p;
-    for (p = 0; p < g->desc.world_size; ++p) {
-        const cdp__peer *peer = &g->peers[p];
-        cdp__frame f;
-        if (p == g->desc.rank || peer->rx_left || peer->rx_head_got
-            || (g->channel == CDP__WORLD_CHANNEL && !cdp__group_linked(g, p)))
-            continue;
-        (void)cdp__trunk_pump(g->mux, peer->stream.peer, NULL);
-        if (!cdp__stream_peek(g->mux, &peer->stream, peer->got, &f)
-            || (f.type != CDP__FRAME_ABORT && !cdp__exec_differs(g, &f))
-            || cdp__exec_recv_head(g, p, &f) <= 0)
-            continue;
-        if (f.type == CDP__FRAME_ABORT)
-            cdp__exec_read_abort(g);
-        else
-            cdp__exec_mismatch(g, p, &f);
-        return true;
-    }
+    g->long_ns = now + cdp__long_ns(cdp__group_head(g)->rq.timeout_ms);
+    for (i = 0; i < g->exec.transfer_count; ++i)
+        if (cdp__exec_overhear(&g->exec, i)) {
+            cdp__group_fault(g);
+            return true;
+        }
+    if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
+    if (late) cdp__group_say_blocked(g, (int32_t)cdp__exec_rank_of(&g->exec, late));
     return false;
 }
 
 /* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
-CDP__PRIVATE cdp__progress cdp__exec_stuck(cdp_group *g, uint64_t now) {
-    if (cdp__exec_due(g, now)) {
-        cdp__exec_fail_timeout(g, now);
-        return CDP__MOVED; /* it has just failed: look again */
+CDP__PRIVATE cdp__polled cdp__group_stuck(cdp_group *g, uint64_t now) {
+    if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
+        g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
+    if (now >= g->take_back_ns) {
+        g->take_back_ns = CDP__NEVER;
+        g->exec.exposing = false;
+        if (cdp__exec_take_back(&g->exec)) return CDP__MOVED;
     }
-    if (now >= g->retract_ns && cdp__exec_retract(g, now)) return CDP__MOVED;
     if (now >= g->listen_ns) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        if (cdp__exec_listen(g)) return CDP__MOVED;
+        if (cdp__group_listen(g)) return CDP__MOVED;
     }
-    if (now >= g->long_ns) {
-        const cdp__move *late = cdp__exec_late(g);
-        g->long_ns = now + cdp__exec_long_ns(cdp__exec_head(g));
-        if (cdp__exec_overhear(g) || cdp__exec_listen(g)) return CDP__MOVED;
-        if (late) cdp__exec_say_blocked(g, late->step.peer);
-    }
-    return CDP__BLOCKED;
-}
-
-/* Pass the failure on to p: first the rest of the piece that is half sent, with its true bytes,
-   since the receiver may need nothing more than those to complete its operation; then ABORT. The
-   bytes are there: a work that failed is reported as PENDING until telling has ended, so their
-   memory still belongs to the library. */
-CDP__PRIVATE int64_t cdp__exec_tell(cdp_group *g, uint32_t p) {
-    cdp__peer *peer = &g->peers[p];
-    const bool inside = peer->tx_head_left || peer->tx_left;
-    int64_t r;
-    if (inside) {
-        uint32_t i;
-        for (i = 0; i < g->move_count
-             && !(g->moves[i].step.kind == CDP__SEND && g->moves[i].step.peer == (int32_t)p);
-             ++i) {
-        }
-        CDP_ASSERT(i < g->move_count);
-        r = cdp__exec_send(g, &g->moves[i]);
-    } else {
-        cdp_iov v;
-        v.data = g->abort_frame + peer->told;
-        v.bytes = g->abort_bytes - peer->told;
-        r = cdp__peer_send(g, p, &v, 1);
-        if (r > 0) peer->told += (uint32_t)r;
-    }
-    if (r < 0) peer->heard = true; /* it cannot be told any more */
-    peer->tell = r >= 0 && peer->told < g->abort_bytes;
-    return r > 0 ? r : 0;
-}
-
-CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
-
-/* True while there is time, and some peer has not been told, or might still answer with its own
-   ABORT (which empties the connection, see cdp__exec_drain). An answer comes at once or not at
-   all: it is awaited for CDP__ANSWER_MS only. */
-CDP__PRIVATE bool cdp__exec_telling(cdp_group *g, uint64_t now) {
-    bool more = false;
-    uint32_t p;
-    if (g->settle_ns == CDP__NEVER) return false;
-    if (now >= g->settle_ns) { /* whoever cannot be told by now will not be */
-        g->settle_ns = CDP__NEVER;
-        cdp__group_dump_failed(g);
-        return false;
-    }
-    for (p = 0; p < g->desc.world_size; ++p) {
-        cdp__peer *peer = &g->peers[p];
-        /* it has just come */
-        if (!peer->used && cdp__group_linked(g, p)) peer->used = peer->tell = true;
-        if (peer->used && g->abort_from < 0) cdp__exec_drain(g, p);
-        if (peer->used && g->abort_from >= 0) cdp__exec_read_abort(g);
-    }
-    /* after all of them, since what one says may correct what the others are told */
-    for (p = 0; p < g->desc.world_size; ++p) {
-        cdp__peer *peer = &g->peers[p];
-        if (!peer->used) continue;
-        while (peer->tell && cdp__exec_tell(g, p) > 0) {
-        }
-        more = more || peer->tell || (!peer->heard && now < g->answer_ns) || g->abort_from >= 0;
-    }
-    if (!more) g->settle_ns = CDP__NEVER;
-    if (!more) cdp__group_dump_failed(g);
-    return more;
-}
-
-/* A work that is no operation. One that was not done when its group failed has failed, too.
-   Whatever there is to do is one, too. */
-#define CDP__ALL_WORK UINT64_MAX
-CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
-    const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    const cdp__pend *s = g->pends ? g->pends + index : NULL;
-    if (seq == CDP__ALL_WORK && !g->mux->active && !g->mux->pending) return CDP_OK;
-    if (!(seq & CDP__PEND_BIT)) {
-        const cdp_status st = g->backend && g->health != CDP__FAILED
-            ? g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0)
-            : CDP_PENDING;
-        /* who waits hears why */
-        return g->health == CDP__FAILED ? g->error.status : st == CDP_OK ? st : CDP_PENDING;
-    }
-    if (!s || index >= g->desc.max_pending || s->use == use)
-        return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status
-                                                                      : CDP_PENDING;
-    return s->use - use <= 64 && s->cancelled >> (s->use - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
-}
-
-/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
-   passed on, the memory of the operation is still in use: not yet failed. */
-CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
-    uint32_t i;
-    if (seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) return cdp__pend_look(g, seq);
-    for (i = 0; i < g->cancel_count && i < CDP__CANCELS; ++i)
-        if (g->cancelled[i] == seq) return CDP_ERR_ABORTED;
-    if (g->completed >= seq) return CDP_OK;
-    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+    return now >= g->long_ns && cdp__group_long(g, now) ? CDP__MOVED : CDP__BLOCKED;
 }
 
 /* The first operation waits for a work of this or another group. True when it may begin. */
-CDP__PRIVATE bool cdp__exec_gate(cdp_group *g, uint64_t now) {
-    cdp__op *op = cdp__exec_head(g);
-    const cdp_status st = cdp__work_look(op->after.group, op->after.seq);
+CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
+    cdp__op *op = cdp__group_head(g);
+    const cdp_group *other = op->after.group;
+    const cdp_status st = cdp__work_look(other, op->after.seq);
     if (st == CDP_OK) {
         op->after.group = NULL;
-    } else if (st != CDP_PENDING) {
-        const cdp_group *other = op->after.group;
+        return true;
+    }
+    if (st != CDP_PENDING) {
         if (other->health == CDP__FAILED)
             cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s",
                 other->error.text);
         else
             cdp__fail(st, "what it was to start after was cancelled");
         cdp__group_fail_last(g);
-    } else if (cdp__exec_due(g, now)) {
-        cdp__exec_fail_timeout(g, now);
     } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        (void)cdp__exec_listen(g);
+        (void)cdp__group_listen(g);
     }
-    return st == CDP_OK;
+    return false;
+}
+
+/* Let the first operation of the queue advance. */
+CDP__PRIVATE cdp__polled cdp__queue_poll(cdp_group *g) {
+    cdp__polled polled;
+    if (!g->queue_used) return CDP__IDLE;
+    if (!g->exec.running) {
+        if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
+            return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
+        cdp__group_begin(g);
+    }
+    polled = cdp__exec_poll(&g->exec);
+    if (g->health != CDP__HEALTHY) return CDP__MOVED;
+    if (g->exec.fault != CDP__FAULT_NONE) {
+        cdp__group_fault(g);
+        return CDP__MOVED;
+    }
+    if (g->exec.running) return polled;
+    cdp__group_complete(g);
+    return CDP__MOVED;
+}
+
+CDP__PRIVATE cdp__polled cdp__flows_poll(cdp_group *g);
+CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now);
+CDP__PRIVATE cdp__polled cdp__flows_stuck(cdp_group *g, uint64_t now);
+
+/* Nothing moved in the queue nor in messages. */
+CDP__PRIVATE cdp__polled cdp__group_blocked(cdp_group *g) {
+    const uint64_t now = cdp__now(g->os);
+    if (cdp__group_due(g, now)) {
+        if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
+        return CDP__MOVED; /* it has just failed: look again */
+    }
+    if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
+        return CDP__MOVED;
+    return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
 }
 
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
-CDP__PRIVATE cdp__progress cdp__exec_poll(cdp_group *g) {
-    uint32_t i;
-    if (g->health == CDP__SETTLING) cdp__exec_hear(g);
-    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, g->os->now_ns(g->os->user));
+CDP__PRIVATE cdp__polled cdp__group_poll(cdp_group *g) {
+    cdp__polled polled, flows = CDP__IDLE;
+    if (g->health == CDP__SETTLING) cdp__group_hear(g);
+    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, cdp__now(g->os));
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED)
-        return cdp__exec_telling(g, g->os->now_ns(g->os->user)) ? CDP__BLOCKED : CDP__IDLE;
-    if (!g->queue_used) return CDP__IDLE;
-    if (!g->running && cdp__exec_head(g)->after.group
-        && !cdp__exec_gate(g, g->os->now_ns(g->os->user)))
-        return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
-    if (!g->running) cdp__exec_begin(g);
-    if (g->abort_from >= 0) cdp__exec_read_abort(g);
-    if (g->health != CDP__HEALTHY || cdp__exec_move(g)) return CDP__MOVED;
-    for (i = 0; i < g->move_count && g->moves[i].done; ++i) {
-    }
-    if (i == g->move_count && g->abort_from < 0 && g->health == CDP__HEALTHY) {
-        cdp__exec_next(g);
-        return CDP__MOVED;
-    }
-    if (g->health == CDP__HEALTHY && g->mux->brief) return CDP__BLOCKED;
-    return g->health == CDP__HEALTHY ? cdp__exec_stuck(g, g->os->now_ns(g->os->user)) : CDP__MOVED;
+        return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
+    polled = cdp__queue_poll(g);
+    if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
+    if (flows > polled) polled = flows;
+    if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
+    return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */
-CDP__PRIVATE uint64_t cdp__exec_deadline(const cdp_group *g) {
+CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
+    uint64_t at = g->soonest_ns;
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
-    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER
-        && g->os->now_ns(g->os->user) < g->answer_ns)
+    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && cdp__now(g->os) < g->answer_ns)
         return g->answer_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (!g->running && g->channel != CDP__WORLD_CHANNEL)
-        return cdp__min(g->soonest_ns, g->listen_ns);
-    return g->running
-        ? cdp__min(cdp__min(g->soonest_ns, g->retract_ns), cdp__min(g->long_ns, g->listen_ns))
-        : g->soonest_ns;
+    if (g->active_flows) at = cdp__min(at, g->listen_ns);
+    if (g->exec.running)
+        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->long_ns, g->listen_ns));
+    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
+}
+
+/* ---- >>flows: messages from one rank to another ---------------------------------------------- */
+
+/* Knows: groups, transfers. Promises: the k-th send with a tag meets the k-th receive; tags are
+   independent of each other and of collectives. May use: transfer, stream, failing, state. */
+
+/* All messages of a group with one tag are one channel. */
+CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
+    uint8_t id[12];
+    cdp__put_u64(id, g->channel);
+    cdp__put_u32(id + 8, tag);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
+/* The flow, if this rank has used it already. */
+CDP__PRIVATE cdp__flow *cdp__flow_find(const cdp_group *g, uint32_t rank, uint32_t tag) {
+    cdp__stream *s = cdp__stream_find(g->w, cdp__message_channel(g, tag), cdp__world_rank(g, rank));
+    return s && !s->unexpected ? (cdp__flow *)s : NULL;
+}
+
+/* The flow, made when it is used for the first time. NULL: out of memory. */
+CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
+    const uint64_t channel = cdp__message_channel(g, tag);
+    const uint32_t peer = cdp__world_rank(g, rank);
+    cdp__stream *s = cdp__stream_find(g->w, channel, peer);
+    cdp__flow *flow;
+    if (s && !s->unexpected) return (cdp__flow *)s;
+    if (!cdp__streams_reserve(g->w, 1)) return NULL;
+    flow = (cdp__flow *)cdp__alloc_zero(g->os, sizeof *flow);
+    if (!flow) return NULL;
+    if (s) {
+        cdp__stream_replace(g->w, s, &flow->s);
+        cdp__free(g->os, s);
+    } else {
+        flow->s.channel = channel;
+        flow->s.peer = peer;
+        cdp__stream_insert(g->w, &flow->s);
+    }
+    flow->g = g;
+    flow->tag = tag;
+    flow->rank = rank;
+    flow->next = g->flows;
+    g->flows = flow;
+    return flow;
+}
+
+CDP__PRIVATE void cdp__flow_activate(cdp__flow *flow) {
+    if (flow->active) return;
+    flow->active = true;
+    flow->next_active = flow->g->active_flows;
+    flow->g->active_flows = flow;
+}
+
+/* ---- the pool of posts */
+
+CDP__PRIVATE bool cdp__posts_grow(cdp_group *g) {
+    const uint32_t room = (uint32_t)cdp__max(2 * g->post_room, 16);
+    cdp__post **posts;
+    if (g->post_count < g->post_room) return true;
+    if (room > 1u << CDP__POST_INDEX) return false;
+    posts = (cdp__post **)cdp__alloc(g->os, room * sizeof *posts);
+    if (!posts) return false;
+    if (g->post_count) memcpy(posts, g->posts, g->post_count * sizeof *posts);
+    cdp__free(g->os, g->posts);
+    g->posts = posts;
+    g->post_room = room;
+    return true;
+}
+
+/* A free post, the one that was free longest; NULL: out of memory. */
+CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
+    cdp__post *post = g->free_posts;
+    if (post) {
+        g->free_posts = post->next;
+        if (!g->free_posts) g->last_free_post = NULL;
+        post->next = NULL;
+        post->taken = true;
+        return post;
+    }
+    if (!cdp__posts_grow(g)) return NULL;
+    post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
+    if (!post) return NULL;
+    post->index = g->post_count;
+    post->taken = true;
+    g->posts[g->post_count++] = post;
+    return post;
+}
+
+/* Its work has ended, well or by being cancelled. */
+CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) {
+    post->cancelled = post->cancelled << 1 | (cancelled ? 1u : 0u);
+    ++post->use;
+    post->taken = false;
+    post->next = NULL;
+    if (g->last_free_post)
+        g->last_free_post->next = post;
+    else
+        g->free_posts = post;
+    g->last_free_post = post;
+}
+
+/* ---- sends and receives */
+
+CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive) {
+    cdp__transfer *x = &post->x;
+    const uint64_t elem = cdp_dtype_size((cdp_dtype)post->call.dtype);
+    cdp__transfer_reset(x);
+    x->s = &flow->s;
+    x->call = &post->call;
+    x->receive = receive;
+    x->bytes = x->limit = post->call.count * elem;
+    x->elem = elem;
+    x->piece_bytes = flow->g->desc.piece_bytes;
+    /* Up to the window, a message leaves before the receiver asks for it. */
+    x->expose_bytes = cdp__max(flow->g->desc.expose_bytes, CDP__WINDOW + 1);
+    post->begun = true;
+}
+
+/* What is remembered of a message, beside what is remembered of operations. */
+CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
+    const uint32_t me = g->w->rank, peer = post->x.s->peer;
+    cdp__past *past;
+    if (!g->past_messages) return;
+    past = &g->past_messages[g->message_count++ % g->desc.records];
+    memset(past, 0, sizeof *past);
+    past->call = post->call;
+    past->start_ns = post->start_ns;
+    past->end_ns = end_ns;
+    past->round = past->rounds = 1;
+    past->from = (int32_t)(post->x.receive ? peer : me);
+    past->to = (int32_t)(post->x.receive ? me : peer);
+}
+
+CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
+    cdp_group *g = flow->g;
+    cdp__post *post = flow->first[way];
+    void (*done)(void *, uint64_t, uint64_t) = post->done;
+    const uint64_t now = cdp__now(g->os), start_ns = post->start_ns;
+    flow->first[way] = post->next;
+    if (!post->next) flow->last[way] = NULL;
+    if (post->got) post->got->count = post->call.count;
+    cdp__post_remember(g, post, now);
+    cdp__post_give(g, post, false);
+    ++g->w->arrivals;
+    if (done) done(post->user, start_ns, now);
+    cdp__group_ended(g);
+}
+
+CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
+    cdp__group_fail_in(flow->g, cdp_last_error(), &post->call, 0, 1);
+}
+
+/* A receive of up to so many elements learns how many there are. */
+CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
+    cdp__transfer *x = &post->x;
+    const cdp__head *h = &x->theirs;
+    if (!post->got || x->moved || h->count > post->call.count) return false;
+    post->call.count = h->count;
+    x->bytes = x->limit = h->count * x->elem;
+    return true;
+}
+
+/* Something else came than this receive expects. True: it fits after all. */
+CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
+    cdp__transfer *x = &post->x;
+    const cdp__head *h = &x->theirs;
+    const uint32_t other = flow->s.peer;
+    if (cdp__post_accept(post) && cdp__transfer_fits(flow->g->w, x, h)) {
+        x->remote = h->type == CDP__MESSAGE_REMOTE;
+        x->done = !x->remote && !x->bytes;
+        return true;
+    }
+    if (post->got && h->kind == CDP_COLL_SEND && h->dtype == post->call.dtype
+        && h->count > post->call.count)
+        cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
+            "the message of rank %u has %llu elements, but there is room for %llu only; ask "
+            "cdp_probe() before",
+            other, (unsigned long long)h->count, (unsigned long long)post->call.count);
+    else
+        cdp__group_mismatch(flow->g, flow->rank, &post->call, h);
+    cdp__post_fail(flow, post);
+    return false;
+}
+
+/* Let the first send or receive of a flow advance. True when something moved. */
+CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
+    cdp_group *g = flow->g;
+    bool any = false;
+    while (flow->first[way] && g->health == CDP__HEALTHY) {
+        cdp__post *post = flow->first[way];
+        int64_t r;
+        if (!post->begun) cdp__post_begin(flow, post, way == 1);
+        r = cdp__transfer_poll(g->w, &post->x);
+        if (g->health != CDP__HEALTHY) return true;
+        if (r == CDP__ODD) {
+            if (!cdp__post_odd(flow, post)) return true;
+        } else if (r < 0) {
+            cdp__post_fail(flow, post);
+            return true;
+        }
+        any = any || r != 0;
+        if (!post->x.done) return any;
+        cdp__post_complete(flow, way);
+    }
+    return any;
+}
+
+/* Sends go first: others may wait for them. */
+CDP__PRIVATE cdp__polled cdp__flows_poll(cdp_group *g) {
+    cdp__flow **at = &g->active_flows;
+    bool any = false;
+    while (*at && g->health == CDP__HEALTHY) {
+        cdp__flow *flow = *at;
+        if (cdp__flow_move(flow, 0)) any = true;
+        if (cdp__flow_move(flow, 1)) any = true;
+        while (*at != flow) /* another one became active: it stands in front */
+            at = &(*at)->next_active;
+        if (flow->first[0] || flow->first[1]) {
+            at = &flow->next_active;
+        } else {
+            *at = flow->next_active;
+            flow->active = false;
+        }
+    }
+    if (!g->active_flows && !g->queue_used) {
+        g->soonest_ns = CDP__NEVER;
+        if (g->health == CDP__HEALTHY) return any ? CDP__MOVED : CDP__IDLE;
+    }
+    return any ? CDP__MOVED : CDP__BLOCKED;
+}
+
+/* The deadline of a message has passed: the group fails, and this says true. */
+CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
+    const cdp__flow *flow;
+    uint32_t way;
+    for (flow = g->active_flows; flow; flow = flow->next_active)
+        for (way = 0; way < 2; ++way) {
+            const cdp__post *post = flow->first[way], *late = post;
+            while (post && post->deadline_ns > now)
+                post = post->next;
+            if (!post) continue;
+            g->late_ms = post->timeout_ms;
+            cdp__fail_peer(CDP_ERR_TIMEOUT, flow->s.peer, 0,
+                "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
+                g->late_ms, flow->s.peer, way ? "sent" : "took",
+                (unsigned long long)(late->begun ? late->x.moved : 0),
+                (unsigned long long)(late->call.count
+                    * cdp_dtype_size((cdp_dtype)late->call.dtype)));
+            cdp__group_fail_in(g, cdp_last_error(), &late->call, 0, 1);
+            return true;
+        }
+    return false;
+}
+
+/* Nothing moves: what peers say that nothing is wanted from may be a failure. */
+CDP__PRIVATE cdp__polled cdp__flows_stuck(cdp_group *g, uint64_t now) {
+    cdp__flow *flow;
+    if (now < g->listen_ns) return CDP__BLOCKED;
+    g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+    for (flow = g->active_flows; flow && g->health == CDP__HEALTHY; flow = flow->next_active)
+        if (flow->first[0] && !flow->first[1] && !flow->s.body_left
+            && cdp__port_pump(g->w, flow->s.peer, NULL) < 0 && g->health == CDP__HEALTHY)
+            cdp__post_fail(flow, flow->first[0]);
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
+    return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
+}
+
+/* A send or a receive joins the queue of its flow. Lock held. */
+CDP__PRIVATE cdp_status cdp__post_start(cdp_group *g, const cdp_transfer *t,
+    void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    const uint32_t way = t->receive ? 1 : 0;
+    cdp__flow *flow = cdp__flow_open(g, t->peer, t->tag);
+    cdp__post *post = flow ? cdp__post_take(g) : NULL;
+    const uint64_t now = cdp__now(g->os);
+    if (!g->past_messages)
+        g->past_messages =
+            (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->past_messages);
+    if (!post) return cdp__fail_nomem("a message", sizeof *post + sizeof *flow);
+    memset(&post->call, 0, sizeof post->call);
+    post->call.kind = CDP_COLL_SEND;
+    post->call.dtype = (uint8_t)t->dtype;
+    post->call.op = CDP_REDUCE_SUM;
+    post->call.count = t->count;
+    post->call.root = t->tag;
+    post->call.seq = ++flow->count[way];
+    post->timeout_ms = (uint32_t)cdp__def(t->timeout_ms, g->desc.timeout_ms);
+    post->start_ns = now;
+    post->deadline_ns =
+        post->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : now + post->timeout_ms * CDP__MS;
+    post->got = t->receive ? t->got : NULL;
+    post->done = done;
+    post->user = user;
+    post->begun = false;
+    cdp__transfer_reset(&post->x);
+    post->x.s = &flow->s;
+    post->x.receive = t->receive;
+    post->x.data = (uint8_t *)t->data;
+    if (flow->last[way])
+        flow->last[way]->next = post;
+    else
+        flow->first[way] = post;
+    flow->last[way] = post;
+    out->group = g;
+    out->seq = CDP__POST_BIT | post->use << CDP__POST_INDEX | post->index;
+    g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
+    if (!flow->active && !g->exec.running) g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+    cdp__flow_activate(flow);
+    cdp__group_activate(g);
+    return CDP_OK;
+}
+
+/* Has any of it been sent or received? */
+CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, uint32_t way) {
+    const cdp__stream *s = &flow->s;
+    if (!post->begun || flow->first[way] != post) return false;
+    if (post->x.moved || post->x.done || post->x.returned) return true;
+    if (post->x.remote && (way || post->x.announced)) return true;
+    if (!way) return flow->g->w->ports[s->peer].tx_stream == s;
+    return s->body_left || s->early_used;
+}
+
+/* Take a message out of its queue when none of it has moved. Those behind it move up. Lock held. */
+CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
+    cdp__post *post = g->posts[seq & ((1u << CDP__POST_INDEX) - 1)];
+    cdp__flow *flow = (cdp__flow *)post->x.s;
+    const uint32_t way = post->x.receive ? 1 : 0;
+    cdp__post **at = &flow->first[way], *last = NULL;
+    if (cdp__post_moved(flow, post, way))
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
+    while (*at && *at != post) {
+        last = *at;
+        at = &(*at)->next;
+    }
+    CDP_ASSERT(*at == post);
+    cdp__transfer_revoke(g->w, &post->x);
+    *at = post->next;
+    if (!post->next) flow->last[way] = last;
+    for (; *at; at = &(*at)->next)
+        --(*at)->call.seq;
+    --flow->count[way];
+    cdp__post_give(g, post, true);
+    ++g->w->arrivals;
+    return CDP_OK;
+}
+
+/* Whether a message has come from rank p that no receive waits for. */
+CDP__PRIVATE bool cdp__flow_peek(const cdp_group *g, uint32_t p, uint32_t tag, cdp__head *h) {
+    const uint64_t channel = cdp__message_channel(g, tag);
+    cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, p));
+    cdp__stream none;
+    if (s && !s->unexpected && ((cdp__flow *)s)->first[1]) return false;
+    if (s) return cdp__stream_peek(g->w, s, h);
+    /* the first message of a stream may lie in a slot, where no stream is needed */
+    memset(&none, 0, sizeof none);
+    none.channel = channel;
+    none.peer = cdp__world_rank(g, p);
+    return cdp__stream_peek(g->w, &none, h);
+}
+
+/* Close what is left of a group's messages. Lock held. */
+CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
+    cdp__world *w = g->w;
+    uint32_t i;
+    while (g->flows) {
+        cdp__flow *flow = g->flows;
+        g->flows = flow->next;
+        cdp__stream_close(w, &flow->s, tell);
+        w->gone[w->gone_at++ % CDP__GONE] = flow->s.channel;
+        cdp__free(w->os, flow);
+    }
+    for (i = 0; i < g->post_count; ++i)
+        cdp__free(w->os, g->posts[i]);
+    cdp__free(w->os, g->posts);
+    cdp__free(w->os, g->past_messages);
+    g->active_flows = NULL;
+    g->posts = NULL;
+    g->past_messages = NULL;
+    g->post_count = 0;
 }
 
 /* ---- >>ring (pure): bytes from one writer to one reader, in memory that both see ------------- */
@@ -7875,14 +8763,14 @@ CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wo
 }
 
 CDP__PRIVATE void cdp__pend_enlist(cdp__pend *s) {
-    cdp__pend **at = &s->owner->mux->pending;
+    cdp__pend **at = &s->owner->w->pending;
     while (*at)
         at = &(*at)->next;
     *at = s;
 }
 
 CDP__PRIVATE void cdp__pend_unlist(cdp__pend *s) {
-    cdp__pend **at = &s->owner->mux->pending;
+    cdp__pend **at = &s->owner->w->pending;
     while (*at && *at != s)
         at = &(*at)->next;
     if (*at) *at = s->next;
@@ -7896,7 +8784,7 @@ CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
 }
 
 /* Others may wait for what has just changed. */
-CDP__PRIVATE void cdp__mux_tell(cdp__mux *m) {
+CDP__PRIVATE void cdp__world_tell(cdp__world *m) {
     if (m->cond) m->os->threads.cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
@@ -7905,7 +8793,7 @@ CDP__PRIVATE void cdp__mux_tell(cdp__mux *m) {
    breaks the group. */
 CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
-    cdp__mux *m = g->mux;
+    cdp__world *m = g->w;
     /* a function of another world, which lets this one advance */
     const bool within = *cdp__inside();
     cdp_status answer;
@@ -7927,7 +8815,7 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
         cdp__pend_close(s, st != CDP_OK);
     }
-    cdp__mux_tell(m);
+    cdp__world_tell(m);
 }
 
 /* Why a work has failed, as this thread's last error. */
@@ -7940,10 +8828,10 @@ CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
 }
 
 /* What waits for others, in the order of the calls; functions one at a time. */
-CDP__PRIVATE cdp__progress cdp__pends_poll(cdp__mux *m) {
+CDP__PRIVATE cdp__polled cdp__pends_poll(cdp__world *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
-    ++m->looks;
+    ++m->polls;
     for (s = m->pending; s; s = s->next) {
         cdp_status st;
         if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may be another now */
@@ -7957,7 +8845,7 @@ CDP__PRIVATE cdp__progress cdp__pends_poll(cdp__mux *m) {
     return CDP__IDLE;
 }
 
-CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__mux *m) {
+CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next)
@@ -7968,7 +8856,7 @@ CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__mux *m) {
 /* The group is being destroyed: what waits there is called a last time, and what other groups
    were to start afterwards fails. */
 CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
-    cdp__mux *m = g->mux;
+    cdp__world *m = g->w;
     cdp__pend *s;
     cdp_group *x;
     uint32_t i;
@@ -8011,39 +8899,39 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 
 /* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that
    just released it. */
-CDP__PRIVATE void cdp__drive_breathe(cdp__mux *m) {
+CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
-    if (!__atomic_load_n(&m->knocking, __ATOMIC_RELAXED)) return;
+    if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
     cdp_lock_release(&m->lock);
-    for (i = 0; i < 64 && __atomic_load_n(&m->knocking, __ATOMIC_RELAXED); ++i)
+    for (i = 0; i < 64 && __atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED); ++i)
         m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
 }
 
 /* How every call from outside takes the lock. */
 CDP__PRIVATE void cdp__enter(cdp_group *g) {
-    __atomic_add_fetch(&g->mux->knocking, 1, __ATOMIC_RELAXED);
-    cdp_lock_acquire(&g->mux->lock);
-    __atomic_sub_fetch(&g->mux->knocking, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
+    cdp_lock_acquire(&g->w->lock);
+    __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
 }
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
-    cdp_lock_release(&g->mux->lock);
+    cdp_lock_release(&g->w->lock);
 }
 
 /* Is there anything to let advance? */
-CDP__PRIVATE bool cdp__mux_busy(const cdp__mux *m) {
+CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
 
 /* One look at every group that has something to do. */
-CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
-    cdp__progress most = CDP__IDLE;
+CDP__PRIVATE cdp__polled cdp__world_poll(cdp__world *m) {
+    cdp__polled most = CDP__IDLE;
     cdp_group **at = &m->active;
-    if (m->chores) cdp__mux_chores(m);
+    if (m->deferred) cdp__world_deferred(m);
     while (*at) {
         cdp_group *g = *at;
-        const cdp__progress p = cdp__exec_poll(g);
+        const cdp__polled p = cdp__group_poll(g);
         if (p > most) most = p;
         if (*at != g) { /* another one became active: it stands in front */
             most = CDP__MOVED;
@@ -8058,28 +8946,28 @@ CDP__PRIVATE cdp__progress cdp__mux_poll(cdp__mux *m) {
         }
     }
     if (m->pending) {
-        const cdp__progress p = cdp__pends_poll(m);
+        const cdp__polled p = cdp__pends_poll(m);
         if (p > most) most = p;
     }
     return most;
 }
 
-CDP__PRIVATE void cdp__drive_poll(cdp__mux *m) {
-    while (cdp__mux_poll(m) == CDP__MOVED)
-        cdp__drive_breathe(m);
+CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
+    while (cdp__world_poll(m) == CDP__MOVED)
+        cdp__progress_yield_lock(m);
 }
 
-CDP__PRIVATE uint64_t cdp__mux_deadline(const cdp__mux *m) {
+CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     const cdp_group *g;
     uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
-        at = cdp__min(at, cdp__exec_deadline(g));
+        at = cdp__min(at, cdp__group_deadline(g));
     return at;
 }
 
 /* The transport has news of the whole job, or does not work any more: the reason is this
    thread's last error. */
-CDP__PRIVATE void cdp__mux_wait_failed(cdp__mux *m) {
+CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     const cdp_error e = *cdp_last_error();
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
@@ -8087,20 +8975,21 @@ CDP__PRIVATE void cdp__mux_wait_failed(cdp__mux *m) {
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
 }
 
-CDP__PRIVATE void cdp__mux_wait(cdp__mux *m, cdp_lock *lock, uint64_t deadline_ns) {
+CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadline_ns) {
     m->sleeping = true;
-    if (m->transport.wait(m->transport.self, lock, deadline_ns) != CDP_OK) cdp__mux_wait_failed(m);
+    if (m->transport.wait(m->transport.self, lock, deadline_ns) != CDP_OK)
+        cdp__world_wait_failed(m);
     m->sleeping = false;
 }
 
 /* Sleep in the transport, or beside whoever does. */
-CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
-    deadline_ns = cdp__min(deadline_ns, cdp__mux_deadline(m));
+CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
+    deadline_ns = cdp__min(deadline_ns, cdp__world_deadline(m));
     if (m->sleeping) {
         if (m->cond) m->os->threads.cond_wait(m->os->user, m->cond, m->lock.mutex, deadline_ns);
         return;
     }
-    cdp__mux_wait(m, &m->lock, deadline_ns);
+    cdp__world_wait(m, &m->lock, deadline_ns);
     if (m->cond && m->callers)
         m->os->threads.cond_broadcast(m->os->user, m->cond); /* the next driver */
 }
@@ -8110,17 +8999,17 @@ CDP__PRIVATE void cdp__drive_sleep(cdp__mux *m, uint64_t deadline_ns) {
    in between others are let run, which are likely to be those that are waited for, unless that
    took long the last time (somebody else uses the core). Returns true when it is worth another
    poll. */
-CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint64_t now,
+CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, uint64_t now,
     uint64_t until_ns, uint32_t *looks, uint32_t *spun) {
-    const bool out_of_luck = m->spin_luck < 0 && (m->drives & 31) != 0;
+    const bool out_of_luck = m->spin_luck < 0 && (m->waits & 31) != 0;
     if (desc->no_spin || m->sleeping) return false;
     if (!out_of_luck && now >= until_ns) return false;
     if (out_of_luck
-        && (!m->os->threads.yield || m->drives < m->yield_again
+        && (!m->os->threads.yield || m->waits < m->yield_again
             || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
         return false;
     /* what is awaited is looked at in any case; now also the rest */
-    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__mux_wait(m, NULL, 0);
+    if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__world_wait(m, NULL, 0);
     if (!out_of_luck) {
         ++*spun;
         return true;
@@ -8128,19 +9017,19 @@ CDP__PRIVATE bool cdp__drive_spin(cdp__mux *m, const cdp_group_desc *desc, uint6
     cdp_lock_release(&m->lock);
     m->os->threads.yield(m->os->user);
     cdp_lock_acquire(&m->lock);
-    if (m->os->now_ns(m->os->user) - now > CDP__YIELD_LONG_NS) m->yield_again = m->drives + 256;
+    if (m->os->now_ns(m->os->user) - now > CDP__YIELD_LONG_NS) m->yield_again = m->waits + 256;
     return true;
 }
 
 /* Drive until operation `seq` of g is done, the group has failed and passed it on, or the
    deadline. */
-CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
-    cdp__mux *m = g->mux;
+CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+    cdp__world *m = g->w;
     uint64_t spin_until = 0;
     uint32_t spun = 0, looks = 0;
     bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && seq != CDP__ALL_WORK;
     ++m->callers;
-    ++m->drives;
+    ++m->waits;
     /* the progress thread: it will stand by */
     if (m->sleeping) m->transport.wake(m->transport.self);
     for (;;) {
@@ -8149,43 +9038,43 @@ CDP__PRIVATE void cdp__drive_until(cdp_group *g, uint64_t seq, uint64_t deadline
         uint64_t now;
         for (look = spinning && !m->sleeping && !m->pending ? 0 : CDP__LOOKS;
              look < CDP__LOOKS && cdp__work_look(g, seq) == CDP_PENDING; ++look) {
-            m->brief = true;
-            (void)cdp__mux_poll(m);
-            m->brief = false;
+            m->fast_poll = true;
+            (void)cdp__world_poll(m);
+            m->fast_poll = false;
         }
-        cdp__drive_poll(m);
+        cdp__progress_poll(m);
         if (cdp__work_look(g, seq) != CDP_PENDING) break;
         now = m->os->now_ns(m->os->user);
         if (now >= deadline_ns) break;
         if (g->completed != before || !spin_until) spin_until = now + g->desc.spin_us * 1000ull;
-        if (cdp__drive_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
+        if (cdp__progress_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
         if (spun && m->spin_luck > -8) --m->spin_luck;
         spun = 0;
-        cdp__drive_sleep(m, deadline_ns);
+        cdp__progress_sleep(m, deadline_ns);
     }
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
     if (m->callers)
         m->os->threads.cond_broadcast(m->os->user, m->cond); /* one of them drives now */
-    else if (m->thread && cdp__mux_busy(m))
+    else if (m->thread && cdp__world_busy(m))
         m->os->threads.cond_broadcast(m->os->user, m->park);
 }
 
-CDP__PRIVATE void cdp__drive_thread(void *arg) {
-    cdp__mux *m = (cdp__mux *)arg;
+CDP__PRIVATE void cdp__progress_thread(void *arg) {
+    cdp__world *m = (cdp__world *)arg;
     const cdp_os *os = m->os;
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
         /* stand by */
-        if (m->callers || m->sleeping || (!cdp__mux_busy(m) && seen != m->drives + m->ended)) {
-            seen = m->drives + m->ended;
+        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != m->waits + m->ended)) {
+            seen = m->waits + m->ended;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
                 os->now_ns(os->user) + (m->callers ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
-        } else if (cdp__mux_poll(m) == CDP__MOVED) {
-            cdp__drive_breathe(m);
+        } else if (cdp__world_poll(m) == CDP__MOVED) {
+            cdp__progress_yield_lock(m);
         } else {
-            cdp__drive_sleep(m, CDP__NEVER);
+            cdp__progress_sleep(m, CDP__NEVER);
         }
     }
     cdp_lock_release(&m->lock);
@@ -8216,7 +9105,6 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.piece_bytes = cdp__min(cdp__def(d.piece_bytes, 1024 * 1024), 1u << 30);
     d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
     d.spin_us = cdp__def(d.spin_us, 20);
-    d.max_lanes = cdp__def(d.max_lanes, 64);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.choices = NULL;
@@ -8225,130 +9113,124 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     return d;
 }
 
-CDP__PRIVATE void cdp__mux_destroy(cdp__mux *m) {
+CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
+    const cdp_os *os = m->os;
+    if (!m->thread) return;
+    cdp_lock_acquire(&m->lock);
+    m->stop = true;
+    os->threads.cond_broadcast(os->user, m->park);
+    m->transport.wake(m->transport.self);
+    cdp_lock_release(&m->lock);
+    os->threads.join(os->user, m->thread);
+}
+
+/* Accepts a world that was only half made. */
+CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     const cdp_os *os = m->os;
     uint32_t i;
-    if (m->thread) {
-        cdp_lock_acquire(&m->lock);
-        m->stop = true;
-        os->threads.cond_broadcast(os->user, m->park);
-        m->transport.wake(m->transport.self);
-        cdp_lock_release(&m->lock);
-        os->threads.join(os->user, m->thread);
-    }
+    cdp__world_stop(m);
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
-    for (i = 0; i < CDP__ORPHAN_ROWS; ++i)
-        while (m->orphans[i]) {
-            cdp__orphan *o = m->orphans[i];
-            m->orphans[i] = o->next;
-            cdp__free(os, o->stream.early);
-            cdp__free(os, o);
+    for (i = 0; i < m->stream_rows; ++i)
+        while (m->streams[i]) { /* of groups that were never made here */
+            cdp__stream *s = m->streams[i];
+            m->streams[i] = s->next;
+            cdp__free(os, s->early);
+            cdp__free(os, s->failure);
+            cdp__free(os, s);
         }
-    cdp__free(os, m->spare);
     while (m->made) {
         cdp__made *made = m->made;
         m->made = made->next;
         cdp__free(os, made);
     }
-    for (i = 0; m->trunks && i < m->world_size; ++i)
-        cdp__free(os, m->trunks[i].notes);
+    for (i = 0; m->ports && i < m->size; ++i) {
+        cdp__free(os, m->ports[i].control);
+        cdp__free(os, m->ports[i].failure);
+    }
     if (m->cond) os->threads.cond_destroy(os->user, m->cond);
     if (m->park) os->threads.cond_destroy(os->user, m->park);
     cdp__lock_close(&m->lock);
     cdp__free(os, (void *)(uintptr_t)m->choosing.rows);
-    cdp__free(os, m->trunks);
+    cdp__free(os, m->streams);
+    cdp__free(os, m->ports);
     cdp__free(os, m->stage);
     cdp__free(os, m);
 }
 
-CDP__PRIVATE cdp__mux *cdp__mux_create(
-    const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t world_size) {
+CDP__PRIVATE cdp__world *cdp__world_create(
+    const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t size) {
     /* callers may be threads even without a progress thread */
     const bool threads = os->threads.start && os->threads.mutex_create;
-    cdp__mux *m = (cdp__mux *)cdp__alloc_zero(os, sizeof *m);
+    cdp__world *m = (cdp__world *)cdp__alloc_zero(os, sizeof *m);
     if (!m) return NULL;
     m->os = os;
     m->rank = rank;
-    m->world_size = world_size;
-    m->trunks = (cdp__trunk *)cdp__alloc_zero(os, world_size * sizeof *m->trunks);
+    m->size = size;
+    m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
     m->cond = threads ? os->threads.cond_create(os->user) : NULL;
     m->park = threads ? os->threads.cond_create(os->user) : NULL;
-    if (!m->trunks || !m->stage || (threads && (!m->cond || !m->park))
-        || !cdp__lock_open(&m->lock, os, threads)) {
-        cdp__mux_destroy(m);
+    if (!m->ports || !m->stage || (threads && (!m->cond || !m->park))
+        || !cdp__streams_reserve(m, size) || !cdp__lock_open(&m->lock, os, threads)) {
+        cdp__world_destroy(m);
         return NULL;
     }
     m->transport = *t; /* only now: until here it is the caller's */
     return m;
 }
 
-/* Streams that came before the group was made are its own now. */
-CDP__PRIVATE void cdp__group_take_orphans(cdp_group *g) {
-    cdp__mux *m = g->mux;
-    cdp__orphan **at = cdp__orphan_row(m, g->channel);
-    cdp__peer *peer;
+/* The group's streams enter the table, and continue those that came before the group was made.
+   False: out of memory. */
+CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
+    cdp__world *w = g->w;
     uint32_t p;
-    while (*at) {
-        cdp__orphan *o = *at;
-        for (p = 0; p < g->desc.world_size
-             && (o->stream.channel != g->channel || cdp__world_rank(g, p) != o->stream.peer);
-             ++p) {
-        }
-        if (p == g->desc.world_size) {
-            at = &o->next;
-            continue;
-        }
-        peer = &g->peers[p];
-        peer->stream = o->stream;
-        peer->put = o->put;
-        peer->got = o->got;
-        peer->used = true;
-        if (m->trunks[o->stream.peer].rx_stream == &o->stream)
-            m->trunks[o->stream.peer].rx_stream = &peer->stream;
-        *at = o->next;
-        if (o->top) {
-            g->wired = o->wired;
-            if (m->spare) cdp__free(m->os, m->spare);
-            m->spare = o;
+    if (!cdp__streams_reserve(w, g->desc.world_size)) return false;
+    for (p = 0; p < g->desc.world_size; ++p) {
+        cdp__stream *s = &g->streams[p], *came;
+        s->channel = g->channel;
+        s->peer = cdp__world_rank(g, p);
+        came = cdp__stream_find(w, s->channel, s->peer);
+        CDP_ASSERT(!came || came->unexpected);
+        if (came) {
+            cdp__stream_replace(w, came, s);
+            g->peers[p].used = true;
+            cdp__free(w->os, came);
         } else {
-            --m->orphan_count;
-            cdp__free(m->os, o);
+            cdp__stream_insert(w, s);
         }
+    }
+    return true;
+}
+
+/* Ranks that failed before this rank made the group have said so. */
+CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size; ++p) {
+        cdp__stream *s = &g->streams[p];
+        if (!s->failure) continue;
+        cdp__channel_failed(g->w, g->channel, s->peer, s->failure, s->failure_bytes);
+        cdp__free(g->os, s->failure);
+        s->failure = NULL;
     }
 }
 
-/* Tell the others that this rank has left, and let go of the trunks. Lock held. */
+/* Tell the others that this rank has left, and let go of the ports. Lock held. */
 CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
-    cdp__mux *m = g->mux;
+    cdp__world *m = g->w;
     cdp_group **at;
-    uint32_t p, i;
+    uint32_t p;
     for (at = &m->active; *at && *at != g; at = &(*at)->next_active) {
     }
     if (*at) *at = g->next_active;
     for (at = &m->groups; *at && *at != g; at = &(*at)->next) {
     }
     if (*at) *at = g->next;
+    cdp__group_revoke(g);
+    cdp__flows_close(g, m->groups || g->backed);
     m->gone[m->gone_at++ % CDP__GONE] = g->channel;
-    cdp__group_recall(g);
-    for (p = 0; g->peers && p < g->desc.world_size; ++p) {
-        cdp__stream *s = &g->peers[p].stream;
-        cdp__trunk *w = &m->trunks[s->peer];
-        if (w->tx_stream == s) w->tx_stream = NULL;
-        if (w->rx_stream == s) w->rx_stream = NULL;
-        /* nobody will ask for it any more */
-        for (i = 0; i < CDP__SLOTS && p != g->desc.rank; ++i) {
-            if (g->peers[p].mail)
-                cdp__peer_read(g, p);
-            else if (cdp__peer_mail(g, p)) {
-                ++g->peers[p].got;
-                cdp__peer_read(g, p);
-            }
-        }
-        if ((m->groups || g->backed) && g->peers[p].used)
-            (void)cdp__trunk_note(m, s->peer, g->channel, CDP__CHUNK_LEAVE, s->taken);
-    }
-    if (m->chores) cdp__mux_chores(m);
+    for (p = 0; p < g->desc.world_size; ++p)
+        cdp__stream_close(m, &g->streams[p], (m->groups || g->backed) && cdp__peer_used(g, p));
+    if (m->deferred) cdp__world_deferred(m);
 }
 
 CDP__PRIVATE void cdp__group_free(cdp_group *g) {
@@ -8357,46 +9239,21 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     g->magic = 0;
     for (i = 0; g->queue && i < g->queue_room; ++i)
         cdp__free(os, g->queue[i].offs);
-    for (i = 0; g->peers && i < g->desc.world_size; ++i)
-        cdp__free(os, g->peers[i].stream.early);
     cdp__free(os, g->past);
+    cdp__free(os, g->streams);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
     cdp__free(os, g->pends);
-    cdp__free(os, g->tmp);
-    cdp__free(os, g->world);
+    cdp__free(os, g->exec.tmp);
+    cdp__free(os, g->members);
     cdp__free(os, g->hosts.ranks);
     cdp__free(os, g);
-}
-
-/* Its lanes that were put away are not needed any more. Lock held. */
-CDP__PRIVATE void cdp__group_forget_lanes(cdp_group *g) {
-    cdp__mux *m = g->mux;
-    uint32_t i;
-    for (i = 0; i < CDP__ORPHAN_ROWS; ++i) {
-        cdp__orphan **at = &m->orphans[i];
-        while (*at) {
-            cdp__orphan *o = *at;
-            if (o->top != g) {
-                at = &o->next;
-                continue;
-            }
-            if (m->trunks[o->stream.peer].rx_stream == &o->stream)
-                m->trunks[o->stream.peer].rx_stream = NULL;
-            (void)cdp__trunk_note(
-                m, o->stream.peer, o->stream.channel, CDP__CHUNK_LEAVE, o->stream.taken);
-            m->gone[m->gone_at++ % CDP__GONE] = o->stream.channel;
-            *at = o->next;
-            cdp__free(m->os, o->stream.early);
-            cdp__free(m->os, o);
-        }
-    }
 }
 
 /* Threads that still wait for operations of the group leave with an error, and its functions
    have their last call. Lock held. */
 CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
-    cdp__mux *m = g->mux;
+    cdp__world *m = g->w;
     cdp_group *x;
     uint32_t waiting;
     while (m->calling)
@@ -8413,12 +9270,12 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
                 "operations",
                 g->desc.rank, g->desc.world_size);
             x->error = *cdp_last_error();
-            cdp__group_recall(x);
+            cdp__group_revoke(x);
             x->health = CDP__FAILED;
             x->settle_ns = CDP__NEVER;
         }
         if (!waiting) return;
-        cdp__mux_tell(m);
+        cdp__world_tell(m);
         m->os->threads.cond_wait(
             m->os->user, m->cond, m->lock.mutex, m->os->now_ns(m->os->user) + 10 * CDP__MS);
     }
@@ -8438,11 +9295,11 @@ CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
 }
 
 CDP_API void cdp_group_destroy(cdp_group *g) {
-    cdp__mux *m;
-    cdp_group *x, *next;
+    cdp__world *m;
+    cdp_group *x;
     bool last;
     if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
-    m = g->mux;
+    m = g->w;
     if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
     if (g->backend) {
         const cdp_backend b = *g->backend;
@@ -8453,26 +9310,20 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__group_dismiss(g);
     /* a failure is passed on before leaving */
     if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER)
-        cdp__drive_until(g, CDP__ALL_WORK,
+        cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
-    for (x = m->groups; x; x = next) {
-        next = x->next;
-        if (x->parent != g) continue;
-        cdp__group_unlink(x);
-        cdp__group_free(x);
-        next = m->groups;
-    }
-    cdp__group_forget_lanes(g);
+    for (x = m->groups; x; x = x->next)
+        if (x->parent == g) x->parent = NULL; /* it lives on, and fails alone */
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
     cdp__group_free(g);
-    if (last) cdp__mux_destroy(m);
+    if (last) cdp__world_destroy(m);
 }
 
 /* What the group is, and which of its ranks are on one host. False: out of memory. */
 CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
-    const cdp_transport *t = &g->mux->transport;
+    const cdp_transport *t = &g->w->transport;
     const uint32_t n = g->desc.world_size;
     uint32_t *host = (uint32_t *)cdp__alloc(g->os, n * sizeof *host), i, k, at = 0;
     uint16_t *list = (uint16_t *)cdp__alloc(g->os, n * sizeof *list);
@@ -8480,7 +9331,7 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     h->ranks = list;
     h->fewest = UINT32_MAX;
     for (i = 0; i < n && host && list; ++i)
-        host[i] = t->topology.host(t->self, g->peers[i].stream.peer);
+        host[i] = t->topology.host(t->self, cdp__world_rank(g, i));
     for (i = 0; i < n && host && list; ++i) {
         const uint32_t first = at, of = host[i];
         if (of == UINT32_MAX) continue; /* it is in the list already */
@@ -8505,47 +9356,52 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     return host && list;
 }
 
-/* A group over links that stand already. `world` (NULL: all) becomes its own. Lock held where
-   others may use the mux. */
+/* Memory of a group; what it lacks is seen by cdp__group_free(). */
+CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
+    const uint32_t n = g->desc.world_size;
+    g->peers = (cdp__peer *)cdp__alloc_zero(g->os, n * sizeof *g->peers);
+    g->streams = (cdp__stream *)cdp__alloc_zero(g->os, n * sizeof *g->streams);
+    g->queue = (cdp__op *)cdp__alloc_zero(g->os, g->queue_room * sizeof *g->queue);
+    g->past = (cdp__past *)cdp__alloc_zero(g->os, g->desc.records * sizeof *g->past);
+    return g->peers && g->streams && g->queue && g->past;
+}
+
+/* A group over links that stand already. `members` (NULL: all) becomes its own. Lock held where
+   others may use the world. */
 CDP__PRIVATE cdp_group *cdp__group_make(
-    cdp__mux *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *world) {
+    cdp__world *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *members) {
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
-    uint32_t p;
+    bool good;
     if (!g) return NULL;
     g->magic = CDP__GROUP_MAGIC;
     g->os = m->os;
-    g->mux = m;
+    g->w = m;
     g->desc = *desc;
     g->desc.transport = &m->transport;
     g->channel = channel;
-    g->abort_from = g->blocked_peer = g->told_by = -1;
-    g->soonest_ns = CDP__NEVER;
+    g->members = members;
+    g->blocked_peer = g->told_by = -1;
+    g->soonest_ns = g->take_back_ns = CDP__NEVER;
     g->queue_room = channel == CDP__WORLD_CHANNEL ? 64 : 8;
-    g->peers = (cdp__peer *)cdp__alloc_zero(m->os, desc->world_size * sizeof *g->peers);
-    g->queue = (cdp__op *)cdp__alloc_zero(m->os, g->queue_room * sizeof *g->queue);
-    g->past = (cdp__past *)cdp__alloc_zero(m->os, g->desc.records * sizeof *g->past);
-    if (!g->peers || !g->queue || !g->past) {
+    good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
+        && (!m->transport.topology.host || cdp__group_look_round(g));
+    if (!good || !cdp__group_enter_streams(g)) {
+        g->members = NULL; /* still the caller's */
         cdp__group_free(g);
         return NULL;
     }
-    g->world = world;
-    for (p = 0; p < desc->world_size; ++p) {
-        g->peers[p].stream.channel = channel;
-        g->peers[p].stream.peer = cdp__world_rank(g, p);
-    }
-    if (m->transport.topology.host && !cdp__group_look_round(g)) {
-        g->world = NULL; /* still the caller's */
-        cdp__group_free(g);
-        return NULL;
-    }
+    g->exec.w = m;
+    g->exec.streams = g->streams;
+    g->exec.piece_bytes = g->desc.piece_bytes;
+    g->exec.expose_bytes = g->desc.expose_bytes;
     g->next = m->groups;
     m->groups = g;
-    cdp__group_take_orphans(g);
+    cdp__group_hear_early(g);
     return g;
 }
 
 /* The caller's rows, names looked up. */
-CDP__PRIVATE cdp_status cdp__choices_read(cdp__mux *m, const cdp_group_desc *desc) {
+CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
     uint32_t i, a;
     m->choosing.rows = rows;
@@ -8590,7 +9446,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     cdp_group_desc d;
     cdp_transport t;
     cdp_status st = CDP_OK;
-    cdp__mux *m = NULL;
+    cdp__world *m = NULL;
     if (!desc || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
@@ -8620,11 +9476,11 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         t.wait = cdp__alone_wait;
         t.wake = t.destroy = cdp__alone_nothing;
     }
-    if (st == CDP_OK) m = cdp__mux_create(d.os, &t, d.rank, d.world_size);
+    if (st == CDP_OK) m = cdp__world_create(d.os, &t, d.rank, d.world_size);
     if (!m) {
         if (t.destroy) t.destroy(t.self);
         return st == CDP_OK
-            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__trunk) + CDP__STAGE_BYTES)
+            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__port) + CDP__STAGE_BYTES)
             : st;
     }
     m->given = *desc;
@@ -8634,11 +9490,11 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL)))
         st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
     if (st != CDP_OK) {
-        cdp__mux_destroy(m);
+        cdp__world_destroy(m);
         return st;
     }
     if (m->cond && !d.no_thread && d.world_size > 1
-        && !(m->thread = d.os->threads.start(d.os->user, cdp__drive_thread, m))) {
+        && !(m->thread = d.os->threads.start(d.os->user, cdp__progress_thread, m))) {
         cdp_group_destroy(*out);
         *out = NULL;
         return cdp__fail(CDP_ERR_IO,
@@ -8650,7 +9506,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
 
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
    ranks, and how many there were. */
-CDP__PRIVATE uint64_t cdp__mux_channel(cdp__mux *m, uint64_t ranks) {
+CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
     cdp__made *made;
     for (made = m->made; made && made->ranks != ranks; made = made->next) {
     }
@@ -8675,9 +9531,9 @@ CDP__PRIVATE cdp_group *cdp__group_of(
     memcpy(own, world, count * sizeof *own);
     d.world_size = count;
     d.records = records;
-    for (d.rank = 0; own[d.rank] != parent->mux->rank; ++d.rank) {
+    for (d.rank = 0; own[d.rank] != parent->w->rank; ++d.rank) {
     }
-    g = cdp__group_make(parent->mux, &d, channel, own);
+    g = cdp__group_make(parent->w, &d, channel, own);
     if (!g) cdp__free(parent->os, own);
     return g;
 }
@@ -8717,7 +9573,7 @@ CDP_API cdp_status cdp_group_new(
         hash = cdp__hash(hash, bytes, 4);
     }
     cdp__enter(parent);
-    channel = cdp__mux_channel(parent->mux, hash);
+    channel = cdp__world_channel(parent->w, hash);
     if (channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
     cdp__leave(parent);
     cdp__free(parent->os, world);
@@ -8790,7 +9646,7 @@ CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
 }
 
 CDP_API void *cdp_group_alloc(cdp_group *g, uint64_t bytes) {
-    const cdp_transport *t = g ? &g->mux->transport : NULL;
+    const cdp_transport *t = g ? &g->w->transport : NULL;
     void *p = NULL;
     if (cdp__alive(g, "cdp_group_alloc") != CDP_OK) return NULL;
     cdp__enter(g);
@@ -8804,8 +9660,8 @@ CDP_API void cdp_group_free(cdp_group *g, void *ptr) {
     bool taken = false;
     if (!ptr || cdp__alive(g, "cdp_group_free") != CDP_OK) return;
     cdp__enter(g);
-    if (g->mux->transport.memory.release)
-        taken = g->mux->transport.memory.release(g->mux->transport.self, ptr);
+    if (g->w->transport.memory.release)
+        taken = g->w->transport.memory.release(g->w->transport.self, ptr);
     cdp__leave(g);
     if (!taken) cdp__free(g->os, ptr);
 }
@@ -8826,14 +9682,14 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     g->health = cdp__group_top(g)->health = CDP__HEALTHY;
     cdp__group_fail(g, e);
     cdp__group_spread(cdp__group_top(g), &cdp__group_top(g)->error);
-    cdp__drive_poll(g->mux);
-    if (g->mux->cond) g->os->threads.cond_broadcast(g->os->user, g->mux->cond);
-    if (g->mux->sleeping) g->mux->transport.wake(g->mux->transport.self);
+    cdp__progress_poll(g->w);
+    if (g->w->cond) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
+    if (g->w->sleeping) g->w->transport.wake(g->w->transport.self);
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
     if (cdp__alive(g, "cdp_group_abort") != CDP_OK) return;
-    cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0, "aborted: %s",
+    cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0, "aborted: %s",
         reason && *reason ? reason : "no reason given");
     cdp__enter(g);
     cdp__group_break(g, cdp_last_error());
@@ -8841,16 +9697,16 @@ CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
 }
 
 CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
-    cdp__mux *m;
+    cdp__world *m;
     uint64_t until;
     cdp_status st;
     if (cdp__alive(g, "cdp_poll") != CDP_OK) return cdp_last_error()->status;
-    m = g->mux;
+    m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
     /* also when nothing is in flight: there may be news */
-    if (!m->sleeping) cdp__mux_wait(m, NULL, 0);
-    cdp__drive_until(g, CDP__ALL_WORK, until);
+    if (!m->sleeping) cdp__world_wait(m, NULL, 0);
+    cdp__progress_until(g, CDP__ALL_WORK, until);
     st = cdp__group_report(g);
     cdp__leave(g);
     return st;
@@ -9019,8 +9875,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
         k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
     const bool parts_out =
         k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL;
-    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT
-        || (k == CDP_COLL_SEND && !g->lane))
+    if ((uint32_t)k <= CDP_COLL_NONE || (uint32_t)k >= CDP_COLL_COUNT || k == CDP_COLL_SEND)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start: kind %d is no operation", (int)k);
     if (!rq->dtype) rq->dtype = CDP_DTYPE_F32;
     if (!rq->op) rq->op = CDP_REDUCE_SUM;
@@ -9125,9 +9980,22 @@ typedef struct cdp__with {
     cdp_work after;
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    cdp_message *got;
     bool device;
 } cdp__with;
+
+/* The caller's thread makes the first moves. Lock held. */
+CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
+    uint32_t i;
+    g->w->fast_poll = true; /* no deadline has passed yet */
+    for (i = 0; i < CDP__FIRST_MOVES && cdp__group_poll(g) == CDP__MOVED; ++i) {
+    }
+    g->w->fast_poll = false;
+    /* ended at once: there is nothing for a thread to do */
+    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && g->w->active == g) {
+        g->w->active = g->next_active;
+        g->active = false;
+    }
+}
 
 /* Lock held. The caller's thread makes the first move, so that the first bytes leave before this
    returns. */
@@ -9135,7 +10003,6 @@ CDP__PRIVATE cdp_status cdp__start_locked(
     cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__op *op;
-    uint32_t i;
     if (st != CDP_OK) return st;
     if (g->queue_used == g->queue_room && !cdp__queue_grow(g))
         return cdp__fail_nomem("the queue of operations", 2 * g->queue_room * sizeof *op);
@@ -9145,7 +10012,6 @@ CDP__PRIVATE cdp_status cdp__start_locked(
         return cdp__fail_nomem("uneven parts", 2 * g->desc.world_size * sizeof *op->offs);
     ++g->queue_used;
     op->seq = ++g->issued;
-    op->wire = ++g->wired;
     op->after = with->after;
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
@@ -9153,27 +10019,18 @@ CDP__PRIVATE cdp_status cdp__start_locked(
     if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* not yet */
     op->done = with->done;
     op->user = with->user;
-    op->got = with->got;
     op->device = with->device;
     out->group = g;
     out->seq = op->seq;
     g->soonest_ns = cdp__min(g->soonest_ns, op->deadline_ns);
     cdp__group_activate(g);
-    g->mux->brief = true; /* no deadline has passed yet */
-    for (i = 0; i < CDP__FIRST_MOVES && cdp__exec_poll(g) == CDP__MOVED; ++i) {
-    }
-    g->mux->brief = false;
-    /* ended at once: there is nothing for a thread to do */
-    if (!g->queue_used && g->health == CDP__HEALTHY && g->mux->active == g) {
-        g->mux->active = g->next_active;
-        g->active = false;
-    }
+    cdp__first_moves(g);
     return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp__with with = {{NULL, 0}, done, user, NULL, false};
+    const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
     cdp_status st;
     bool device;
@@ -9198,10 +10055,10 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
 
 /* Work that nobody waits for yet: see that somebody sleeps on its behalf. */
 CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
-    cdp__mux *m = g->mux;
+    cdp__world *m = g->w;
     if (!m->cond) return;
     cdp__enter(g);
-    if (cdp__mux_busy(m)) {
+    if (cdp__world_busy(m)) {
         /* whoever it is sleeps on what was known before */
         if (m->sleeping)
             m->transport.wake(m->transport.self);
@@ -9241,7 +10098,7 @@ CDP__PRIVATE cdp_status cdp__device_start_all(
 
 CDP_API cdp_status cdp_group_compare(
     cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, true};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, true};
     cdp_work w = {NULL, 0};
     cdp_status st = cdp__alive(g, "cdp_group_compare");
     uint32_t i;
@@ -9288,13 +10145,16 @@ CDP_API cdp_status cdp_start_all(
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     const cdp_status st = cdp__work_look(w.group, w.seq);
+    if (st != CDP_OK && !cdp__work_exists(w.group, w.seq))
+        return cdp__fail(
+            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) {
     cdp_status st;
     ++w.group->waiters;
-    cdp__drive_until(w.group, w.seq, deadline_ns);
+    cdp__progress_until(w.group, w.seq, deadline_ns);
     st = cdp__work_state(w);
     /* who destroys the group waits for this: nothing of it is touched afterwards */
     --w.group->waiters;
@@ -9303,17 +10163,14 @@ CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) 
 
 CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
-    cdp__mux *m;
+    cdp__world *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
     if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, deadline_ns);
-    m = g->mux;
+    m = g->w;
     cdp__enter(g);
     st = cdp__work_state(w);
-    if (st == CDP_PENDING && w.seq > g->issued && !(w.seq & CDP__PEND_BIT))
-        st = cdp__fail(
-            CDP_ERR_INVALID, "the group has no operation #%llu", (unsigned long long)w.seq);
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK)
         st = cdp__work_wait_locked(w, deadline_ns);
     cdp_lock_release(&m->lock);
@@ -9338,7 +10195,7 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     if (!g || !w.seq) return CDP_OK;
     if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, 0);
-    if (!g->mux->thread) (void)cdp_poll(g, 0);
+    if (!g->w->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     st = cdp__work_state(w);
     cdp__leave(g);
@@ -9376,6 +10233,10 @@ CDP_API cdp_status cdp_work_then(
     if (cdp__alive(w.group, "cdp_work_then") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_then");
     cdp__enter(w.group);
+    if (cdp__work_state(w) == CDP_ERR_INVALID) {
+        cdp__leave(w.group);
+        return CDP_ERR_INVALID;
+    }
     s = cdp__pend_open(cdp__group_top(w.group), CDP__PEND_THEN, next ? next : &none);
     if (s) {
         s->after = w;
@@ -9403,7 +10264,7 @@ CDP_API cdp_status cdp_start_after(
         return cdp_last_error()->status;
     out->group = NULL;
     out->seq = 0;
-    if (after.group && after.group->mux != g->mux)
+    if (after.group && after.group->w != g->w)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_start_after: the work belongs to another world; wait for it instead");
     rq = *request;
@@ -9414,57 +10275,16 @@ CDP_API cdp_status cdp_start_after(
     memset(&with, 0, sizeof with);
     if (after.seq) with.after = after;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, &with, out);
+    if (after.group && after.seq) st = cdp__work_state(after);
+    if (st != CDP_ERR_INVALID) st = cdp__start_locked(g, &rq, &with, out);
     cdp__leave(g);
     if (st == CDP_OK) cdp__hand_over(g);
     return st;
 }
 
-/* Take a message out of its lane's queue when none of it has been sent or received. The messages
-   behind it move up. Lock held. */
-CDP__PRIVATE cdp_status cdp__message_cancel(cdp_group *lane, uint64_t seq) {
-    cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
-    const cdp__trunk *w = &lane->mux->trunks[peer->stream.peer];
-    uint32_t i = 0;
-    while (i < lane->queue_used && lane->queue[(lane->queue_at + i) % lane->queue_room].seq != seq)
-        ++i;
-    if (i == lane->queue_used)
-        return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: it was cancelled before");
-    if (i == 0 && lane->running) {
-        const bool out = lane->moves[0].done
-            || ((peer->tx_left || lane->moves[0].lent)
-                && (lane->moves[0].moved || peer->tx_head_left < CDP__FRAME_BYTES
-                    || w->tx_stream == &peer->stream));
-        if (out || lane->moves[0].moved || lane->moves[0].returned || peer->rx_head_got
-            || peer->rx_left || peer->stream.early_used)
-            return cdp__fail(
-                CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
-        cdp__exec_recall(lane, 1 - lane->desc.rank);
-        peer->stream.lent = false;
-        if (peer->tx_head_left) --peer->put;
-        peer->tx_head_left = 0;
-        peer->tx_left = 0;
-        lane->running = lane->kept = false;
-        lane->move_count = 0;
-    }
-    if (i == 0) lane->queue_at = (lane->queue_at + 1) % lane->queue_room;
-    for (; i > 0 && i + 1 < lane->queue_used; ++i)
-        lane->queue[(lane->queue_at + i) % lane->queue_room] =
-            lane->queue[(lane->queue_at + i + 1) % lane->queue_room];
-    --lane->queue_used;
-    --lane->wired;
-    for (i = 0; i < lane->queue_used; ++i) {
-        cdp__op *op = &lane->queue[(lane->queue_at + i) % lane->queue_room];
-        if (op->seq > seq) --op->wire;
-    }
-    lane->cancelled[lane->cancel_count++ % CDP__CANCELS] = seq;
-    cdp__exec_count(lane);
-    return CDP_OK;
-}
-
 CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
     cdp__pend *s = g->pends + (seq & 0xffff);
-    const cdp__pend *x = g->mux->pending;
+    const cdp__pend *x = g->w->pending;
     while (x && x != s)
         x = x->next;
     if (s->kind == CDP__PEND_BATCH)
@@ -9474,7 +10294,7 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it has become a receive from one rank */
-        const cdp_status st = cdp__message_cancel(s->after.group, s->after.seq);
+        const cdp_status st = cdp__post_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
     }
     cdp__pend_unlist(s);
@@ -9497,16 +10317,15 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     } else if (st == CDP_PENDING) {
         if (w.seq & CDP__PEND_BIT) {
             st = cdp__pend_cancel(g, w.seq);
-        } else if (g->lane) {
-            st = cdp__message_cancel(g, w.seq);
+        } else if (w.seq & CDP__POST_BIT) {
+            st = cdp__post_cancel(g, w.seq);
         } else {
-            cdp__fail_peer(CDP_ERR_ABORTED, g->mux->rank, 0,
-                "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq,
-                g->mux->rank);
+            cdp__fail_peer(CDP_ERR_ABORTED, g->w->rank, 0,
+                "operation #%llu was cancelled by rank %u", (unsigned long long)w.seq, g->w->rank);
             cdp__group_break(g, cdp_last_error());
             st = CDP_OK;
         }
-        cdp__mux_tell(g->mux);
+        cdp__world_tell(g->w);
     }
     cdp__leave(g);
     return st;
@@ -9527,9 +10346,9 @@ CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, voi
 }
 
 CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
-    const cdp__with with = {{NULL, 0}, NULL, NULL, NULL, false};
+    const cdp__with with = {{NULL, 0}, NULL, NULL, false};
     cdp_work w = {NULL, 0};
-    cdp__mux *m;
+    cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
@@ -9540,7 +10359,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
         return st == CDP_OK ? cdp__device_wait(w, CDP__NEVER) : st;
     }
     if (st != CDP_OK) return st;
-    m = g->mux;
+    m = g->w;
     cdp__enter(g);
     st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
@@ -9622,102 +10441,6 @@ CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL,
     CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
 
-/* Messages with one tag from one rank to another are the broadcasts of a group of these two, a
-   lane of g. */
-CDP__PRIVATE uint64_t cdp__message_channel(
-    const cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
-    uint8_t id[20];
-    cdp__put_u64(id, g->channel);
-    cdp__put_u32(id + 8, cdp__world_rank(g, from));
-    cdp__put_u32(id + 12, cdp__world_rank(g, to));
-    cdp__put_u32(id + 16, tag);
-    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
-}
-
-/* Nothing is on its way, nor waits to be read. */
-CDP__PRIVATE bool cdp__lane_idle(const cdp_group *lane) {
-    const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
-    const cdp__stream *s = &peer->stream;
-    const cdp__trunk *w = &lane->mux->trunks[s->peer];
-    return !lane->queue_used && lane->health == CDP__HEALTHY && lane->abort_from < 0
-        && !s->early_used && w->tx_stream != s && !(w->rx_stream == s && w->rx_left)
-        && !peer->tx_head_left && !peer->tx_left && !peer->rx_head_got && !peer->rx_left;
-}
-
-/* Put a lane away that is not in use: all that must be kept of it is how far its streams and its
-   count of messages have come. The object becomes the lane of another tag; its own numbers go
-   on, so works of the past stay what they were. */
-CDP__PRIVATE bool cdp__lane_put_away(cdp_group *lane) {
-    cdp__mux *m = lane->mux;
-    const cdp__peer *peer = &lane->peers[1 - lane->desc.rank];
-    cdp__stream *s = &lane->peers[1 - lane->desc.rank].stream;
-    cdp__trunk *w = &m->trunks[s->peer];
-    cdp__orphan *o, **row = cdp__orphan_row(m, lane->channel);
-    o = m->spare ? m->spare : (cdp__orphan *)cdp__alloc(m->os, sizeof *o);
-    if (!o) return false;
-    m->spare = NULL;
-    cdp__free(m->os, s->early);
-    s->early = NULL;
-    s->early_at = s->early_room = 0;
-    o->stream = *s;
-    o->top = lane->parent;
-    o->wired = lane->wired;
-    o->put = peer->put;
-    o->got = peer->got;
-    o->next = *row;
-    *row = o;
-    if (w->rx_stream == s) w->rx_stream = &o->stream;
-    return true;
-}
-
-/* A lane that may be put away, the one that was not used for longest; NULL: there is none, or
-   still room for more. */
-CDP__PRIVATE cdp_group *cdp__lane_spare(cdp_group *top) {
-    cdp_group *x, *old = NULL;
-    if (top->lanes < top->desc.max_lanes) return NULL;
-    for (x = top->mux->groups; x; x = x->next)
-        if (x->lane && x->parent == top && (!old || x->used_at < old->used_at) && cdp__lane_idle(x))
-            old = x;
-    return old && cdp__lane_put_away(old) ? old : NULL;
-}
-
-CDP__PRIVATE cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t to, uint32_t tag) {
-    const uint32_t world[2] = {cdp__world_rank(g, from), cdp__world_rank(g, to)};
-    const uint64_t channel = cdp__message_channel(g, from, to, tag);
-    cdp_group *lane, *top = cdp__group_top(g);
-    uint32_t p;
-    for (lane = g->mux->groups; lane && lane->channel != channel; lane = lane->next) {
-    }
-    if (!lane && (lane = cdp__lane_spare(top)) != NULL) {
-        memset(lane->peers, 0, 2 * sizeof *lane->peers);
-        memset(lane->past, 0, lane->desc.records * sizeof *lane->past);
-        memcpy(lane->world, world, sizeof world);
-        lane->desc.rank = world[0] == g->mux->rank ? 0 : 1;
-        lane->channel = channel;
-        lane->wired = 0;
-        for (p = 0; p < 2; ++p) {
-            lane->peers[p].stream.channel = channel;
-            lane->peers[p].stream.peer = world[p];
-        }
-        cdp__group_take_orphans(lane);
-    } else if (!lane) {
-        lane = cdp__group_of(
-            g, world, 2, channel, (uint32_t)cdp__min(g->desc.records, CDP__LANE_RECORDS));
-        if (!lane) return NULL;
-        lane->lane = true;
-        lane->parent = top;
-        ++top->lanes;
-        if (top->health != CDP__HEALTHY) { /* it is born broken */
-            lane->error = top->error;
-            lane->health = CDP__FAILED;
-            lane->settle_ns = CDP__NEVER;
-        }
-    }
-    lane->tag = tag;
-    lane->used_at = ++g->mux->lane_clock;
-    return lane;
-}
-
 CDP__PRIVATE cdp_transfer cdp__transfer_of(
     bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
     cdp_transfer t;
@@ -9765,41 +10488,22 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     return CDP_OK;
 }
 
-/* Lock held. */
+/* The arguments have been checked. Lock held. */
 CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
-    const cdp__with with = {{NULL, 0}, done, user, t->receive ? t->got : NULL, false};
-    cdp_request rq =
-        cdp__request_of(CDP_COLL_SEND, NULL, t->data, t->count, t->dtype, CDP_REDUCE_DEFAULT, 0);
-    cdp_group *lane = cdp__message_lane(
-        g, t->receive ? t->peer : g->desc.rank, t->receive ? g->desc.rank : t->peer, t->tag);
-    cdp_status st;
-    bool device;
-    if (!lane) return cdp__fail_nomem("a lane of messages", sizeof *lane);
-    rq.timeout_ms = t->timeout_ms;
-    st = cdp__request_check(lane, &rq, &device);
-    if (st == CDP_OK && with.got) {
+    cdp_status st = cdp__group_report(g);
+    if (st == CDP_OK) st = cdp__post_start(g, t, done, user, out);
+    if (st != CDP_OK) return st;
+    if (t->receive && t->got) {
         t->got->source = t->peer;
         t->got->tag = t->tag;
         t->got->dtype = t->dtype;
     }
-    return st == CDP_OK ? cdp__start_locked(lane, &rq, &with, out) : st;
+    cdp__first_moves(g);
+    return CDP_OK;
 }
 
 /* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
-
-/* What lies beside the streams of a link, and has not been read: each has a stream, by which it
-   is found. */
-CDP__PRIVATE void cdp__any_mail(cdp__mux *m, uint32_t peer) {
-    const cdp_transport *t = &m->transport;
-    const cdp__eager_slots *box =
-        t->slots.memory ? (const cdp__eager_slots *)t->slots.memory(t->self, peer, false) : NULL;
-    uint32_t i;
-    for (i = 0; i < CDP__SLOTS && box; ++i)
-        if (__atomic_load_n(&box->place[i].serial, __ATOMIC_ACQUIRE) != m->trunks[peer].post.got[i]
-            && cdp__mux_stream(m, box->place[i].channel, peer, true))
-            ++m->news;
-}
 
 /* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock
    held. */
@@ -9808,53 +10512,28 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
-        if (!peer->lost && cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
+        if (!peer->lost && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0) {
             if (cdp_last_error()->status != CDP_ERR_PEER_LOST) cdp__group_fail_last(g);
             peer->lost = true;
         }
-        if (!peer->lost && !peer->stream.left) ++left;
-        cdp__any_mail(g->mux, peer->stream.peer);
+        if (!peer->lost && !g->streams[p].left) ++left;
+        if (cdp__port_slots_wait(g->w, g->streams[p].peer)) ++g->w->arrivals;
     }
-    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__exec_listen(g);
-    g->looked = left ? g->mux->looks : 0;
+    if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
+    g->looked = left ? g->w->polls : 0;
 }
 
 /* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in
    turn that has announced one which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
-CDP__PRIVATE uint32_t cdp__any_find(
-    const cdp_group *g, uint32_t from, uint32_t tag, cdp__frame *f) {
-    const uint32_t n = g->desc.world_size, me = g->desc.rank;
-    const cdp__orphan *o = g->mux->orphans[0];
-    const cdp_group *lane = g->mux->groups;
-    uint32_t best = UINT32_MAX, row = 0;
-    for (;;) {
-        const cdp__stream *s;
-        cdp__frame x;
-        uint32_t got;
-        while (!o && ++row < CDP__ORPHAN_ROWS)
-            o = g->mux->orphans[row];
-        if (!o && !lane) break;
-        s = o ? &o->stream
-            : lane->lane && lane->tag == tag && lane->desc.rank == 1 && !lane->queue_used
-            ? &lane->peers[0].stream
-            : NULL;
-        got = o ? o->got : lane->peers[0].got;
-        if (s && cdp__stream_peek(g->mux, s, got, &x)) {
-            const uint32_t p = cdp_rank_of_world(g, s->peer);
-            if (p < n && (from == CDP_ANY_RANK || from == p)
-                && s->channel == cdp__message_channel(g, p, me, tag)
-                && (best == UINT32_MAX
-                    || (p + n - g->any_turn) % n < (best + n - g->any_turn) % n)) {
-                best = p;
-                *f = x;
-            }
-        }
-        if (o)
-            o = o->next;
-        else
-            lane = lane->next;
+CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__head *h) {
+    const uint32_t n = g->desc.world_size;
+    uint32_t i;
+    for (i = 0; i < n; ++i) {
+        const uint32_t p = (g->any_turn + i) % n;
+        if (p == g->desc.rank || (from != CDP_ANY_RANK && from != p)) continue;
+        if (cdp__flow_peek(g, p, tag, h)) return p;
     }
-    return best;
+    return UINT32_MAX;
 }
 
 #define CDP__WATCH_MS 500u
@@ -9864,6 +10543,7 @@ CDP__PRIVATE uint32_t cdp__any_find(
 CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
+    const cdp__stream *stream = &g->streams[s->want.peer];
     if (g->health != CDP__HEALTHY) {
         cdp__pend_unlist(s);
         return true;
@@ -9873,29 +10553,29 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         if (s->left) {
             s->left = 0;
             s->deadline_ns = CDP__NEVER;
-        } else if (now < s->seen)
-            s->deadline_ns = s->seen;
-        else {
-            s->seen = now + CDP__LISTEN_MS * CDP__MS;
-            s->left = 1;
-            if (cdp__trunk_pump(g->mux, peer->stream.peer, NULL) < 0) {
-                peer->lost = true;
-                s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
-            }
-            /* others may have failed */
-            if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
-                (void)cdp__exec_listen(g);
-            return true; /* somebody may wait for what was put aside */
+            return false;
         }
-        return false;
+        if (now < s->seen) {
+            s->deadline_ns = s->seen;
+            return false;
+        }
+        s->seen = now + CDP__LISTEN_MS * CDP__MS;
+        s->left = 1;
+        if (cdp__port_pump(g->w, stream->peer, NULL) < 0) {
+            peer->lost = true;
+            s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+        }
+        /* others may have failed */
+        if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
+            (void)cdp__group_listen(g);
+        return true; /* somebody may wait for what was stored */
     }
     if (now < s->deadline_ns) return false;
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
-    if (peer->stream.left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
+    if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
         return false;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, peer->stream.peer, 0,
-        "rank %u has died, or left, while operations in device memory wait for it",
-        peer->stream.peer);
+    cdp__fail_peer(CDP_ERR_PEER_LOST, stream->peer, 0,
+        "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
     cdp__group_fail_last(g);
     return true;
 }
@@ -9930,26 +10610,24 @@ CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) 
 
 /* A message with this tag is being received: there may be more behind it, though its sender has
    left. */
-CDP__PRIVATE bool cdp__any_busy(cdp_group *g, uint32_t tag) {
-    const cdp_group *x;
-    for (x = g->mux->groups; x; x = x->next)
-        if (x->lane && x->parent == cdp__group_top(g) && x->tag == tag && x->desc.rank == 1
-            && x->queue_used)
-            return true;
+CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
+    const cdp__flow *flow;
+    for (flow = g->active_flows; flow; flow = flow->next_active)
+        if (flow->tag == tag && flow->first[1]) return true;
     return false;
 }
 
 CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
-    cdp__frame f;
+    cdp__head f;
     uint32_t p;
     if (g->health != CDP__HEALTHY) {
         cdp__pend_unlist(s);
         return true;
     }
-    if (g->looked != g->mux->looks) cdp__any_read(g);
-    p = s->seen == g->mux->news ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
-    s->seen = g->mux->news;
+    if (g->looked != g->w->polls) cdp__any_read(g);
+    p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
+    s->seen = g->w->arrivals;
     if (p != UINT32_MAX) {
         const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT
             : s->deadline_ns <= now                           ? 1
@@ -10002,7 +10680,7 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
             s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
             s->look = cdp__any_look;
-            s->seen = g->mux->news - 1;
+            s->seen = g->w->arrivals - 1;
             cdp__pend_enlist(s);
         }
     }
@@ -10063,15 +10741,15 @@ CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, c
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
     cdp_status st = cdp__transfer_check(g, &t, got);
-    cdp__frame f;
+    cdp__head f;
     uint32_t p;
     if (st != CDP_OK) return st;
-    if (!g->mux->thread) (void)cdp_poll(g, 0);
+    if (!g->w->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     cdp__any_read(g);
     st = cdp__group_report(cdp__group_top(g));
     p = st == CDP_OK ? cdp__any_find(g, from, tag, &f) : UINT32_MAX;
-    if (st == CDP_OK) st = p == UINT32_MAX || f.type == CDP__FRAME_ABORT ? CDP_PENDING : CDP_OK;
+    if (st == CDP_OK && p == UINT32_MAX) st = CDP_PENDING;
     if (st == CDP_OK) {
         got->source = p;
         got->tag = tag;
@@ -10495,36 +11173,44 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 /* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
 
-/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
-CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
-    const cdp__past *past = cdp__past_at(g, seq);
-    const bool begun = past->call.seq == seq;
-    const cdp__move *late = cdp__exec_late(g);
-    cdp__frame call;
-    if (!begun && (seq <= g->wired - g->queue_used || seq > g->wired)) return false;
-    call = begun
-        ? past->call
-        : cdp__op_frame(g,
-            &g->queue[(g->queue_at + (seq - (g->wired - g->queue_used) - 1)) % g->queue_room],
-            false);
+/* A remembered call as a record. */
+CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     memset(r, 0, sizeof *r);
-    r->seq = seq;
-    r->kind = (cdp_coll_kind)call.kind;
-    r->dtype = (cdp_dtype)call.dtype;
-    r->op = (cdp_reduce_op)call.op;
-    r->root = call.root;
-    r->count = call.count;
+    r->seq = past->call.seq;
+    r->kind = (cdp_coll_kind)past->call.kind;
+    r->dtype = (cdp_dtype)past->call.dtype;
+    r->op = (cdp_reduce_op)past->call.op;
+    r->root = past->call.root;
+    r->count = past->call.count;
     r->waits_for = -1;
-    if (!begun) return true;
-    r->algorithm = cdp__algo_at(call.algo)->name;
-    r->rounds = r->round = past->rounds;
+    r->rounds = past->rounds;
+    r->round = past->round;
     r->start_ns = past->start_ns;
     r->end_ns = past->end_ns;
     r->state = CDP_RECORD_DONE;
-    if (seq <= g->wired - g->queue_used) return true;
+}
+
+/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
+CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
+    const cdp__past *past = cdp__past_at(g, seq);
+    const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    cdp__past next;
+    if (!begun && !queued) return false;
+    if (!begun) {
+        const uint64_t at = g->queue_at + (seq - g->completed - 1);
+        memset(&next, 0, sizeof next);
+        next.call = cdp__op_call(&g->queue[at % g->queue_room]);
+        cdp__record_fill(&next, r);
+        r->state = CDP_RECORD_QUEUED;
+        return true;
+    }
+    cdp__record_fill(past, r);
+    r->algorithm = cdp__algo_at(past->call.algo)->name;
+    if (!queued) return true;
     r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
-    r->round = g->round;
-    if (late) r->waits_for = (int32_t)cdp__world_rank(g, (uint32_t)late->step.peer);
+    r->round = g->exec.round;
+    if (late) r->waits_for = (int32_t)late->s->peer;
     return true;
 }
 
@@ -10534,7 +11220,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
     uint32_t n = 0, i;
     if (!out || cdp__alive(g, "cdp_group_records") != CDP_OK) return 0;
     cdp__enter(g);
-    for (seq = g->wired; seq && n < max && cdp__record_of(g, seq, &r); --seq)
+    for (seq = g->issued; seq && n < max && cdp__record_of(g, seq, &r); --seq)
         out[n++] = r;
     cdp__leave(g);
     for (i = 0; i < n / 2; ++i) {
@@ -10565,21 +11251,12 @@ CDP__PRIVATE void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
     fputc('}', f);
 }
 
-CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+/* What is the same for a group and for its messages. */
+CDP__PRIVATE void cdp__dump_state(
+    FILE *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
-    const char *comma = "";
-    cdp_record r;
-    uint64_t seq;
-    uint32_t p;
-    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
-        (unsigned long long)g->channel,
-        g->channel == CDP__WORLD_CHANNEL ? "world"
-            : g->parent                  ? "messages"
-                                         : "group");
-    for (p = 0; p < g->desc.world_size; ++p)
-        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    fprintf(f, "], \"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
-        (unsigned long long)g->issued, (unsigned long long)g->completed);
+    fprintf(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+        (unsigned long long)called, (unsigned long long)completed);
     if (g->health != CDP__HEALTHY) {
         fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
             cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
@@ -10587,8 +11264,21 @@ CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
         fputs("\"}", f);
     }
     fprintf(f, ", \"operations\": [");
-    for (seq = g->wired > g->desc.records ? g->wired - g->desc.records + 1 : 1; seq <= g->wired;
-         ++seq) {
+}
+
+CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+    const uint64_t kept = g->desc.records;
+    const char *comma = "";
+    cdp_record r;
+    uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
+    uint32_t p;
+    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+        (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
+    for (p = 0; p < g->desc.world_size; ++p)
+        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    fprintf(f, "], ");
+    cdp__dump_state(f, g, g->issued, g->completed);
+    for (; seq <= g->issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
         fputs(comma, f);
         cdp__dump_record(f, &r, now);
@@ -10597,25 +11287,88 @@ CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
     fprintf(f, "]}");
 }
 
+/* The messages of a flow in one direction (1: received here) that are remembered, then those
+   that are under way. Returns how many are under way; `f` NULL: only count. */
+CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+    const cdp_group *g = flow->g;
+    const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
+    const uint64_t kept = g->desc.records, count = g->message_count;
+    const char *comma = "";
+    const cdp__post *post;
+    uint64_t i = count > kept ? count - kept : 0, n = 0;
+    cdp_record r;
+    for (; f && i < count; ++i) {
+        const cdp__past *past = &g->past_messages[i % kept];
+        if (past->from != from || past->call.root != flow->tag) continue;
+        if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
+        cdp__record_fill(past, &r);
+        r.algorithm = "message";
+        fputs(comma, f);
+        cdp__dump_record(f, &r, now);
+        comma = ",";
+    }
+    for (post = flow->first[way]; post; post = post->next, ++n) {
+        cdp__past past;
+        if (!f) continue;
+        memset(&past, 0, sizeof past);
+        past.call = post->call;
+        past.start_ns = post->start_ns;
+        cdp__record_fill(&past, &r);
+        r.state = CDP_RECORD_QUEUED;
+        if (!n) {
+            r.state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
+            r.algorithm = "message";
+            r.rounds = 1;
+            r.waits_for = (int32_t)flow->s.peer;
+        }
+        fputs(comma, f);
+        cdp__dump_record(f, &r, now);
+        comma = ",";
+    }
+    return n;
+}
+
+/* The messages with one tag from one rank to another, as if these two were a group. */
+CDP__PRIVATE void cdp__dump_flow(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+    const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
+    const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
+    uint8_t id[8];
+    cdp__put_u32(id, from);
+    cdp__put_u32(id + 4, to);
+    if (!flow->count[way]) return;
+    fprintf(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
+        (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
+    cdp__dump_state(
+        f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
+    (void)cdp__dump_posts(f, flow, way, now);
+    fprintf(f, "]}");
+}
+
 /* Lock held. */
-CDP__PRIVATE cdp_status cdp__dump(const cdp__mux *m, const char *path) {
+CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     FILE *f = fopen(path, "w");
+    const uint64_t now = cdp__now(m->os);
     const cdp_group *g;
+    const cdp__flow *flow;
     bool good;
-    int why;
+    int why = 0;
     if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
-    fprintf(f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank,
-        m->world_size);
+    fprintf(
+        f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
-        cdp__dump_group(f, g, m->os->now_ns(m->os->user));
+        cdp__dump_group(f, g, now);
+        for (flow = g->flows; flow; flow = flow->next) {
+            cdp__dump_flow(f, flow, 0, now);
+            cdp__dump_flow(f, flow, 1, now);
+        }
         if (g->next) fputc(',', f);
     }
     fprintf(f, "\n]}\n");
     good = !ferror(f);
-    why = good ? 0 : errno; /* before fclose() says something of its own */
+    if (!good) why = errno; /* before fclose() says something of its own */
     if (fclose(f) != 0 && good) why = errno ? errno : EIO;
-    return why == 0 && good ? CDP_OK
-                            : cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
+    if (why == 0 && good) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
 #endif
 
@@ -10628,7 +11381,7 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
         CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
 #else
     cdp__enter(g);
-    st = cdp__dump(g->mux, path);
+    st = cdp__dump(g->w, path);
     cdp__leave(g);
 #endif
     return st;
@@ -10641,8 +11394,8 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
     const cdp_error before = *cdp_last_error();
     char path[1024];
     if (!g->desc.dump_path || g->parent) return;
-    cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->mux->rank);
-    if (cdp__dump(g->mux, path) != CDP_OK)
+    cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->w->rank);
+    if (cdp__dump(g->w, path) != CDP_OK)
         cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
     *cdp__error_slot() = before;
 #else
@@ -10651,7 +11404,7 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 }
 
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
-    const cdp__choosing *c = &g->mux->choosing;
+    const cdp__choosing *c = &g->w->choosing;
     uint32_t kind, i;
     if (g->hosts.ranks)
         cdp__text_add(
@@ -10694,12 +11447,11 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     if (!out || !size || cdp__alive(g, "cdp_describe") != CDP_OK) return 0;
     cdp__enter(g);
     d = &g->desc;
-    given = &g->mux->given;
+    given = &g->w->given;
 #define CDP__SAY(name, unit) cdp__describe_setting(&t, #name, d->name, unit, given->name != 0)
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR,
         CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
-    if (g->world)
-        cdp__text_add(&t, ", rank %u of %u in the world", g->mux->rank, g->mux->world_size);
+    if (g->members) cdp__text_add(&t, ", rank %u of %u in the world", g->w->rank, g->w->size);
     cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued,
         (unsigned long long)g->completed);
     if (g->backend) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
@@ -10713,14 +11465,13 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(no_thread, "");
     CDP__SAY(reproducible, "");
     CDP__SAY(records, "");
-    CDP__SAY(max_lanes, "");
     CDP__SAY(max_pending, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
     cdp__describe_choices(g, &t);
     cdp__text_add(&t, "links:\n");
     for (p = 0; p < d->world_size; ++p) {
-        const cdp_transport *link = &g->mux->transport;
+        const cdp_transport *link = &g->w->transport;
         const uint32_t peer = cdp__world_rank(g, p);
         char words[1600] = "";
         if (p == d->rank) continue;
@@ -11804,7 +12555,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
         if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d);
     }
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
-    if (st == CDP_OK && !d->group->mux->thread && d->launched) st = cdp_poll(d->group, 0);
+    if (st == CDP_OK && !d->group->w->thread && d->launched) st = cdp_poll(d->group, 0);
     return st;
 }
 

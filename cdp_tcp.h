@@ -186,7 +186,6 @@ typedef struct cdp_tcp_desc {
     bool reproducible;         /* likewise on all ranks */
     const cdp_choice *choices; /* likewise */
     uint32_t choice_count;
-    uint32_t max_lanes;   /* see cdp_group_desc */
     uint32_t max_pending; /* likewise */
     uint32_t records;
     const char *dump_path; /* kept, not copied */
@@ -789,7 +788,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
         if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head
             || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail)
             || __atomic_load_n(&s->theirs->freed, __ATOMIC_SEQ_CST) != s->freed
-            || cdp__mail_news(s->mail[0], s->seen_mail, false))
+            || cdp__slot_news(s->mail[0], s->seen_mail, false))
             news = true;
     return news;
 }
@@ -800,7 +799,7 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
         __atomic_store_n(&list->mine->wake, 0, __ATOMIC_RELAXED);
         list->seen_head = __atomic_load_n(&list->in->head, __ATOMIC_ACQUIRE);
         list->seen_tail = __atomic_load_n(&list->out->tail, __ATOMIC_ACQUIRE);
-        (void)cdp__mail_news(list->mail[0], list->seen_mail, true);
+        (void)cdp__slot_news(list->mail[0], list->seen_mail, true);
     }
 }
 
@@ -947,10 +946,10 @@ typedef struct cdp__mesh {
     char fail_key[96];
     cdp_store_request watch_rq, ask_rq, note_rq;
     cdp_bytes watch_key, ask_key, ask_values[2], note_key, note_value;
-    uint8_t ask_value[CDP__ABORT_MAX];
+    uint8_t ask_value[CDP__FAILURE_MAX];
     char ask_text[96], note_text[96];
     cdp_error note_error; /* the note that this rank has left */
-    uint8_t note[CDP__ABORT_MAX];
+    uint8_t note[CDP__FAILURE_MAX];
     bool watching;
     bool claimed; /* this rank is known to be ours */
     bool started; /* it has met all others */
@@ -1146,23 +1145,24 @@ CDP__PRIVATE void cdp__hello_fill(
     cdp__hello_encode(&h, out);
 }
 
-/* Nothing was said over this link yet, so an ABORT frame of the whole job's group can go out as
-   it is. */
+/* Nothing was sent over this link yet, so a FAILURE of the whole job's group can go out as it
+   is. */
 CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
-    uint8_t bytes[CDP__CHUNK_BYTES + CDP__FRAME_BYTES + CDP__ABORT_MAX],
-        *frame = bytes + CDP__CHUNK_BYTES;
-    cdp__frame f;
+    uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
+    cdp__head h;
     cdp_iov v;
-    memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_ABORT;
-    f.bytes = cdp__error_encode(&l->mesh->cause, frame + CDP__FRAME_BYTES);
-    cdp__frame_encode(&f, frame);
-    cdp__chunk_encode(bytes, CDP__WORLD_CHANNEL, CDP__FRAME_BYTES + f.bytes, 0);
+    memset(&h, 0, sizeof h);
+    h.type = CDP__MESSAGE_FAILURE;
+    h.channel = CDP__WORLD_CHANNEL;
+    h.bytes = cdp__error_encode(&l->mesh->cause, bytes + CDP__HEAD_BYTES);
+    cdp__head_encode(&h, bytes);
     v.data = bytes;
-    v.bytes = CDP__CHUNK_BYTES + CDP__FRAME_BYTES + f.bytes;
+    v.bytes = CDP__HEAD_BYTES + h.bytes;
     /* a fresh link takes it whole, or is lost anyway */
-    (void)(l->shared ? cdp__shared_move(l->mesh->os, l->shared, &v, 1, true)
-                     : cdp__io_send(&l->mesh->loop, &l->io, &v, 1));
+    if (l->shared)
+        (void)cdp__shared_move(l->mesh->os, l->shared, &v, 1, true);
+    else
+        (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1);
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -1869,6 +1869,17 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     }
     l->wanted = moved == 0;
     return moved == 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
+}
+
+/* Bytes of `iov` that belong to the first `bytes`. */
+CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t bytes, cdp_iov *out) {
+    uint32_t i;
+    for (i = 0; i < n && bytes; ++i) {
+        out[i].data = iov[i].data;
+        out[i].bytes = cdp__min(iov[i].bytes, bytes);
+        bytes -= out[i].bytes;
+    }
+    return i;
 }
 
 /* The same over several connections: as much of it as belongs to the one whose turn it is.
@@ -3069,7 +3080,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
 CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
-    uint8_t will[CDP__ABORT_MAX];
+    uint8_t will[CDP__FAILURE_MAX];
     cdp_error e;
     cdp_status st;
     (void)deadline_ns;
@@ -3442,7 +3453,6 @@ CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.reproducible = d->reproducible;
     g.choices = d->choices;
     g.choice_count = d->choice_count;
-    g.max_lanes = d->max_lanes;
     g.max_pending = d->max_pending;
     g.records = d->records;
     g.dump_path = d->dump_path;

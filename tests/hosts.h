@@ -187,7 +187,7 @@ static bool hosts_all(hosts_case *c, const uint64_t *counts, uint32_t count_coun
 /* The group's calls take this algorithm, where there is a row for it; NULL: those of the table.
    For all ranks at once. */
 static void hosts_choose(cdp_group *g, const char *name) {
-    cdp__choosing *ch = &g->mux->choosing;
+    cdp__choosing *ch = &g->w->choosing;
     if (cdp_barrier(g) != CDP_OK) return;
     cdp__enter(g);
     cdp__free(g->os, (void *)(uintptr_t)ch->rows);

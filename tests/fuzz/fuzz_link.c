@@ -184,26 +184,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifndef FUZZ_LIB
 static uint32_t what; /* the first byte: what this rank does */
 
-/* of messages to this rank, as cdp__message_lane() has it */
-static uint64_t lane_channel(uint32_t from) {
-    uint8_t id[20];
+/* of messages with tag 5, as cdp__message_channel() has it */
+static uint64_t message_channel(void) {
+    uint8_t id[12];
     cdp__put_u64(id, CDP__WORLD_CHANNEL);
-    cdp__put_u32(id + 8, from);
-    cdp__put_u32(id + 12, 0);
-    cdp__put_u32(id + 16, 5);
+    cdp__put_u32(id + 8, 5);
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The k-th frame that `peer` sends to this rank in the first allreduce, or in the first message. */
-static cdp__frame right_frame(uint32_t peer, bool message, uint32_t k) {
+/* The k-th header that `peer` sends to this rank in the first allreduce, or in the first message. */
+static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
     const bool large = what & 4;
-    cdp__frame f;
+    cdp__head f;
     memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_DATA;
+    f.type = CDP__MESSAGE_DATA;
     f.kind = (uint8_t)(message ? CDP_COLL_SEND : CDP_COLL_ALLREDUCE);
     f.dtype = (uint8_t)(message ? CDP_DTYPE_I32 : CDP_DTYPE_F32);
     f.op = (uint8_t)(!message && what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
-    f.algo = (uint8_t)(message ? CDP__DIRECT : large ? CDP__RING : CDP__DOUBLING);
+    f.algo = (uint8_t)(message ? 0 : large ? CDP__RING : CDP__DOUBLING);
     f.seq = 1;
     f.root = message ? 5 : 0;
     f.count = large ? COUNT : message ? 7 : 20;
@@ -217,28 +215,36 @@ static cdp__frame right_frame(uint32_t peer, bool message, uint32_t k) {
 }
 
 /* Most of the time the right one; else something in it is not. */
-static uint8_t *put_frame(uint8_t *p, uint32_t peer, bool message, uint32_t k, bool abort_frame) {
-    cdp__frame f = right_frame(peer, message, k);
+static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k, uint32_t kind) {
+    cdp__head h = right_head(peer, message, k);
     cdp_error e;
+    h.channel = pick(20) == 0 ? random_state : message ? message_channel() : CDP__WORLD_CHANNEL;
+    h.ack = pick(20) ? 0 : pick(3000);
     switch (pick(12)) {
-    case 0: f.kind = (uint8_t)pick(CDP_COLL_COUNT + 1); break;
-    case 1: f.seq = pick(4); break;
-    case 2: f.round = pick(9); break;
-    case 3: f.bytes += pick(1500); break;
-    case 4: f.bytes = pick(2000); break;
-    case 5: f.count = pick(2) ? pick(5000) : random_state; break;
+    case 0: h.kind = (uint8_t)pick(CDP_COLL_COUNT + 1); break;
+    case 1: h.seq = pick(4); break;
+    case 2: h.round = pick(9); break;
+    case 3: h.bytes += pick(1500); break;
+    case 4: h.bytes = pick(2000); break;
+    case 5: h.count = pick(2) ? pick(5000) : random_state; break;
     default: break;
     }
-    if (abort_frame) {
-        f.type = CDP__FRAME_ABORT;
+    if (kind < 4) {
+        h.type = (uint8_t)(CDP__MESSAGE_CREDIT + pick(7));
+        if (pick(10)) h.bytes = 0;
+    } else if (kind == 4) {
+        h.type = CDP__MESSAGE_FAILURE;
         cdp__error_clear(&e, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)));
         e.peer = (int32_t)pick(4) - 1;
         e.origin = (int32_t)pick(4) - 1;
         cdp__format(e.text, sizeof e.text, "rank %d/3: it is somebody's fault", (int)e.origin);
-        f.bytes = cdp__error_encode(&e, p + CDP__FRAME_BYTES) + (pick(20) ? 0 : pick(9));
+        h.bytes = cdp__error_encode(&e, p + CDP__HEAD_BYTES) + (pick(20) ? 0 : pick(9));
+    } else if (kind == 5) {
+        h.type = CDP__MESSAGE_REMOTE;
+        h.bytes = CDP__REMOTE_BYTES;
     }
-    cdp__frame_encode(&f, p);
-    return p + CDP__FRAME_BYTES + cdp__min(f.bytes, 3000);
+    cdp__head_encode(&h, p);
+    return p + CDP__HEAD_BYTES + cdp__min(h.bytes, 3000);
 }
 
 static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
@@ -246,20 +252,9 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
     uint32_t k[2] = {0, 0};
     for (uint32_t n = 1 + pick(30); n && (uint64_t)(p - out) + 4000 < room; --n) {
         const bool message = pick(3) == 0;
-        const uint64_t channel = pick(20) == 0 ? random_state
-            : message                          ? lane_channel(peer)
-                                               : CDP__WORLD_CHANNEL;
         const uint32_t kind = pick(40);
-        uint8_t *head = p;
-        p += CDP__CHUNK_BYTES;
-        if (kind > 3) p = put_frame(p, peer, message, k[message]++, kind == 4);
-        cdp__chunk_encode(head, channel,
-            kind > 3        ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50))
-                : kind == 0 ? CDP__CHUNK_LEAVE
-                : kind == 1 ? CDP__CHUNK_ASK - pick(3)
-                : kind == 2 ? 0
-                            : pick(5000),
-            pick(20) ? 0 : pick(3000));
+        p = put_message(p, peer, message, k[message], kind);
+        if (kind > 5) ++k[message];
     }
     for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n)
         out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);

@@ -65,7 +65,7 @@ static int measure(cdp_group *w, cdp_coll_kind kind, uint64_t bytes, uint32_t ca
             hosts_choose(w, how < 2 ? NULL : names[how]);
             if (cdp_barrier(w) != CDP_OK) return 1;
             w->is = how == 1 ? 0 : is;
-            algo[how] = cdp__algo_at(cdp__select(&w->mux->choosing, kind,
+            algo[how] = cdp__algo_at(cdp__select(&w->w->choosing, kind,
                                          kind == CDP_COLL_BARRIER ? 0 : bytes, cdp_size(w), w->is))
                             ->name;
             for (i = 0; i < 2; ++i) { /* first to warm up */

@@ -4,7 +4,7 @@
         ring            all cases; then the same with planted mistakes, each of which must be found
         ring --case N   one case, with its counts
 
-    The code under test is that of the headers itself: cdp__shared_move, _doze, _rise, cdp__mail_put, _find, _taken, _news and what
+    The code under test is that of the headers itself: cdp__shared_move, _doze, _rise, cdp__slot_put, _find, _taken, _news and what
     they call (of a mailbox, one place is used again and again); and cdp__mesh_expose, _retract, _recall, _view and _unview, where the
     owner writes into what it has lent as soon as it may. Its atomic
     accesses and its copies to and from the ring end up here, where two coroutines, a writer and a reader, stop before each of
@@ -98,7 +98,7 @@ typedef struct thread {
     uint8_t result;
     uint64_t since; /* a hash of what it has read since it was at the top of its loop */
     cdp__shared s;
-    cdp__post post;
+    cdp__slot_counts post;
     uint8_t done; /* bytes */
     uint8_t view[PLACES];
 } thread;
@@ -177,9 +177,9 @@ static int place_of(const void *p) {
     if (now.by == LOANS) return p == &pair_of()->side[0].lent[0].state ? STATE : -1;
     if (p == &ring_of()->head) return HEAD;
     if (p == &ring_of()->tail) return TAIL;
-    if (p == &pair_of()->mail[0].place[0].serial) return SERIAL;
+    if (p == &pair_of()->mail[0].slot[0].serial) return SERIAL;
     if (p == &pair_of()->mail[0].taken[0]) return TAKEN;
-    if (p == &pair_of()->mail[0].place[0].data[0]) return MAIL;
+    if (p == &pair_of()->mail[0].slot[0].body[0]) return MAIL;
     if (p == &pair_of()->side[0].wake) return WAKE_WRITER;
     if (p == &pair_of()->side[1].wake) return WAKE_READER;
     if (b >= data && b < data + now.room) return DATA + (int)(b - data);
@@ -383,20 +383,21 @@ static void mail_main(int reader) {
     while (t->done < now.bytes) {
         const uint32_t number = t->done * CDP__SLOTS;
         const cdp__eager_slot *m =
-            reader ? cdp__mail_find(&t->post, t->s.mail[0], 0, number) : NULL;
+            reader ? cdp__slot_find(&t->post, t->s.mail[0], 0, number) : NULL;
         uint8_t byte = byte_of(t->done);
-        cdp__frame f;
+        cdp__head f;
         memset(&f, 0, sizeof f);
+        f.type = CDP__MESSAGE_DATA;
         f.bytes = 1;
         if (!reader) {
-            if (cdp__mail_put(&t->post, t->s.mail[1], 0, number, &f, &byte)) {
+            if (cdp__slot_put(&t->post, t->s.mail[1], number, &f, &byte)) {
                 ++t->done;
                 cdp__shared_ring_bell(&model_os, &t->s, CDP__WAKE_DATA);
             }
         } else if (m) {
-            model_copy(&byte, m->data, 1);
+            model_copy(&byte, m->body, 1);
             if (byte != byte_of(t->done)) wrong = "a wrong byte";
-            cdp__mail_taken(&t->post, t->s.mail[0], 0, number);
+            cdp__slot_taken(&t->post, t->s.mail[0], 0, number);
             ++t->done;
         } else {
             if (!cdp__shared_doze(&t->s)) ask(O_SLEEP, reader, 0, 0);

@@ -230,15 +230,18 @@ TEST(hash_is_fnv_1a) {
     T(cdp__hash(cdp__hash(CDP__HASH_START, "foo", 3), "bar", 3) == 0x85944171f73967e8ull);
 }
 
-static cdp__frame random_frame(uint64_t *state) {
-    cdp__frame f;
+static cdp__head random_head(uint64_t *state) {
+    cdp__head f;
     memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_DATA;
+    f.type = CDP__MESSAGE_DATA;
     f.kind = (uint8_t)test_random(state);
     f.dtype = (uint8_t)test_random(state);
     f.op = (uint8_t)test_random(state);
     f.algo = (uint8_t)test_random(state);
-    f.bytes = (uint32_t)test_random(state);
+    f.bytes = (uint32_t)(test_random(state) >> 35);
+    f.ack = (uint32_t)test_random(state);
+    f.channel = test_random(state);
+    f.parts = test_random(state);
     f.round = (uint32_t)test_random(state);
     f.root = (uint32_t)test_random(state);
     f.seq = test_random(state);
@@ -246,30 +249,32 @@ static cdp__frame random_frame(uint64_t *state) {
     return f;
 }
 
-TEST(frames_survive_the_wire) {
+TEST(headers_survive_the_wire) {
     uint64_t state = 2;
     for (int i = 0; i < 1000; ++i) {
-        uint8_t wire[CDP__FRAME_BYTES];
-        const cdp__frame a = random_frame(&state);
-        cdp__frame b;
+        uint8_t wire[CDP__HEAD_BYTES];
+        const cdp__head a = random_head(&state);
+        cdp__head b;
         memset(&b, 0, sizeof b);
-        cdp__frame_encode(&a, wire);
-        T(cdp__frame_decode(wire, &b));
-        T(cdp__frame_same_call(&a, &b));
+        cdp__head_encode(&a, wire);
+        T(cdp__head_decode(wire, &b));
+        T(cdp__same_call(&a, &b));
         T(a.type == b.type && a.bytes == b.bytes && a.round == b.round);
+        T(a.ack == b.ack && a.channel == b.channel);
         b.round ^= 1;
         b.bytes ^= 1;
-        T(cdp__frame_same_call(&a, &b)); /* another place in the same call */
-        wire[i % 4] ^= (uint8_t)(1 << i % 8);
-        T(!cdp__frame_decode(wire, &b));
+        T(cdp__same_call(&a, &b)); /* another place in the same call */
+        wire[i % 8] ^= (uint8_t)(1 << i / 8 % 8);
+        if (i % 8 == 5) wire[5] = 99;
+        T(!cdp__head_decode(wire, &b));
     }
 }
 
-TEST(frames_notice_every_difference) {
+TEST(headers_notice_every_difference) {
     uint64_t state = 3;
-    const cdp__frame a = random_frame(&state);
-    cdp__frame b[7];
-    for (int i = 0; i < 7; ++i)
+    const cdp__head a = random_head(&state);
+    cdp__head b[8];
+    for (int i = 0; i < 8; ++i)
         b[i] = a;
     ++b[0].kind;
     ++b[1].dtype;
@@ -278,33 +283,38 @@ TEST(frames_notice_every_difference) {
     ++b[4].root;
     ++b[5].seq;
     ++b[6].count;
-    for (int i = 0; i < 7; ++i)
-        T(!cdp__frame_same_call(&a, &b[i]));
+    ++b[7].parts;
+    for (int i = 0; i < 8; ++i)
+        T(!cdp__same_call(&a, &b[i]));
 }
 
-TEST(frames_of_random_bytes) {
+TEST(headers_of_random_bytes) {
     uint64_t state = 4;
     uint32_t accepted = 0;
     for (int i = 0; i < 200000; ++i) {
-        uint8_t wire[CDP__FRAME_BYTES];
+        uint8_t wire[CDP__HEAD_BYTES];
         char text[128];
-        cdp__frame f;
-        for (uint32_t k = 0; k < CDP__FRAME_BYTES; ++k)
+        cdp__head f;
+        for (uint32_t k = 0; k < CDP__HEAD_BYTES; ++k)
             wire[k] = (uint8_t)test_random(&state);
-        if (i % 2) cdp__put_u32(wire, CDP__FRAME_MAGIC);
-        if (i % 4 == 1) wire[4] = (uint8_t)(i / 4 % 3);
-        if (i % 8 == 5) cdp__put_u32(wire + 8, (uint32_t)test_random(&state) % 1000);
-        if (!cdp__frame_decode(wire, &f)) continue;
+        if (i % 2) cdp__put_u32(wire, CDP__HEAD_MAGIC);
+        if (i % 2) wire[4] = CDP_WIRE_VERSION;
+        if (i % 2) wire[6] = CDP__HEAD_LITTLE_ENDIAN;
+        if (i % 2) wire[7] = 0;
+        if (i % 4 == 1) wire[5] = (uint8_t)(i / 4 % 12);
+        if (i % 8 == 5) cdp__put_u32(wire + 40, (uint32_t)test_random(&state) % 1000);
+        if (!cdp__head_decode(wire, &f)) continue;
         ++accepted;
-        T(f.type == CDP__FRAME_DATA || (f.type == CDP__FRAME_ABORT && f.bytes <= CDP__ABORT_MAX));
-        cdp__frame_text(&f, text, sizeof text); /* whatever it says, it can be printed */
+        T(f.type >= CDP__MESSAGE_DATA && f.type <= CDP__MESSAGE_CROWDED);
+        T(f.bytes <= cdp__body_max(f.type));
+        cdp__call_text(&f, text, sizeof text); /* whatever it says, it can be printed */
         T(strlen(text) < sizeof text);
     }
     T(accepted > 1000);
 }
 
-TEST(frame_texts) {
-    cdp__frame f;
+TEST(header_texts) {
+    cdp__head f;
     char text[128];
     memset(&f, 0, sizeof f);
     f.kind = CDP_COLL_ALLREDUCE;
@@ -313,20 +323,20 @@ TEST(frame_texts) {
     f.dtype = CDP_DTYPE_I64;
     f.op = CDP_REDUCE_MAX;
     f.algo = CDP__DOUBLING;
-    cdp__frame_text(&f, text, sizeof text);
+    cdp__call_text(&f, text, sizeof text);
     T(strcmp(text, "allreduce #17 of 12 x i64 max, recursive doubling") == 0);
     f.kind = CDP_COLL_BROADCAST;
     f.root = 3;
-    cdp__frame_text(&f, text, sizeof text);
+    cdp__call_text(&f, text, sizeof text);
     T(strcmp(text, "broadcast #17 of 12 x i64 from rank 3") == 0);
     f.kind = CDP_COLL_BARRIER;
-    cdp__frame_text(&f, text, sizeof text);
+    cdp__call_text(&f, text, sizeof text);
     T(strcmp(text, "barrier #17") == 0);
 }
 
 TEST(error_payload) {
     cdp_error a, b;
-    uint8_t wire[CDP__ABORT_MAX];
+    uint8_t wire[CDP__FAILURE_MAX];
     uint64_t state = 5;
     uint32_t n;
     cdp__error_clear(&a, CDP_ERR_PEER_LOST);
@@ -344,7 +354,7 @@ TEST(error_payload) {
     T(strcmp(a.text, b.text) == 0);
     memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
     n = cdp__error_encode(&a, wire);
-    T(n <= CDP__ABORT_MAX);
+    T(n <= CDP__FAILURE_MAX);
     T(cdp__error_decode(wire, n, &b));
     T_EQ(sizeof a.text - 1, strlen(b.text));
     for (uint32_t k = 0; k < 32; ++k)
@@ -355,7 +365,7 @@ TEST(error_payload) {
     T(cdp__error_decode(wire, 41, &b));
     T(strcmp(b.text, "a?[2J????") == 0); /* nothing that moves a terminal's cursor */
     for (int i = 0; i < 200000; ++i) {
-        const uint64_t bytes = test_random(&state) % (CDP__ABORT_MAX + 1);
+        const uint64_t bytes = test_random(&state) % (CDP__FAILURE_MAX + 1);
         for (uint64_t k = 0; k < bytes && k < 64; ++k)
             wire[k] = (uint8_t)test_random(&state);
         if (i % 2) {
@@ -1020,10 +1030,10 @@ int main(int argc, char **argv) {
         {"log_levels", log_levels, 10},
         {"bytes_are_little_endian", bytes_are_little_endian, 10},
         {"hash_is_fnv_1a", hash_is_fnv_1a, 10},
-        {"frames_survive_the_wire", frames_survive_the_wire, 10},
-        {"frames_notice_every_difference", frames_notice_every_difference, 10},
-        {"frames_of_random_bytes", frames_of_random_bytes, 10},
-        {"frame_texts", frame_texts, 10},
+        {"headers_survive_the_wire", headers_survive_the_wire, 10},
+        {"headers_notice_every_difference", headers_notice_every_difference, 10},
+        {"headers_of_random_bytes", headers_of_random_bytes, 10},
+        {"header_texts", header_texts, 10},
         {"error_payload", error_payload, 10},
         {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},
         {"kernels_with_nan", kernels_with_nan, 10},

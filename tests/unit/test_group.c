@@ -630,7 +630,7 @@ TEST(running_out_of_memory_in_an_operation) {
         for (uint32_t r = 0; r < 2; ++r) {
             const cdp_status st = poll_to_end(&w, r, work[r]);
             /* rank 0 had sent all that it needs before it failed */
-            if (fail == 3 && r == 1 && st == CDP_OK) continue;
+            if ((fail == 2 || fail == 3) && r == 1 && st == CDP_OK) continue;
             T(fail <= 4 ? st == CDP_ERR_NOMEM : st == CDP_OK);
             if (fail <= 4) T_TEXT("out of memory", cdp_last_error()->text);
         }
@@ -1162,9 +1162,9 @@ static void rank_computes_meanwhile(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_barrier(g));
     T_EQ(CDP_OK, cdp_allreduce_async(g, NULL, x, 1000000, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work));
     test_sleep_ms(200 * TEST_SLACK);
-    cdp_lock_acquire(&g->mux->lock);
+    cdp_lock_acquire(&g->w->lock);
     T(g->completed >= work.seq); /* nobody waited */
-    cdp_lock_release(&g->mux->lock);
+    cdp_lock_release(&g->w->lock);
     T_EQ(CDP_OK, cdp_work_wait(work));
     free(x);
 }

@@ -108,7 +108,7 @@ TEST(hosts_of_different_ranks) {
 /* ---- layouts ---- */
 
 static const char *algorithm_of(cdp_group *g, cdp_coll_kind kind, uint64_t bytes) {
-    return cdp__algo_at(cdp__select(&g->mux->choosing, kind, bytes, cdp_size(g), g->is))->name;
+    return cdp__algo_at(cdp__select(&g->w->choosing, kind, bytes, cdp_size(g), g->is))->name;
 }
 
 static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
@@ -136,7 +136,7 @@ static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
     }
     if (rank == 0 || rank == 5 || rank == 2) {
         T(cdp_group_new(w, together, 3, &g) == CDP_OK);
-        T(g && g->is == (w->mux->transport.remote.map ? CDP__NEAR | CDP__SHARED : CDP__NEAR)
+        T(g && g->is == (w->w->transport.remote.map ? CDP__NEAR | CDP__SHARED : CDP__NEAR)
             && !g->hosts.ranks);
         cdp_group_destroy(g);
     }
@@ -196,7 +196,7 @@ static void fixed_only(uint32_t rank, cdp_group *w) {
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (bytes = 1; bytes < 1ull << 40; bytes *= 8)
             T(cdp__algo_at(
-                cdp__select(&w->mux->choosing, (cdp_coll_kind)kind, bytes, cdp_size(w), w->is))
+                cdp__select(&w->w->choosing, (cdp_coll_kind)kind, bytes, cdp_size(w), w->is))
                     ->fixed);
     memset(&c, 0, sizeof c);
     c.g = w;

@@ -77,16 +77,16 @@ static const void *look_long(void *self, uint32_t peer, uint64_t token, uint64_t
 }
 
 static int64_t lie(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
-    cdp_iov w[5];
-    uint8_t loan[CDP__LOAN_BYTES];
-    memcpy(w, v, n * sizeof *v);
-    /* a chunk of one frame, of what is lent */
-    if (n == 3 && v[1].bytes == CDP__FRAME_BYTES && v[2].bytes == CDP__LOAN_BYTES) {
-        memcpy(loan, v[2].data, sizeof loan);
-        loan[8] = (uint8_t)(loan[8] + 1);
-        w[2].data = loan;
-    }
-    return cdp__hub_send(self, peer, w, n);
+    uint8_t bytes[CDP__HEAD_BYTES + CDP__REMOTE_BYTES];
+    cdp_iov w;
+    /* the message that says where the payload is */
+    if (v[0].bytes < sizeof bytes || ((const uint8_t *)v[0].data)[5] != CDP__MESSAGE_REMOTE)
+        return cdp__hub_send(self, peer, v, n);
+    memcpy(bytes, v[0].data, sizeof bytes);
+    ++bytes[CDP__HEAD_BYTES + 8];
+    w.data = bytes;
+    w.bytes = sizeof bytes;
+    return cdp__hub_send(self, peer, &w, 1);
 }
 
 static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {

@@ -181,7 +181,7 @@ static void job(uint32_t n, const cdp_tcp_desc *like, void (*per_rank)(cdp_tcp_d
 }
 
 static cdp__link *link_of(member *m, uint32_t peer) {
-    return &((cdp__mesh *)m->g->mux->transport.self)->links[peer];
+    return &((cdp__mesh *)m->g->w->transport.self)->links[peer];
 }
 
 static void describe_all(member *m) {
@@ -497,7 +497,7 @@ TEST(large_messages_are_read_where_they_lie) {
 static uint32_t hosts_seen[6];
 
 static void compare_hosts(member *m) {
-    cdp_transport *t = &m->g->mux->transport;
+    cdp_transport *t = &m->g->w->transport;
     m->status = cdp_barrier(m->g);
     for (uint32_t r = 0; r < m->desc.world_size; ++r)
         T_EQ(hosts_seen[r], t->topology.host(t->self, r));
@@ -538,7 +538,7 @@ TEST(ranks_know_who_is_on_one_host) {
 static void lend_and_recall(member *m) {
     static uint8_t lent[CDP__PULL_BYTES], got[100000];
     static uint64_t token;
-    cdp_transport *t = &m->g->mux->transport;
+    cdp_transport *t = &m->g->w->transport;
     const uint32_t peer = 1 - m->desc.rank;
     m->status = cdp_barrier(m->g);
     if (!T(link_of(m, peer)->shared != NULL)) return;
@@ -667,7 +667,7 @@ static uint32_t views_of(member *m) {
 }
 
 static bool in_segment(member *m, const void *p) {
-    return cdp__mesh_segment((const cdp__mesh *)m->g->mux->transport.self, p, 1) != NULL;
+    return cdp__mesh_segment((const cdp__mesh *)m->g->w->transport.self, p, 1) != NULL;
 }
 
 static void group_memory(member *m) {
@@ -941,7 +941,7 @@ static uint32_t nonsense;
 __attribute__((no_sanitize_thread)) static void nonsense_into(
     const cdp__link *l, cdp__shared *s, uint32_t number) {
     uint64_t state = nonsense;
-    cdp__eager_slot *next = &s->mail[1]->place[cdp__mail_place(CDP__WORLD_CHANNEL, number)];
+    cdp__eager_slot *next = &s->mail[1]->slot[cdp__slot_place(CDP__WORLD_CHANNEL, number)];
     switch (nonsense % 9) {
     case 0: s->out->head += s->room + 1; break;
     case 1: s->out->head -= 1; break;
@@ -970,7 +970,7 @@ static void write_nonsense(member *m) {
     if (m->desc.rank == 2) { /* to rank 0 */
         cdp__link *l = link_of(m, 0);
         cdp__shared *s = l->shared;
-        if (T(s != NULL)) nonsense_into(l, s, m->g->peers[0].put);
+        if (T(s != NULL)) nonsense_into(l, s, m->g->streams[0].put);
     }
     meet(3);
     if (m->desc.rank == 2) {

@@ -133,7 +133,7 @@ TEST(settings_at_their_limits) {
         like.piece_bytes = pieces[k % 3];
         like.small_bytes = ends[k / 3 % 2];
         like.expose_bytes = ends[k / 6];
-        like.max_lanes = like.max_pending = like.records = 1;
+        like.max_pending = like.records = 1;
         if (!world_open(&w, 2, &like, k % 2)) return;
         for (uint32_t r = 0; r < 2; ++r) {
             for (uint32_t i = 0; i < 200; ++i)
@@ -456,12 +456,12 @@ TEST(thousands_in_flight) {
 
 TEST(descriptions_are_complete) {
     static char text[20000];
-    cdp_group_desc d = {.world_size = 1, .max_lanes = 17, .no_thread = true};
+    cdp_group_desc d = {.world_size = 1, .max_pending = 17, .no_thread = true};
     cdp_group *g;
     if (!OK(cdp_group_create(&d, &g))) return;
     T(cdp_describe(g, text, sizeof text) > 100);
-    T_TEXT("max_lanes = 17 (set)", text);
-    T_TEXT("max_pending = 64 (default)", text);
+    T_TEXT("max_pending = 17 (set)", text);
+    T_TEXT("records = 32 (default)", text);
     T_TEXT("timeout_ms = 600000 ms (default)", text);
     T_TEXT("no_thread = 1 (set)", text);
     cdp_group_destroy(g);

@@ -697,7 +697,7 @@ static void *cut_main(void *p) {
     T_EQ(CDP_OK, k->status);
     pthread_barrier_wait(&cut.all);
     if (k->desc.rank == 1) {
-        cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->mux->transport.self)->links[0], cut.which);
+        cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->w->transport.self)->links[0], cut.which);
         cdp__enter(g);
         T(l->state == CDP__LINK_UP);
         __atomic_store_n(&cut.cut_ns, test_now_ns(), __ATOMIC_SEQ_CST);
@@ -786,9 +786,8 @@ static void *busy_main(void *p) {
     while (count++ < 20000) {
         const bool good = OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
         cdp__enter(g);
-        const bool busy = cdp__mux_busy(g->mux),
-                   counted_here = g->mux->drives + g->mux->ended != seen;
-        seen = g->mux->drives + g->mux->ended;
+        const bool busy = cdp__world_busy(g->w), counted_here = g->w->waits + g->w->ended != seen;
+        seen = g->w->waits + g->w->ended;
         cdp__leave(g);
         /* what has ended is nothing to watch, but somebody was here */
         if (!good || !T(!busy) || !T(counted_here)) break;

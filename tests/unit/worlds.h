@@ -13,7 +13,7 @@ static uint32_t world_size;
 static bool over_tcp, shared_memory, no_thread;
 static cdp_hub *hub;
 static uint16_t port;
-static uint32_t timeout_ms, max_lanes;
+static uint32_t timeout_ms;
 static cdp_group *world[RANKS_MAX];
 static void (*body)(uint32_t rank, cdp_group *w);
 
@@ -36,7 +36,6 @@ static void *rank_main(void *arg) {
             .master_port = port,
             .timeout_ms = timeout_ms,
             .init_timeout_ms = 20000,
-            .max_lanes = max_lanes,
             .no_thread = no_thread,
             .no_shared_memory = !shared_memory,
             .logger = {.level = CDP_LOG_SILENT}};
@@ -46,7 +45,6 @@ static void *rank_main(void *arg) {
             .world_size = world_size,
             .hub = hub,
             .timeout_ms = timeout_ms,
-            .max_lanes = max_lanes,
             .no_thread = no_thread,
             .logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_group_create(&d, &g))) return NULL;
