@@ -917,7 +917,10 @@ CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
    in_counts[j]) is what j receives from i (its out_counts[i]), also where j is i. */
 typedef struct cdp_request {
     cdp_coll_kind kind;
-    const void *in; /* NULL or equal to `out`: in place */
+    /* NULL or equal to `out`: in place. Also in place, as with NCCL: `in` is this rank's own part
+       of `out` (ALLGATHER; GATHER on the root), or `out` its own part of `in` (REDUCE_SCATTER,
+       whose other parts may hold anything afterwards; SCATTER on the root). */
+    const void *in;
     void *out;
     uint64_t count;      /* elements: see each function */
     cdp_dtype dtype;     /* (default: f32) */
@@ -1287,8 +1290,10 @@ typedef struct cdp_ddp_desc {
     cdp_group *group;        /* required; must outlive this */
     const cdp_param *params; /* in the order of the forward pass; copied */
     uint32_t param_count;
-    uint64_t first_bucket_bytes; /* the bucket that is full first (default: 1 MiB) */
-    uint64_t bucket_bytes;       /* the others (default: 25 MiB) */
+    /* size of the first bucket of each dtype (default: bucket_bytes where that is set, as in
+       PyTorch; else 1 MiB) */
+    uint64_t first_bucket_bytes;
+    uint64_t bucket_bytes; /* size of the others (default: 25 MiB) */
     /* do not copy rank 0's parameters and buffers at creation: they are known to be equal */
     bool no_broadcast;
     const cdp_buffer *buffers;
@@ -1381,6 +1386,12 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
    holds the last mean until the caller overwrites or zeroes it. Valid until destroy (but see
    .rebuild). NULL for an index that does not exist. */
 CDP_API void *cdp_ddp_grad(cdp_ddp *ddp, uint32_t index);
+/* Did any rank have a gradient for parameter `index` in the last synchronized pass? The same
+   answer on all ranks. An optimizer that skips parameters without a gradient (PyTorch: grad is
+   None) skips those for which this is false. Without find_unused and static_graph it is true for
+   all parameters after the first synchronized pass. False before that pass, for an index that
+   does not exist, and for NULL. From the thread that trains, outside a backward pass. */
+CDP_API bool cdp_ddp_used(const cdp_ddp *ddp, uint32_t index);
 /* all gradients := 0; not between backward_begin and backward_end */
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp);
 
@@ -8971,6 +8982,32 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     return CDP_OK;
 }
 
+/* This rank's part among all parts, in bytes from the first one. */
+CDP__PRIVATE uintptr_t cdp__request_own_part(
+    const cdp_group *g, const cdp_request *rq, const uint64_t *counts) {
+    uint64_t before = counts ? 0 : rq->count * g->desc.rank;
+    uint32_t i;
+    for (i = 0; counts && i < g->desc.rank; ++i)
+        before += counts[i];
+    return (uintptr_t)(before * cdp_dtype_size(rq->dtype));
+}
+
+/* "In place" may also be said as NCCL says it: the smaller buffer is this rank's own part of the
+   larger one. Rank 0 cannot tell that from in == out, so every rank accepts it. */
+CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
+    const bool root = g->desc.rank == rq->root;
+    if (!rq->in || !rq->out) return;
+    if (rq->kind == CDP_COLL_ALLGATHER || (rq->kind == CDP_COLL_GATHER && root)) {
+        if ((uintptr_t)rq->in == (uintptr_t)rq->out + cdp__request_own_part(g, rq, rq->out_counts))
+            rq->in = NULL;
+    } else if (rq->kind == CDP_COLL_REDUCE_SCATTER || (rq->kind == CDP_COLL_SCATTER && root)) {
+        if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
+            return;
+        rq->out = (void *)(uintptr_t)rq->in;
+        rq->in = NULL;
+    }
+}
+
 /* The caller's mistakes, each in one sentence. *device: its memory is the backend's. */
 CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, bool *device) {
     const char *name = cdp_coll_name(rq->kind);
@@ -8978,6 +9015,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     uint64_t in, out;
     cdp_status st = cdp__request_defaults(g, rq);
     *device = false;
+    if (st == CDP_OK) cdp__request_in_place(g, rq);
     if (st == CDP_OK && g->backend) st = cdp__device_claims(g, name, rq->in, rq->out, device);
     if (st != CDP_OK) return st;
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
@@ -9030,7 +9068,11 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     uint32_t i;
     op->parts = 0;
     if (!rq->in_counts && !rq->out_counts) return true;
-    if (!op->offs) op->offs = (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
+    /* once for every place of the queue, so that later operations allocate nothing */
+    for (i = 0; !op->offs && i < g->queue_room; ++i)
+        if (!g->queue[i].offs)
+            g->queue[i].offs =
+                (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
     if (!op->offs) return false;
     for (i = 0; i < n; ++i) {
         if (rq->in_counts) op->offs[i + 1] = op->offs[i] + rq->in_counts[i];
@@ -10662,48 +10704,51 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
 
 /* ---- >>bucket (pure): which parameters travel together --------------------------------------- */
 
-/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype; a bucket is
-   closed by the parameter that brings it to its limit, so limits may be overshot; the first
-   bucket of each dtype has its own, smaller limit, so that communication starts early. Buckets
-   are then numbered in the order in which a backward pass that goes from the last parameter to
-   the first completes them. Needs `bucket_of` with room for n; returns the number of buckets. */
+/* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
+   its parameters is a list: each entry is the index of the parameter that was added before it. */
+typedef struct cdp__bucket_open {
+    uint64_t bytes, limit;
+    uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
+    uint32_t lowest; /* the lowest index of this dtype: it completes the last bucket */
+} cdp__bucket_open;
+
+CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32_t *bucket_of) {
+    uint32_t i = o->newest;
+    while (i != UINT32_MAX) {
+        const uint32_t before = bucket_of[i];
+        bucket_of[i] = number;
+        i = before;
+    }
+    o->newest = UINT32_MAX;
+    o->bytes = 0;
+}
+
+/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype. The parameter
+   that brings a bucket to its limit closes it, so a bucket may exceed its limit. The first bucket
+   of each dtype has its own, smaller limit, so that communication starts early. Buckets are
+   numbered in the order in which a backward pass from the last parameter to the first completes
+   them. `bucket_of` has room for n numbers; returns how many buckets there are. Takes time
+   proportional to n. */
 CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
     uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
-    uint64_t size[CDP_DTYPE_COUNT], limit[CDP_DTYPE_COUNT];
-    uint32_t open[CDP_DTYPE_COUNT], count = 0, renamed = 0, i, k;
+    cdp__bucket_open open[CDP_DTYPE_COUNT];
+    uint32_t count = 0, i;
     for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
-        limit[i] = first_bytes;
-        open[i] = UINT32_MAX;
-        size[i] = 0;
+        open[i].bytes = 0;
+        open[i].limit = first_bytes;
+        open[i].newest = open[i].lowest = UINT32_MAX;
     }
+    for (i = n; i-- > 0;)
+        open[params[i].dtype].lowest = i;
     for (i = n; i-- > 0;) {
-        const cdp_dtype t = params[i].dtype;
-        if (open[t] == UINT32_MAX) open[t] = count++;
-        bucket_of[i] = open[t];
-        size[t] += params[i].count * cdp_dtype_size(t);
-        if (size[t] >= limit[t]) {
-            limit[t] = bytes;
-            open[t] = UINT32_MAX;
-            size[t] = 0;
-        }
+        cdp__bucket_open *o = &open[params[i].dtype];
+        bucket_of[i] = o->newest;
+        o->newest = i;
+        o->bytes += params[i].count * cdp_dtype_size(params[i].dtype);
+        if (o->bytes < o->limit && i != o->lowest) continue;
+        cdp__bucket_close(o, count++, bucket_of);
+        o->limit = bytes;
     }
-    /* A bucket is complete with its lowest parameter: number the buckets by that, highest first.
-      Names at or above `count` are final. */
-
-    for (i = n; i-- > 0;) {
-        bool lowest = bucket_of[i] < count;
-        for (k = 0; k < i && lowest; ++k)
-            lowest = bucket_of[k] != bucket_of[i];
-        if (!lowest) continue;
-        {
-            const uint32_t old = bucket_of[i];
-            for (k = i; k < n; ++k)
-                if (bucket_of[k] == old) bucket_of[k] = count + renamed;
-            ++renamed;
-        }
-    }
-    for (i = 0; i < n; ++i)
-        bucket_of[i] -= count;
     return count;
 }
 
@@ -10724,6 +10769,7 @@ typedef struct cdp__param {
     uint8_t *kept;
     cdp__mark mark;       /* in this pass */
     bool touched;         /* has got a gradient since the last synchronized pass */
+    bool used;            /* some rank had a gradient for it in the last synchronized pass */
     uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
     uint64_t ready_ns;
     struct cdp__sparse *sparse;
@@ -10778,6 +10824,8 @@ struct cdp_ddp {
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
     uint32_t sparse_count, number; /* number: of the ddps of this group */
+    /* rows of each rank and sparse parameter, then of each rank for one of them */
+    uint64_t *sparse_counts;
     /* whose memory parameters and gradients are in; NULL: the processor's */
     const cdp_backend *device;
     bool placed; /* it is known which */
@@ -10792,6 +10840,10 @@ typedef struct cdp__sparse {
     uint32_t *rows, *mean_rows, *place; /* place: of each row of the matrix in the mean, from 1 */
     uint8_t *values, *mean;
     uint64_t used, room, mean_used, mean_room;
+    /* the rows of all ranks while they are exchanged */
+    uint32_t *all_rows;
+    uint8_t *all_values;
+    uint64_t all_room;
 } cdp__sparse;
 
 CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
@@ -10801,6 +10853,8 @@ CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s->mean_rows);
     cdp__free(d->os, s->mean);
     cdp__free(d->os, s->place);
+    cdp__free(d->os, s->all_rows);
+    cdp__free(d->os, s->all_values);
     cdp__free(d->os, s);
 }
 
@@ -10914,6 +10968,7 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     cdp__free(d->os, d->slots);
     cdp__ddp_free(d, d->pack);
     cdp__free(d->os, d->order);
+    cdp__free(d->os, d->sparse_counts);
     cdp__free(d->os, d);
 }
 
@@ -11356,6 +11411,11 @@ CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
         st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
     for (i = 0; i < n; ++i)
         d->order[i] = n - 1 - i;
+    if (st == CDP_OK && d->sparse_count) {
+        const uint64_t room = (d->sparse_count + 1ull) * cdp_size(d->group);
+        d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room * sizeof *d->sparse_counts);
+        if (!d->sparse_counts) st = cdp__fail_nomem("counts of rows", room * 8);
+    }
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* of devices, which are small, the others hear */
     if (st == CDP_OK || (st == CDP_ERR_NOMEM && d->device)) {
@@ -11398,7 +11458,9 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->os = os;
     d->group = desc->group;
     d->desc = *desc;
-    d->desc.first_bucket_bytes = cdp__def(desc->first_bucket_bytes, 1024 * 1024);
+    /* an explicit size is that of the first bucket, too, as in PyTorch */
+    d->desc.first_bucket_bytes =
+        cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
     d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
     d->sync = d->sync_next = d->equal = d->stats.can_set_static_graph = true;
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
@@ -11413,12 +11475,27 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
 }
 
 CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count ? d->params[i].grad : NULL;
+    if (!d || i >= d->param_count) {
+        (void)cdp__fail(CDP_ERR_INVALID, "cdp_ddp_grad(%u): there are only %u parameters", i,
+            d ? d->param_count : 0);
+        return NULL;
+    }
+    if (!d->params[i].sparse) return d->params[i].grad;
+    (void)cdp__fail(CDP_ERR_INVALID,
+        "cdp_ddp_grad: parameter '%s' (index %u) is sparse and has no dense gradient; give its "
+        "rows to cdp_ddp_ready_rows and read their mean with cdp_ddp_rows",
+        d->params[i].name, i);
+    return NULL;
 }
 
-/* Where a gradient is between passes: the caller's own array, or the bucket. */
+/* Where a gradient is between passes: the caller's own array, or the bucket. NULL: it is sparse. */
 CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) {
+    if (p->sparse) return NULL;
     return p->user.grad ? (uint8_t *)p->user.grad : p->grad;
+}
+
+CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
+    return d && i < d->param_count && d->params[i].used;
 }
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
@@ -11468,11 +11545,18 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     return st;
 }
 
+/* With join, buffers come from the highest rank that has data in this very step, as in PyTorch;
+   which one that is takes one small operation. When no rank has data any more, training is over
+   and cdp_ddp_join() copies them. */
 CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
+    int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
+    cdp_status st = CDP_OK;
     if (!d->buffers_due) return CDP_OK;
     d->buffers_due = false;
-    return d->desc.buffer_hook ? d->desc.buffer_hook(d, d->desc.user)
-                               : cdp__ddp_broadcast(d, d->root, false);
+    if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
+    if (!d->desc.join) return cdp__ddp_broadcast(d, 0, false);
+    st = cdp_allreduce(d->group, NULL, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
+    return st == CDP_OK && root >= 0 ? cdp__ddp_broadcast(d, (uint32_t)root, false) : st;
 }
 
 CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
@@ -11575,6 +11659,21 @@ CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stag
         d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
 }
 
+/* What the sum of a bucket is divided by in the end. */
+CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
+    if (d->desc.join_effective) return (double)cdp__max(d->stats.active_ranks, 1);
+    return d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+}
+
+/* The part of it by which gradients are divided before they are summed; 0: none. Sums of f16
+   leave its range (65504) early, so f16 is divided first, as all dtypes are in PyTorch. */
+CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
+    if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
+    return d->desc.divisor == 0 ? (double)cdp_size(d->group)
+        : d->desc.divisor >= 1  ? d->desc.divisor
+                                : 0;
+}
+
 CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
     const uint32_t index = (uint32_t)(b - d->buckets);
     cdp_bucket *v = &b->view;
@@ -11586,9 +11685,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_
     v->dtype = b->dtype;
     v->params = b->slots;
     v->param_count = b->params;
-    v->divisor = d->desc.join_effective ? (double)cdp__max(d->stats.active_ranks, 1)
-        : d->desc.divisor != 0          ? d->desc.divisor
-                                        : (double)cdp_size(d->group);
+    v->divisor = cdp__ddp_divisor(d);
     v->ddp = d;
     b->start_ns = b->end_ns = 0;
     b->work.seq = 0;
@@ -11628,14 +11725,15 @@ CDP__PRIVATE cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t acti
 
 /* Sum or mean in one operation; what it leaves to be divided afterwards is in cdp__ddp_divide. */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
-    const cdp_ddp_desc *s = &d->desc;
-    const bool plain = s->divisor == 0 && s->predivide == 0 && !s->join_effective;
-    cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype,
-        plain                   ? CDP_REDUCE_AVG
-            : s->predivide != 0 ? CDP_REDUCE_PREMUL_SUM
-                                : CDP_REDUCE_SUM,
-        0);
-    if (s->predivide != 0) rq.factor = 1 / s->predivide;
+    const double before = cdp__ddp_predivide(d, b->dtype);
+    cdp_reduce_op op = CDP_REDUCE_SUM;
+    cdp_request rq;
+    if (before != 0)
+        op = CDP_REDUCE_PREMUL_SUM;
+    else if (d->desc.divisor == 0 && !d->desc.join_effective)
+        op = CDP_REDUCE_AVG;
+    rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, op, 0);
+    if (before != 0) rq.factor = 1 / before;
     return rq;
 }
 
@@ -11998,13 +12096,12 @@ CDP__PRIVATE void cdp__ddp_divide_by(cdp_ddp *d, cdp_dtype t, void *data, uint64
         (void)cdp__ddp_fail(d, d->device->scale(d->device->self, t, data, n, 1 / by));
 }
 
+/* What cdp__ddp_request left to be done. */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const cdp_ddp_desc *s = &d->desc;
-    double by = s->join_effective ? (double)d->stats.active_ranks
-        : s->divisor != 0         ? s->divisor
-                                  : (double)cdp_size(d->group);
-    if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
-    if (s->predivide != 0) by /= s->predivide;
+    const double before = cdp__ddp_predivide(d, b->dtype);
+    double by = cdp__ddp_divisor(d);
+    if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) return;
+    if (before != 0) by /= before;
     if (by != 1) cdp__ddp_divide_by(d, b->dtype, b->memory, b->count, by);
 }
 
@@ -12023,6 +12120,7 @@ CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
         cdp__param *p = &d->params[i];
         const bool nobody = tail && !cdp__tail_get(last, i);
         const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
+        p->used = !nobody;
         marks = cdp__hash(marks, &mark, 1);
         if (nobody) {
             ++d->stats.unused_count;
@@ -12079,9 +12177,6 @@ CDP__PRIVATE cdp_status cdp__sparse_add(
     cdp__sparse *s = p->sparse;
     const uint64_t width = cdp__sparse_width(&p->user),
                    bytes = width * cdp_dtype_size(p->user.dtype);
-    const double by = d->desc.join_effective ? (double)d->stats.active_ranks
-        : d->desc.divisor != 0               ? d->desc.divisor
-                                             : (double)cdp_size(d->group);
     uint64_t k;
     s->mean_used = 0;
     if (!cdp__sparse_room(
@@ -12105,58 +12200,50 @@ CDP__PRIVATE cdp_status cdp__sparse_add(
     for (k = 0; k < s->mean_used; ++k)
         s->place[s->mean_rows[k]] = 0;
     s->used = 0;
-    cdp__divide_by(p->user.dtype, s->mean, s->mean_used * width, by);
+    cdp__divide_by(p->user.dtype, s->mean, s->mean_used * width, cdp__ddp_divisor(d));
     return CDP_OK;
 }
 
-/* One sparse parameter: all ranks' indices, then values, parts as long as `counts` says. */
+/* One sparse parameter: all ranks' indices, then values; rank r has counts[r] rows. */
 CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
     const uint64_t width = cdp__sparse_width(&p->user),
                    bytes = width * cdp_dtype_size(p->user.dtype);
+    cdp__sparse *s = p->sparse;
     uint64_t all = 0, before = 0;
     cdp_request rq;
     cdp_status st;
-    uint32_t *rows, r;
-    uint8_t *values;
+    uint32_t r;
     for (r = 0; r < n; ++r) {
         all += counts[r];
         before += r < rank ? counts[r] : 0;
     }
-    rows = (uint32_t *)cdp__alloc(d->os, all * sizeof *rows + 1);
-    values = (uint8_t *)cdp__alloc(d->os, all * bytes + 1);
-    st = rows && values ? CDP_OK : cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
-    if (st == CDP_OK) {
-        if (p->sparse->used) {
-            memcpy(rows + before, p->sparse->rows, (size_t)(p->sparse->used * sizeof *rows));
-            memcpy(values + before * bytes, p->sparse->values, (size_t)(p->sparse->used * bytes));
-        }
-        rq = cdp__request_of(
-            CDP_COLL_ALLGATHER, NULL, rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
-        rq.out_counts = counts;
-        st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
-        for (r = 0; r < n; ++r)
-            counts[r] *= width;
-        rq.out = values;
-        rq.count = all * width;
-        rq.dtype = p->user.dtype;
-        if (st == CDP_OK) st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
-        if (st == CDP_OK) st = cdp_work_wait(d->last);
-        if (st == CDP_OK) st = cdp__sparse_add(d, p, rows, values, all);
+    if (!cdp__sparse_room(d, &s->all_rows, &s->all_values, 0, &s->all_room, all + 1, bytes))
+        return cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
+    if (s->used) {
+        memcpy(s->all_rows + before, s->rows, (size_t)(s->used * sizeof *s->rows));
+        memcpy(s->all_values + before * bytes, s->values, (size_t)(s->used * bytes));
     }
-    cdp__free(d->os, rows);
-    cdp__free(d->os, values);
-    return st;
+    rq = cdp__request_of(
+        CDP_COLL_ALLGATHER, NULL, s->all_rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+    rq.out_counts = counts;
+    st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+    for (r = 0; r < n; ++r)
+        counts[r] *= width;
+    rq.out = s->all_values;
+    rq.count = all * width;
+    rq.dtype = p->user.dtype;
+    if (st == CDP_OK) st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
+    return st == CDP_OK ? cdp__sparse_add(d, p, s->all_rows, s->all_values, all) : st;
 }
 
 /* After the buckets: how many rows each rank has of each sparse parameter, then those. */
 CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     const uint32_t n = cdp_size(d->group);
-    uint64_t *counts = (uint64_t *)cdp__alloc(d->os, (d->sparse_count + 1ull) * n * sizeof *counts),
-             *one = counts + (uint64_t)d->sparse_count * n;
+    uint64_t *counts = d->sparse_counts, *one = counts + (uint64_t)d->sparse_count * n;
     uint32_t i, k, r;
     cdp_status st;
-    if (!counts) return cdp__fail_nomem("rows of a gradient", n * sizeof *counts);
     for (i = k = 0; i < d->param_count; ++i)
         if (d->params[i].sparse)
             counts[cdp_rank(d->group) * d->sparse_count + k++] =
@@ -12170,7 +12257,6 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
         st = cdp__sparse_exchange(d, &d->params[i], one);
         ++k;
     }
-    cdp__free(d->os, counts);
     return st;
 }
 
@@ -13438,21 +13524,39 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     return st == CDP_OK ? cdp_work_wait(last) : st;
 }
 
+/* The largest count among parameters without an owner; false: every parameter has one. */
+CDP__PRIVATE bool cdp__zero_largest(
+    const uint64_t *counts, uint32_t n, const uint32_t *owner, uint64_t *largest) {
+    bool found = false;
+    uint32_t i;
+    for (i = 0; i < n; ++i) {
+        if (owner[i] != UINT32_MAX || (found && counts[i] <= *largest)) continue;
+        *largest = counts[i];
+        found = true;
+    }
+    return found;
+}
+
+CDP__PRIVATE uint32_t cdp__zero_least(const uint64_t *totals, uint32_t world) {
+    uint32_t least = 0, r;
+    for (r = 1; r < world; ++r)
+        if (totals[r] < totals[least]) least = r;
+    return least;
+}
+
+/* One pass over the parameters for each different count, of which a model has few. */
 CDP_API void cdp_zero_partition(
     const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
-    uint32_t done, i, r;
+    uint64_t largest = 0;
+    uint32_t i;
     for (i = 0; i < n; ++i)
         owner[i] = UINT32_MAX;
-    for (done = 0; done < n; ++done) {
-        uint32_t largest = n, least = 0;
-        for (i = 0; i < n; ++i)
-            if (owner[i] == UINT32_MAX && (largest == n || counts[i] > counts[largest]))
-                largest = i;
-        for (r = 1; r < world; ++r)
-            if (totals[r] < totals[least]) least = r;
-        owner[largest] = least;
-        totals[least] += counts[largest];
-    }
+    while (cdp__zero_largest(counts, n, owner, &largest))
+        for (i = 0; i < n; ++i) {
+            if (owner[i] != UINT32_MAX || counts[i] != largest) continue;
+            owner[i] = cdp__zero_least(totals, world);
+            totals[owner[i]] += largest;
+        }
 }
 
 CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
