@@ -12119,10 +12119,9 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
 /* The part of the divisor by which gradients are divided before they are summed; 0: none. Sums of
    f16 exceed its range (65504) early, so f16 is divided first, as PyTorch divides all dtypes. */
 CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
+    const double divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
-    return d->desc.divisor == 0 ? (double)cdp_size(d->group)
-        : d->desc.divisor >= 1  ? d->desc.divisor
-                                : 0;
+    return divisor >= 1 ? divisor : 0;
 }
 
 /* The sum or mean of a bucket as one operation; cdp__ddp_divide does what is left of the

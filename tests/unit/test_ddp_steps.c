@@ -385,6 +385,234 @@ TEST(buffers_come_from_the_highest_rank_active_now) {
         run_ranks(n, NULL, 0, rank_brings_buffers, NULL);
 }
 
+/* ---- ready() from several threads ---- */
+
+enum {
+    THREADS = 3,
+    PARAMS = 60,
+    VALUES = 33
+};
+
+/* A rank whose backward pass runs in several threads. */
+typedef struct busy {
+    cdp_ddp *ddp;
+    uint32_t rank, step;
+    float *own; /* gradients in the caller's own arrays; NULL: in the buckets */
+} busy;
+typedef struct busy_thread {
+    busy *of;
+    uint32_t number;
+    cdp_status status;
+} busy_thread;
+
+static float busy_value(uint32_t rank, uint32_t step, uint32_t i, uint32_t k) {
+    return (float)((rank * 7 + step * 5 + i * 3 + k) % 64);
+}
+
+/* Parameter 0 is sparse; every seventh other one is left out. */
+static cdp_status busy_param(busy *b, uint32_t i) {
+    float values[VALUES];
+    const uint32_t row = b->rank;
+    float *at = i ? b->own ? b->own + i * VALUES : (float *)cdp_ddp_grad(b->ddp, i) : values;
+    for (uint32_t k = 0; k < VALUES; ++k)
+        at[k] = busy_value(b->rank, b->step, i, k);
+    if (!i) return cdp_ddp_ready_rows(b->ddp, 0, &row, 1, values);
+    return i % 7 ? cdp_ddp_ready(b->ddp, i) : cdp_ddp_unused(b->ddp, i);
+}
+
+static void *busy_main(void *p) {
+    busy_thread *t = (busy_thread *)p;
+    for (uint32_t i = PARAMS; i-- > 0 && t->status == CDP_OK;)
+        if ((i + t->of->step) % THREADS == t->number) t->status = busy_param(t->of, i);
+    return NULL;
+}
+
+static void busy_backward(busy *b) {
+    busy_thread t[THREADS];
+    pthread_t id[THREADS];
+    for (uint32_t k = 0; k < THREADS; ++k) {
+        t[k].of = b;
+        t[k].number = k;
+        t[k].status = CDP_OK;
+        if (pthread_create(&id[k], NULL, busy_main, &t[k]) != 0) abort();
+    }
+    for (uint32_t k = 0; k < THREADS; ++k) {
+        pthread_join(id[k], NULL);
+        T_EQ(CDP_OK, t[k].status);
+    }
+}
+
+static void busy_check(const busy *b, uint32_t n) {
+    const cdp_rows rows = cdp_ddp_rows(b->ddp, 0);
+    T_EQ(n, rows.count);
+    for (uint32_t i = 0; i < PARAMS; ++i) {
+        const float *at = b->own ? b->own + i * VALUES : (const float *)cdp_ddp_grad(b->ddp, i);
+        T(cdp_ddp_used(b->ddp, i) == (!i || i % 7 != 0));
+        for (uint32_t k = 0; k < VALUES; ++k) {
+            float sum = 0;
+            for (uint32_t r = 0; r < n; ++r)
+                sum += busy_value(r, b->step, i, k);
+            if (!i) {
+                const float *values = (const float *)rows.values + rows.rows[k % n] * VALUES;
+                sum = busy_value(rows.rows[k % n], b->step, 0, k);
+                if (!T(values[k] == sum / (float)n)) return;
+            } else if (i % 7 && !T(at[k] == sum / (float)n)) {
+                return;
+            }
+        }
+    }
+}
+
+typedef struct busy_setup {
+    bool own, hook;
+} busy_setup;
+
+static void rank_is_busy(cdp_group *g, void *arg) {
+    const busy_setup *s = (const busy_setup *)arg;
+    float *data = (float *)calloc(2 * PARAMS * VALUES + RANKS_MAX * VALUES, sizeof *data);
+    cdp_param params[PARAMS];
+    cdp_hook_desc h;
+    cdp_hook hook;
+    busy b;
+    memset(params, 0, sizeof params);
+    memset(&b, 0, sizeof b);
+    memset(&h, 0, sizeof h);
+    b.rank = cdp_rank(g);
+    if (s->own) b.own = data + PARAMS * VALUES;
+    for (uint32_t i = 0; i < PARAMS; ++i) {
+        params[i].data = data + i * VALUES;
+        params[i].count = VALUES;
+        if (i && s->own) params[i].grad = b.own + i * VALUES;
+    }
+    params[0].sparse = true;
+    params[0].rows = cdp_size(g);
+    params[0].count = cdp_size(g) * VALUES;
+    params[0].data = data + 2 * PARAMS * VALUES;
+    cdp_ddp_desc d = described(g, params, PARAMS);
+    d.find_unused = true;
+    d.bucket_bytes = 3 * VALUES * 4;
+    b.ddp = opened(&d);
+    T_EQ(CDP_OK, cdp_hook_create(&h, &hook)); /* divide, then sum */
+    if (s->hook)
+        T_EQ(CDP_OK, cdp_ddp_set_hook(b.ddp, &hook));
+    else
+        hook.destroy(hook.self);
+    for (b.step = 0; b.step < 60 && !test__now.failed_checks; ++b.step) {
+        if (!T_EQ(CDP_OK, cdp_ddp_backward_begin(b.ddp))) break;
+        busy_backward(&b);
+        if (!T_EQ(CDP_OK, cdp_ddp_backward_end(b.ddp))) break;
+        busy_check(&b, cdp_size(g));
+    }
+    cdp_ddp_destroy(b.ddp);
+    free(data);
+}
+
+TEST(several_threads_of_a_rank_report_gradients) {
+    cdp_group_desc like;
+    memset(&like, 0, sizeof like);
+    for (uint32_t k = 0; k < 8; ++k) {
+        busy_setup s;
+        s.own = k & 1;
+        s.hook = k & 2;
+        like.no_thread = k & 4;
+        run_ranks(2, &like, 0, rank_is_busy, &s);
+    }
+}
+
+/* One parameter from two threads at once: exactly one of them is refused. */
+static uint32_t refused;
+static void *reports_again(void *p) {
+    const cdp_status st = cdp_ddp_ready((cdp_ddp *)p, 1);
+    if (st == CDP_ERR_STATE) __atomic_add_fetch(&refused, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+TEST(one_of_two_threads_with_one_parameter_is_refused) {
+    float data[2] = {0};
+    cdp_param params[2];
+    pthread_t id[2];
+    memset(params, 0, sizeof params);
+    params[0].data = params[1].data = data;
+    params[0].count = params[1].count = 2;
+    for (uint32_t run = 0; run < 200; ++run) {
+        cdp_group *g = alone();
+        const cdp_ddp_desc d = described(g, params, 2);
+        cdp_ddp *ddp = opened(&d);
+        refused = 0;
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        for (uint32_t k = 0; k < 2; ++k)
+            if (pthread_create(&id[k], NULL, reports_again, ddp) != 0) abort();
+        for (uint32_t k = 0; k < 2; ++k)
+            pthread_join(id[k], NULL);
+        T_EQ(1, refused);
+        REFUSED(CDP_ERR_STATE, "marked ready twice", cdp_ddp_backward_end(ddp));
+        cdp_ddp_destroy(ddp);
+        cdp_group_destroy(g);
+        if (test__now.failed_checks) return;
+    }
+}
+
+/* A function given to cdp_work_then() may report a gradient: also inside another ready() that lets
+   communication advance. */
+typedef struct later {
+    cdp_ddp *ddp;
+    uint32_t index;
+} later;
+static cdp_status reports_later(void *user, cdp_status st) {
+    const later *l = (const later *)user;
+    return st == CDP_OK ? cdp_ddp_ready(l->ddp, l->index) : st;
+}
+static void rank_reports_later(cdp_group *g, void *arg) {
+    enum {
+        N = 6
+    };
+    float data[N][4] = {{0}}, number[N] = {0};
+    cdp_work done[N], work;
+    cdp_param params[N];
+    later l[N];
+    (void)arg;
+    memset(params, 0, sizeof params);
+    for (uint32_t i = 0; i < N; ++i) {
+        params[i].data = data[i];
+        params[i].count = 4;
+    }
+    cdp_ddp_desc d = described(g, params, N);
+    d.bucket_bytes = 16;
+    cdp_ddp *ddp = opened(&d);
+    for (uint32_t step = 0; step < 20; ++step) {
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        for (uint32_t i = 0; i < N; ++i) {
+            ((float *)cdp_ddp_grad(ddp, i))[0] = (float)(step + i);
+            l[i].ddp = ddp;
+            l[i].index = i;
+        }
+        for (uint32_t i = N; i-- > 0;) {
+            memset(&done[i], 0, sizeof done[i]);
+            if (i % 2) {
+                T_EQ(CDP_OK,
+                    cdp_allreduce_async(
+                        g, NULL, &number[i], 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work));
+                T_EQ(CDP_OK, cdp_work_then(work, reports_later, &l[i], &done[i]));
+            } else {
+                T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+            }
+        }
+        for (uint32_t i = 1; i < N; i += 2)
+            T_EQ(CDP_OK, cdp_work_wait(done[i]));
+        T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+        for (uint32_t i = 0; i < N; ++i)
+            T(((float *)cdp_ddp_grad(ddp, i))[0] == (float)(step + i));
+    }
+    cdp_ddp_destroy(ddp);
+}
+TEST(functions_of_works_report_gradients) {
+    cdp_group_desc like;
+    memset(&like, 0, sizeof like);
+    for (uint32_t k = 0; k < 2; ++k) {
+        like.no_thread = k;
+        run_ranks(1, &like, 0, rank_reports_later, NULL);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"an_explicit_bucket_size_is_that_of_the_first_one",
@@ -400,6 +628,11 @@ int main(int argc, char **argv) {
         {"used_parameters_are_known_on_every_rank", used_parameters_are_known_on_every_rank, 20},
         {"buffers_come_from_the_highest_rank_active_now",
             buffers_come_from_the_highest_rank_active_now, 20},
+        {"several_threads_of_a_rank_report_gradients", several_threads_of_a_rank_report_gradients,
+            60},
+        {"one_of_two_threads_with_one_parameter_is_refused",
+            one_of_two_threads_with_one_parameter_is_refused, 30},
+        {"functions_of_works_report_gradients", functions_of_works_report_gradients, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
