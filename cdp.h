@@ -13352,14 +13352,26 @@ CDP__PRIVATE cdp_status cdp__hook_half(
    of constant length; a rest is copied to a block of its own. */
 
 /* To the nearest whole number, and to the even one of two; values beyond +-1024 become +-1024, NaN
-   becomes -1024. Without branches, so that loops with it vectorise. */
+   becomes -1024. Part of a loop that vectorises: so it is inline, and masks choose between cases,
+   because gcc makes branches of `?:` here. */
+CDP__PRIVATE inline int32_t cdp__round_whole(float v) {
+    uint32_t bits;
+    int32_t whole, odd, up, down;
+    float x, rest;
+    memcpy(&bits, &v, 4);
+    bits = CDP__PICK(v > 1024, 0x44800000u, bits);      /* 1024 */
+    bits = CDP__PICK(!(v >= -1024), 0xc4800000u, bits); /* -1024 */
+    memcpy(&x, &bits, 4);
+    whole = (int32_t)x;
+    odd = whole & 1;
+    rest = x - (float)whole;
+    up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd);
+    down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
+    return whole + up - down;
+}
+
 CDP__PRIVATE float cdp__round_even(float v) {
-    const float top = v > 1024 ? 1024 : v, x = top >= -1024 ? top : -1024;
-    const int32_t whole = (int32_t)x, odd = whole & 1;
-    const float rest = x - (float)whole;
-    const int32_t up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd),
-                  down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
-    return (float)(whole + up - down);
+    return (float)cdp__round_whole(v);
 }
 
 #define CDP__RANGE_LANES 16u
@@ -13399,10 +13411,13 @@ CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
 
 CDP__PRIVATE void cdp__quantize_block(
     const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
+    const int32_t origin = (int32_t)zero; /* 0 to 255, a whole number */
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
-        const float q = cdp__round_even(x[i] / scale) + zero, low = q < 0 ? 0 : q;
-        out[i] = (uint8_t)(int32_t)(low > 255 ? 255 : low);
+        int32_t q = cdp__round_whole(x[i] / scale) + origin;
+        q = q < 0 ? 0 : q;
+        q = q > 255 ? 255 : q;
+        out[i] = (uint8_t)q;
     }
 }
 
