@@ -91,7 +91,7 @@
     COMING FROM PyTorch's DistributedDataParallel
         init_process_group("gloo")                         cdp_init_from_env(NULL, &world)
         DDP(model, process_group=g)                        cdp_ddp_create; one cdp_param each, in the order of model.parameters()
-        bucket_cap_mb=N                                    .bucket_bytes; .first_bucket_bytes is settable, too
+        bucket_cap_mb=N                                    .bucket_bytes = N << 20: the first bucket follows, as there
         gradient_as_bucket_view=True                       the default: cdp_ddp_grad; False: bring cdp_param.grad
         broadcast_buffers=False, init_sync=False           .no_buffer_broadcast, .no_broadcast
         find_unused_parameters=True                        .find_unused; then cdp_ddp_unused(i), or leave i unmarked
@@ -117,6 +117,8 @@
         DistributedSampler, set_epoch                      cdp_sampler_fill, .epoch
         ddp._get_ddp_logging_data()                        cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...), cdp_ddp_stats_of
         The mean is the sum divided by the number of ranks; PyTorch divides first: .predivide = that number gives its bits.
+        f16 is divided first by default, because sums of f16 soon exceed its range.
+        param.grad is None                                 !cdp_ddp_used(ddp, i)
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one)
         CDP_IMPLEMENTATION     off       this file holds the implementation; CDP_CORE_IMPLEMENTATION: of cdp.h alone
@@ -125,7 +127,12 @@
         CDP_ASSERT(x)          assert    checks of the library's own logic
         CDP_NO_STDIO           off       no stdio: cdp_print_error and the default logger do nothing
         CDP_NO_THREADS         off       no pthreads: nothing advances but in calls; the last error is one per program
-        CDP_NO_HOOKS           off       no built-in hooks, averager, sharding or sampler: 14 KB less
+        CDP_NO_DDP *           off       no data parallel training, and none of the next four
+        CDP_NO_HOOKS *         off       no built-in hooks (hooks of your own work)
+        CDP_NO_AVERAGER *      off       no cdp_averager_step
+        CDP_NO_ZERO *          off       no cdp_zero_partition, cdp_zero_step
+        CDP_NO_TRACE *         off       no cdp_ddp_trace
+        CDP_NO_SAMPLER *       off       no cdp_sampler_fill
         CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
         CDP_NAMES_0_1 *        off       public names of 0.1 compile, too: the type cdp_reduce, the call cdp_reduce_to
         CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
@@ -177,6 +184,18 @@
 #include <stdint.h>
 
 /* ---- >>config -------------------------------------------------------------------------------- */
+
+/* Data parallel training is the floor of these. */
+#ifdef CDP_NO_DDP
+#undef CDP_NO_HOOKS
+#undef CDP_NO_AVERAGER
+#undef CDP_NO_ZERO
+#undef CDP_NO_TRACE
+#define CDP_NO_HOOKS
+#define CDP_NO_AVERAGER
+#define CDP_NO_ZERO
+#define CDP_NO_TRACE
+#endif
 
 #ifndef CDP_API
 #ifdef CDP_STATIC
@@ -945,7 +964,10 @@ CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
    in_counts[j]) is what j receives from i (its out_counts[i]), also where j is i. */
 typedef struct cdp_request {
     cdp_coll_kind kind;
-    const void *in; /* NULL or equal to `out`: in place */
+    /* NULL or equal to `out`: in place. Also in place, as with NCCL: `in` is this rank's own part
+       of `out` (ALLGATHER; GATHER on the root), or `out` its own part of `in` (REDUCE_SCATTER,
+       whose other parts may hold anything afterwards; SCATTER on the root). */
+    const void *in;
     void *out;
     uint64_t count;      /* elements: see each function */
     cdp_dtype dtype;     /* (default: f32) */
@@ -1261,6 +1283,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
 /* Give back what was allocated; what was the caller's stays. NULL is allowed. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 
+#ifndef CDP_NO_DDP
+
 /* ---- >>ddp ----------------------------------------------------------------------------------- */
 
 /* Distributed data parallel training: every rank holds the whole model and computes gradients on
@@ -1315,8 +1339,10 @@ typedef struct cdp_ddp_desc {
     cdp_group *group;        /* required; must outlive this */
     const cdp_param *params; /* in the order of the forward pass; copied */
     uint32_t param_count;
-    uint64_t first_bucket_bytes; /* the bucket that is full first (default: 1 MiB) */
-    uint64_t bucket_bytes;       /* the others (default: 25 MiB) */
+    /* size of the first bucket of each dtype (default: bucket_bytes where that is set, as in
+       PyTorch; else 1 MiB) */
+    uint64_t first_bucket_bytes;
+    uint64_t bucket_bytes; /* size of the others (default: 25 MiB) */
     /* do not copy rank 0's parameters and buffers at creation: they are known to be equal */
     bool no_broadcast;
     const cdp_buffer *buffers;
@@ -1409,6 +1435,12 @@ CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
    holds the last mean until the caller overwrites or zeroes it. Valid until destroy (but see
    .rebuild). NULL for an index that does not exist. */
 CDP_API void *cdp_ddp_grad(cdp_ddp *ddp, uint32_t index);
+/* Did any rank have a gradient for parameter `index` in the last synchronized pass? The same
+   answer on all ranks. An optimizer that skips parameters without a gradient (PyTorch: grad is
+   None) skips those for which this is false. Without find_unused and static_graph it is true for
+   all parameters after the first synchronized pass. False before that pass, for an index that
+   does not exist, and for NULL. From the thread that trains, outside a backward pass. */
+CDP_API bool cdp_ddp_used(const cdp_ddp *ddp, uint32_t index);
 /* all gradients := 0; not between backward_begin and backward_end */
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp);
 
@@ -1488,6 +1520,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *ddp, uint32_t index);
 
+#ifndef CDP_NO_TRACE
 /* The last synchronized step as a picture: when parameters became ready, and when buckets were
    on their way. Or as text, at any time: settings and figures, one "name: value" per line, named
    as in PyTorch's DDP logging data. */
@@ -1501,6 +1534,7 @@ typedef enum cdp_trace_format {
    needs. */
 CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
+#endif /* CDP_NO_TRACE */
 
 /* Scale all gradients so that their norm over all parameters is at most max_norm (0: leave
    them); *norm, unless NULL, gets what it was. After backward_end, when gradients are equal on
@@ -1561,6 +1595,8 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
 /* Parameter i as it was given, with the defaults filled in; NULL for an index that does not
    exist. */
 CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
+CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
+CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
 
 #ifndef CDP_NO_HOOKS
 /* The mathematics are those of PyTorch's hooks of these names. Any dtype; those that compress
@@ -1604,6 +1640,9 @@ typedef struct cdp_hook_desc {
 
 /* Make a hook for cdp_ddp_set_hook. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out);
+#endif /* CDP_NO_HOOKS */
+
+#ifndef CDP_NO_AVERAGER
 
 /* Averages parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or
    POST_LOCAL_SGD, or no_sync). */
@@ -1625,6 +1664,10 @@ typedef struct cdp_averager {
    the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
 
+#endif /* CDP_NO_AVERAGER */
+
+#ifndef CDP_NO_ZERO
+
 /* Optimizer state on one rank per parameter only (ZeRO, stage 1). Which rank: the largest
    parameter goes first, each to the rank with the fewest elements so far. `totals`, world_size
    numbers that are zero at first, carry over from one group of parameters to the next. Local,
@@ -1639,6 +1682,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *ow
     void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
     void *user);
 
+#endif /* CDP_NO_ZERO */
+#endif /* CDP_NO_DDP */
+
+#ifndef CDP_NO_SAMPLER
+
 /* Which samples of a data set a rank sees in an epoch: PyTorch's DistributedSampler, order
    included. */
 typedef struct cdp_sampler {
@@ -1652,7 +1700,7 @@ typedef struct cdp_sampler {
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler); /* samples of each rank */
 /* `indices` has room for that many. Errors: INVALID, NOMEM. Local. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
-#endif
+#endif /* CDP_NO_SAMPLER */
 
 /* ---- >>c++ ----------------------------------------------------------------------------------- */
 
@@ -1673,9 +1721,11 @@ inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) 
 inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) {
     return cdp_hub_create(&desc, out);
 }
+#ifndef CDP_NO_DDP
 inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
     return cdp_ddp_create(&desc, out);
 }
+#endif
 inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) {
     return cdp_start(group, &request, out);
 }
@@ -9902,6 +9952,32 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     return CDP_OK;
 }
 
+/* This rank's part among all parts, in bytes from the first one. */
+CDP__PRIVATE uintptr_t cdp__request_own_part(
+    const cdp_group *g, const cdp_request *rq, const uint64_t *counts) {
+    uint64_t before = counts ? 0 : rq->count * g->desc.rank;
+    uint32_t i;
+    for (i = 0; counts && i < g->desc.rank; ++i)
+        before += counts[i];
+    return (uintptr_t)(before * cdp_dtype_size(rq->dtype));
+}
+
+/* "In place" may also be said as NCCL says it: the smaller buffer is this rank's own part of the
+   larger one. Rank 0 cannot tell that from in == out, so every rank accepts it. */
+CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
+    const bool root = g->desc.rank == rq->root;
+    if (!rq->in || !rq->out) return;
+    if (rq->kind == CDP_COLL_ALLGATHER || (rq->kind == CDP_COLL_GATHER && root)) {
+        if ((uintptr_t)rq->in == (uintptr_t)rq->out + cdp__request_own_part(g, rq, rq->out_counts))
+            rq->in = NULL;
+    } else if (rq->kind == CDP_COLL_REDUCE_SCATTER || (rq->kind == CDP_COLL_SCATTER && root)) {
+        if ((uintptr_t)rq->out != (uintptr_t)rq->in + cdp__request_own_part(g, rq, rq->in_counts))
+            return;
+        rq->out = (void *)(uintptr_t)rq->in;
+        rq->in = NULL;
+    }
+}
+
 /* The caller's mistakes, each in one sentence. *device: its memory is the backend's. */
 CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, bool *device) {
     const char *name = cdp_coll_name(rq->kind);
@@ -9909,6 +9985,7 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     uint64_t in, out;
     cdp_status st = cdp__request_defaults(g, rq);
     *device = false;
+    if (st == CDP_OK) cdp__request_in_place(g, rq);
     if (st == CDP_OK && g->backend) st = cdp__device_claims(g, name, rq->in, rq->out, device);
     if (st != CDP_OK) return st;
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
@@ -9961,7 +10038,11 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     uint32_t i;
     op->parts = 0;
     if (!rq->in_counts && !rq->out_counts) return true;
-    if (!op->offs) op->offs = (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
+    /* once for every place of the queue, so that later operations allocate nothing */
+    for (i = 0; !op->offs && i < g->queue_room; ++i)
+        if (!g->queue[i].offs)
+            g->queue[i].offs =
+                (uint64_t *)cdp__alloc_zero(g->os, 2 * (n + 1ull) * sizeof *op->offs);
     if (!op->offs) return false;
     for (i = 0; i < n; ++i) {
         if (rq->in_counts) op->offs[i + 1] = op->offs[i] + rq->in_counts[i];
@@ -11488,54 +11569,207 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     return t.used;
 }
 
-/* ---- >>bucket (pure): which parameters travel together --------------------------------------- */
+/* ---- >>group-access: what training uses of a group beyond the public calls ------------------- */
 
-/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype; a bucket is
-   closed by the parameter that brings it to its limit, so limits may be overshot; the first
-   bucket of each dtype has its own, smaller limit, so that communication starts early. Buckets
-   are then numbered in the order in which a backward pass that goes from the last parameter to
-   the first completes them. Needs `bucket_of` with room for n; returns the number of buckets. */
+/* Knows: the members of cdp_group. Promises: the sections below reach a group through its public
+   functions and these alone. May use: everything above. */
+
+/* The operating system interface that the group was created with. */
+CDP__PRIVATE const cdp_os *cdp__group_os(const cdp_group *g) {
+    return g->os;
+}
+
+/* Break the group on every rank for `e`, unless it is failing already: then its own cause stands. */
+CDP__PRIVATE void cdp__group_break_unless_failing(cdp_group *g, const cdp_error *e) {
+    cdp__enter(g);
+    if (g->health == CDP__HEALTHY) cdp__group_break(g, e);
+    cdp__leave(g);
+}
+
+/* Does communication advance only inside calls? */
+CDP__PRIVATE bool cdp__group_is_polled(const cdp_group *g) {
+    return !g->w->thread;
+}
+
+/* A number for one more ddp of this group; ddps are made in the same order on all ranks. */
+CDP__PRIVATE uint32_t cdp__group_next_ddp(cdp_group *g) {
+    return g->ddps++;
+}
+
+/* A failure of `part` is one of `whole`, and the reverse. */
+CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
+    part->parent = cdp__group_top(whole);
+}
+
+/* The work "everything that the group's backend was given so far". */
+CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
+    cdp_work w;
+    w.group = g;
+    w.seq = CDP__DEVICE_BIT;
+    return w;
+}
+
+/* Start an operation for bucket `bucket` (0xffff: none) of ddp number `ddp`. Ranks compare both
+   numbers, so that ranks at different buckets of equal size get an error. `done`, which may be
+   NULL, is called with the times at which the operation began and ended; the group's lock is
+   held then. */
+CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request *request,
+    uint32_t ddp, uint32_t bucket, void (*done)(void *, uint64_t, uint64_t), void *user,
+    cdp_work *out) {
+    cdp_request rq = *request;
+    cdp_status st;
+    if (!cdp__kind_has_root(rq.kind))
+        rq.root = CDP__TAG_BUCKET | (ddp & 0xffu) << 16 | (bucket & 0xffffu);
+    st = cdp__start(g, &rq, done, user, out);
+    if (st == CDP_OK) cdp__hand_over(g);
+    return st;
+}
+
+/* ---- >>numbers (pure): square root, division, conversion ------------------------------------- */
+
+/* Knows: the float dtypes. Promises: the same bits on every machine. May use: >>dtype,
+   >>reduce-kernels. */
+
+CDP__PRIVATE double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
+    uint16_t half[CDP__BLOCK] = {0};
+    float wide[CDP__BLOCK];
+    if (t == CDP_DTYPE_F64) return ((const double *)p)[i];
+    if (t == CDP_DTYPE_F32) return (double)((const float *)p)[i];
+    half[0] = ((const uint16_t *)p)[i];
+    cdp__widen_block(t, half, wide);
+    return (double)wide[0];
+}
+
+CDP__PRIVATE double cdp__sqrt(double x) {
+    uint64_t bits;
+    double y;
+    uint32_t i;
+    if (!(x > 0) || x - x != 0) return x;
+    memcpy(&bits, &x, 8);
+    bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
+    memcpy(&y, &bits, 8);
+    for (i = 0; i < 5; ++i)
+        y = 0.5 * (y + x / y);
+    return y;
+}
+
+/* Whole numbers divide; others are multiplied by their reciprocal. */
+CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
+    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
+        cdp__divide(t, data, n, (uint32_t)by);
+    else
+        cdp__scale(t, data, n, 1 / by);
+}
+
+/* CDP__BLOCK values of a float dtype to f32. */
+CDP__PRIVATE void cdp__cast_in(
+    cdp_dtype from, const void *CDP__RESTRICT in, float *CDP__RESTRICT wide) {
+    const double *d = (const double *)in;
+    uint32_t i;
+    if (from == CDP_DTYPE_F64)
+        for (i = 0; i < CDP__BLOCK; ++i)
+            wide[i] = (float)d[i];
+    else if (from == CDP_DTYPE_F32)
+        memcpy(wide, in, CDP__BLOCK * sizeof *wide);
+    else
+        cdp__widen_block(from, (const uint16_t *)in, wide);
+}
+
+/* And back. */
+CDP__PRIVATE void cdp__cast_out(
+    cdp_dtype to, const float *CDP__RESTRICT wide, void *CDP__RESTRICT out) {
+    double *d = (double *)out;
+    uint32_t i;
+    if (to == CDP_DTYPE_F64)
+        for (i = 0; i < CDP__BLOCK; ++i)
+            d[i] = (double)wide[i];
+    else if (to == CDP_DTYPE_F32)
+        memcpy(out, wide, CDP__BLOCK * sizeof *wide);
+    else
+        cdp__narrow_block(to, wide, (uint16_t *)out);
+}
+
+/* `n` values of one float dtype become values of another, through f32. In blocks of constant
+   length, which gcc -O2 vectorises; a rest is copied to a whole block. */
+CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+    const uint64_t from_size = cdp_dtype_size(from), to_size = cdp_dtype_size(to);
+    const uint8_t *src = (const uint8_t *)in;
+    uint8_t *dst = (uint8_t *)out;
+    double rest[CDP__BLOCK];
+    float wide[CDP__BLOCK];
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK) {
+        cdp__cast_in(from, src, wide);
+        cdp__cast_out(to, wide, dst);
+        src += CDP__BLOCK * from_size;
+        dst += CDP__BLOCK * to_size;
+    }
+    if (!n) return;
+    memset(rest, 0, sizeof rest);
+    memcpy(rest, src, (size_t)(n * from_size));
+    cdp__cast_in(from, rest, wide);
+    cdp__cast_out(to, wide, rest);
+    memcpy(dst, rest, (size_t)(n * to_size));
+}
+
+#ifndef CDP_NO_DDP
+
+/* ---- >>bucket (pure): which parameters share a bucket ---------------------------------------- */
+
+/* Knows: dtypes and sizes of parameters. Promises: the same plan from the same numbers, in linear
+   time, without memory of its own. May use: >>dtype. */
+
+/* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
+   its parameters is a list: each entry is the index of the parameter that was added before it. */
+typedef struct cdp__bucket_open {
+    uint64_t bytes, limit;
+    uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
+    uint32_t lowest; /* the lowest index of this dtype: it completes the last bucket */
+} cdp__bucket_open;
+
+CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32_t *bucket_of) {
+    uint32_t i = o->newest;
+    while (i != UINT32_MAX) {
+        const uint32_t before = bucket_of[i];
+        bucket_of[i] = number;
+        i = before;
+    }
+    o->newest = UINT32_MAX;
+    o->bytes = 0;
+}
+
+/* PyTorch's rule over the parameters in reverse order: one open bucket per dtype. The parameter
+   that brings a bucket to its limit closes it, so a bucket may exceed its limit. The first bucket
+   of each dtype has its own, smaller limit, so that communication starts early. Buckets are
+   numbered in the order in which a backward pass from the last parameter to the first completes
+   them. `bucket_of` has room for n numbers; returns how many buckets there are. Takes time
+   proportional to n. */
 CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
     uint64_t first_bytes, uint64_t bytes, uint32_t *bucket_of) {
-    uint64_t size[CDP_DTYPE_COUNT], limit[CDP_DTYPE_COUNT];
-    uint32_t open[CDP_DTYPE_COUNT], count = 0, renamed = 0, i, k;
+    cdp__bucket_open open[CDP_DTYPE_COUNT];
+    uint32_t count = 0, i;
     for (i = 0; i < CDP_DTYPE_COUNT; ++i) {
-        limit[i] = first_bytes;
-        open[i] = UINT32_MAX;
-        size[i] = 0;
+        open[i].bytes = 0;
+        open[i].limit = first_bytes;
+        open[i].newest = open[i].lowest = UINT32_MAX;
     }
+    for (i = n; i-- > 0;)
+        open[params[i].dtype].lowest = i;
     for (i = n; i-- > 0;) {
-        const cdp_dtype t = params[i].dtype;
-        if (open[t] == UINT32_MAX) open[t] = count++;
-        bucket_of[i] = open[t];
-        size[t] += params[i].count * cdp_dtype_size(t);
-        if (size[t] >= limit[t]) {
-            limit[t] = bytes;
-            open[t] = UINT32_MAX;
-            size[t] = 0;
-        }
+        cdp__bucket_open *o = &open[params[i].dtype];
+        bucket_of[i] = o->newest;
+        o->newest = i;
+        o->bytes += params[i].count * cdp_dtype_size(params[i].dtype);
+        if (o->bytes < o->limit && i != o->lowest) continue;
+        cdp__bucket_close(o, count++, bucket_of);
+        o->limit = bytes;
     }
-    /* A bucket is complete with its lowest parameter: number the buckets by that, highest first.
-      Names at or above `count` are final. */
-
-    for (i = n; i-- > 0;) {
-        bool lowest = bucket_of[i] < count;
-        for (k = 0; k < i && lowest; ++k)
-            lowest = bucket_of[k] != bucket_of[i];
-        if (!lowest) continue;
-        {
-            const uint32_t old = bucket_of[i];
-            for (k = i; k < n; ++k)
-                if (bucket_of[k] == old) bucket_of[k] = count + renamed;
-            ++renamed;
-        }
-    }
-    for (i = 0; i < n; ++i)
-        bucket_of[i] -= count;
     return count;
 }
 
-/* ---- >>reducer: DDP -------------------------------------------------------------------------- */
+/* ---- >>ddp-state: what a ddp holds ----------------------------------------------------------- */
+
+/* Knows: all members of a ddp, and whether gradients are in host or device memory. Promises: the
+   first failure of a pass is kept. May use: >>group-access, public functions of groups, >>bucket. */
 
 typedef enum cdp__mark {
     CDP__MARK_NONE,
@@ -11543,33 +11777,45 @@ typedef enum cdp__mark {
     CDP__MARK_UNUSED
 } cdp__mark;
 
+/* A sparse parameter: the rows that this rank has had since the last synchronized pass, and the
+   mean that came out of that pass. */
+typedef struct cdp__sparse {
+    uint32_t *rows, *mean_rows;
+    uint32_t *place; /* of each row of the matrix: its place in the mean, from 1; 0: none */
+    uint8_t *values, *mean;
+    uint64_t used, room, mean_used, mean_room;
+    /* the rows of all ranks while they are exchanged */
+    uint32_t *all_rows;
+    uint8_t *all_values;
+    uint64_t all_room;
+} cdp__sparse;
+
 typedef struct cdp__param {
-    cdp_param user;
+    cdp_param user; /* as the caller gave it, with defaults; its name is a copy */
     char *name;
     uint32_t bucket;
     uint8_t *grad; /* its place in the bucket */
-    /* what the place held, in case that nobody used it; made when first needed */
-    uint8_t *kept;
+    uint8_t
+        *kept; /* copy of that place, restored if no rank used it; allocated when first needed */
     cdp__mark mark;       /* in this pass */
-    bool touched;         /* has got a gradient since the last synchronized pass */
+    bool touched;         /* this rank had a gradient for it since the last synchronized pass */
+    bool used;            /* some rank had a gradient for it in the last synchronized pass */
     uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
     uint64_t ready_ns;
-    struct cdp__sparse *sparse;
+    cdp__sparse *sparse; /* NULL: dense */
 } cdp__param;
 
 typedef struct cdp__bucket {
-    uint8_t *memory; /* the gradients, then what travels with them */
-    uint64_t count;  /* elements, without the tail */
+    uint8_t *memory; /* gradients, then flags that are summed with them */
+    uint64_t count;  /* elements, without the flags */
     cdp_dtype dtype;
-    uint32_t params, pending; /* how many it has, how many are not marked yet */
-    const uint32_t *slots;    /* which, in the order in which they lie in memory */
+    uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
+    const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
     bool done;                /* a hook has finished with it */
-    /* device memory: what travels behind the gradients, in the processor's; NULL: nothing, or it
-       is there */
-    uint8_t *tail;
+    uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
     cdp_work work;
-    uint64_t start_ns, end_ns; /* written by whoever drives the group, with its lock held */
-    uint64_t late_ns;          /* length of its later operations, which only hooks have */
+    uint64_t start_ns, end_ns; /* written with the group's lock held */
+    uint64_t late_ns;          /* duration of its further operations, which only hooks start */
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
@@ -11578,70 +11824,71 @@ typedef struct cdp__bucket {
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
-    /* defaults filled in; its pointers to params and buffers are not to be used */
-    cdp_ddp_desc desc;
+    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
     cdp__param *params;
     cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots; /* parameters in the order in which they lie in memory */
-    uint8_t *pack;   /* small parameters or buffers travel together in this */
+    uint32_t *slots; /* indices of parameters in the order in which they lie in memory */
+    uint8_t *pack;   /* small parameters or buffers are broadcast from here as one message */
     uint64_t pack_bytes;
-    /* parameters in the order in which they became ready in the first synchronized pass */
-    uint32_t *order;
-    uint32_t *seen, ordered; /* and in the last one */
-    uint32_t launched;       /* buckets on their way in this backward pass */
+    uint32_t
+        *order; /* the order in which parameters were complete in the first synchronized pass */
+    uint32_t *seen, ordered; /* the order in the last one, and how many are complete */
+
+    /* Several threads may call ready() in one pass. The lock guards marks, `pending`, rows of
+       sparse parameters, `failed` and the next two; everything else belongs to the one thread that
+       has set `launching`, or to the thread that begins and ends passes. */
+    cdp_lock lock;
+    bool launching, launch_again;
+
+    uint32_t launched; /* buckets that have started in this pass */
     bool in_backward, sync, sync_next;
     bool rebuild_due, buffers_due;
     bool recorded; /* static graph: the first pass is over */
-    bool shadow;   /* this pass stands in for a rank that is out of data */
-    bool equal;    /* all ranks had data in the last pass that any rank had data in */
-    uint32_t root; /* the highest rank that had data in it */
+    bool shadow;   /* this rank is out of data and contributes zeros in this pass */
+    bool equal;    /* all ranks had data in the last pass in which any rank had data */
+    uint32_t root; /* the highest rank that had data in that pass */
     cdp_hook hook; /* stage NULL: none */
     cdp_group *lanes[CDP__HOOK_LANES]; /* where stages of a hook run; the first one is `group` */
-    uint32_t at[CDP__HOOK_LANES + 1];  /* the bucket that comes next to each stage */
-    /* tails that travel alone because of a hook; the last thing started */
-    cdp_work active, used, last;
-    cdp_status failed; /* of ready(); reported again by backward_end */
+    uint32_t at[CDP__HOOK_LANES + 1];  /* the next bucket for each stage */
+    cdp_work active, used; /* flags that a hook must not see are summed by these operations */
+    cdp_work last;         /* the last operation started in `group` */
+    cdp_status failed;     /* the first failure of this pass */
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t sparse_count, number; /* number: of the ddps of this group */
-    /* whose memory parameters and gradients are in; NULL: the processor's */
-    const cdp_backend *device;
-    bool placed; /* it is known which */
-    /* steps in which this rank had data; a hash of what it used in the last one */
-    uint64_t own_steps, marks;
+    uint32_t number; /* among the ddps of this group */
+    uint32_t sparse_count;
+    uint64_t *sparse_counts;   /* rows of each rank and sparse parameter, then of one parameter */
+    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
+    bool placed;               /* `device` is decided */
+    uint64_t own_steps;        /* synchronized passes in which this rank had data */
+    uint64_t marks;            /* hash of what this rank used in the last one */
     cdp_ddp_stats stats;
 };
 
-/* What a sparse parameter has got on this rank since the last synchronized pass, and what came
-   out of that. */
-typedef struct cdp__sparse {
-    uint32_t *rows, *mean_rows, *place; /* place: of each row of the matrix in the mean, from 1 */
-    uint8_t *values, *mean;
-    uint64_t used, room, mean_used, mean_room;
-} cdp__sparse;
-
-CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
-    if (!s) return;
-    cdp__free(d->os, s->rows);
-    cdp__free(d->os, s->values);
-    cdp__free(d->os, s->mean_rows);
-    cdp__free(d->os, s->mean);
-    cdp__free(d->os, s->place);
-    cdp__free(d->os, s);
-}
-
-/* Memory of gradients, wherever that is. What goes wrong on a device is heard at the end of the
-   pass. */
+/* Keep the first failure of a pass; backward_end reports it again. Returns st. Not with the ddp's
+   lock held. */
 CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
-    if (st != CDP_OK && d->failed == CDP_OK) {
+    if (st == CDP_OK) return st;
+    cdp_lock_acquire(&d->lock);
+    if (d->failed == CDP_OK) {
         d->failed = st;
         d->failed_error = *cdp_last_error();
     }
+    cdp_lock_release(&d->lock);
     return st;
 }
 
+CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {
+    cdp_status st;
+    cdp_lock_acquire(&d->lock);
+    st = d->failed;
+    cdp_lock_release(&d->lock);
+    return st;
+}
+
+/* Memory for gradients, cleared. A failure of a device is reported at the end of the pass. */
 CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
     void *p;
     if (!d->device) return cdp__alloc_zero(d->os, bytes);
@@ -11651,9 +11898,9 @@ CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
 }
 
 CDP__PRIVATE void cdp__ddp_free(cdp_ddp *d, void *p) {
-    if (!d->device || !p) cdp__free(d->os, p);
-    /* else it went with the group */
-    else if (d->group->backend)
+    if (!d->device || !p)
+        cdp__free(d->os, p);
+    else if (cdp_group_backend(d->group)) /* a backend frees its memory when it is destroyed */
         d->device->release(d->device->self, p);
 }
 
@@ -11671,20 +11918,96 @@ CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
         (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
 }
 
-/* Parameters, their gradients and buffers are all in one kind of memory: that of the first one. */
-CDP__PRIVATE cdp_status cdp__ddp_where(
-    cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
-    const cdp_backend *b = d->group->backend;
-    const int own = data && b ? b->owns(b->self, data) : 0;
-    if (own < 0) return (cdp_status)own;
-    if (data && !d->placed) d->device = own ? b : NULL;
-    d->placed = d->placed || data;
-    return !data || (own != 0) == (d->device != NULL)
-        ? CDP_OK
-        : cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: %s '%s' (index %u) is in %s memory, but those before are in %s "
-            "memory; bring all of them into the same",
-            what, name, i, own ? "device" : "the processor's", own ? "the processor's" : "device");
+/* Divide `n` numbers in the memory of this ddp, host or device. */
+CDP__PRIVATE cdp_status cdp__ddp_divide_data(
+    cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
+    if (d->device) return n ? d->device->scale(d->device->self, t, data, n, 1 / by) : CDP_OK;
+    cdp__divide_by(t, data, n, by);
+    return CDP_OK;
+}
+
+/* The others wait for buckets that this rank will not send: break the group, so that they learn
+   the reason wherever they wait. */
+CDP__PRIVATE void cdp__ddp_break(cdp_ddp *d) {
+    cdp__group_break_unless_failing(d->group, &d->failed_error);
+    (void)cdp_group_status(d->group);
+}
+
+/* Elements and bytes that a parameter has in its bucket. */
+CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
+    return p->user.sparse ? 0 : p->user.count;
+}
+
+CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
+    return cdp__param_count(p) * cdp_dtype_size(p->user.dtype);
+}
+
+CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
+    return b->count * cdp_dtype_size(b->dtype);
+}
+
+/* Where a gradient is between passes: in the caller's own array or in the bucket. NULL: the
+   parameter is sparse. */
+CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) {
+    if (p->sparse) return NULL;
+    return p->user.grad ? (uint8_t *)p->user.grad : p->grad;
+}
+
+CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
+    return p->count / p->rows;
+}
+
+/* What the sum of a bucket is divided by in the end. */
+CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
+    if (d->desc.join_effective) return (double)cdp__max(d->stats.active_ranks, 1);
+    return d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+}
+
+/* ---- >>ddp-buckets: gradients and flags in bucket memory ------------------------------------- */
+
+/* Knows: the layout of a bucket. Promises: gradients keep their values when buckets are rebuilt.
+   May use: >>bucket, >>ddp-state.
+
+   Flags travel behind the gradients of a bucket, in its dtype. Those of the first bucket say
+   which ranks have data, those of the last one which parameters a rank has used. They are summed
+   or averaged with the gradients; zero means that no rank has set them. */
+CDP__PRIVATE uint32_t cdp__ddp_active_flags(const cdp_ddp *d, const cdp__bucket *b) {
+    return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
+}
+CDP__PRIVATE uint32_t cdp__ddp_used_flags(const cdp_ddp *d, const cdp__bucket *b) {
+    const bool last = b == d->buckets + d->bucket_count - 1;
+    return (d->desc.find_unused || d->desc.static_graph) && last ? d->param_count : 0;
+}
+
+CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
+    uint8_t *const first = b->flags ? b->flags : b->memory + cdp__bucket_bytes(b);
+    return first + i * cdp_dtype_size(b->dtype);
+}
+
+/* Gradients in device memory: copy `n` flags to it, or back. */
+CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
+    uint8_t *const there = b->memory + cdp__bucket_bytes(b);
+    const uint64_t bytes = n * cdp_dtype_size(b->dtype);
+    if (!b->flags || !n) return;
+    if (to_device)
+        cdp__ddp_copy(d, there, b->flags, bytes);
+    else
+        cdp__ddp_copy(d, b->flags, there, bytes);
+}
+
+CDP__PRIVATE void cdp__flag_set(const cdp__bucket *b, uint64_t i, bool on) {
+    const float f = on ? 1 : 0;
+    const double g = on ? 1 : 0;
+    const uint16_t one = b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80, h = on ? one : 0;
+    const void *from = &h;
+    if (b->dtype == CDP_DTYPE_F64) from = &g;
+    if (b->dtype == CDP_DTYPE_F32) from = &f;
+    memcpy(cdp__flag_at(b, i), from, (size_t)cdp_dtype_size(b->dtype));
+}
+
+CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
+    static const uint8_t zero[8] = {0};
+    return memcmp(cdp__flag_at(b, i), zero, (size_t)cdp_dtype_size(b->dtype)) != 0;
 }
 
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
@@ -11693,198 +12016,17 @@ CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32
         if (d->device)
             cdp__ddp_free(d, buckets[i].memory);
         else
-            cdp_group_free(d->desc.group, buckets[i].memory);
-        cdp__free(d->os, buckets[i].tail);
+            cdp_group_free(d->group, buckets[i].memory);
+        cdp__free(d->os, buckets[i].flags);
     }
     cdp__free(d->os, buckets);
 }
 
-/* The others wait for buckets that will never come: tell them why, wherever they wait. */
-CDP__PRIVATE void cdp__ddp_break(cdp_ddp *d) {
-    cdp__enter(d->group);
-    if (d->group->health == CDP__HEALTHY) cdp__group_break(d->group, &d->failed_error);
-    cdp__leave(d->group);
-    (void)cdp_group_status(d->group);
-}
-
-/* Everything that the device was given so far. */
-CDP__PRIVATE cdp_work cdp__ddp_device_work(const cdp_ddp *d) {
-    cdp_work w;
-    w.group = d->group;
-    w.seq = CDP__DEVICE_BIT;
-    return w;
-}
-
-CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
-    uint32_t i;
-    if (!d || (d->in_backward && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))) return;
-    /* who leaves without backward_end */
-    if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d);
-    (void)!cdp_work_wait(d->last); /* it uses our memory */
-    for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i)
-        (void)!cdp_work_wait(d->buckets[i].work);
-    if (d->device)
-        (void)!cdp__device_wait(
-            cdp__ddp_device_work(d), cdp__deadline(d->os, d->group->desc.timeout_ms));
-    if (d->hook.destroy) d->hook.destroy(d->hook.self);
-    for (i = 1; i < CDP__HOOK_LANES; ++i)
-        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
-    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
-    for (i = 0; d->params && i < d->param_count; ++i) {
-        cdp__free(d->os, d->params[i].name);
-        cdp__ddp_free(d, d->params[i].kept);
-        cdp__sparse_free(d, d->params[i].sparse);
-    }
-    for (i = 0; d->buffers && i < d->desc.buffer_count; ++i)
-        cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
-    cdp__free(d->os, d->buffers);
-    cdp__free(d->os, d->params);
-    cdp__free(d->os, d->slots);
-    cdp__ddp_free(d, d->pack);
-    cdp__free(d->os, d->order);
-    cdp__free(d->os, d);
-}
-
-/* What a parameter takes in its bucket. */
-CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
-    return p->user.sparse ? 0 : p->user.count;
-}
-CDP__PRIVATE uint64_t cdp__param_bytes(const cdp__param *p) {
-    return cdp__param_count(p) * cdp_dtype_size(p->user.dtype);
-}
-CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
-    return b->count * cdp_dtype_size(b->dtype);
-}
-
-/* A copy of a name, or of "<what><i>" where there is none. */
-CDP__PRIVATE char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
-    char fallback[32], *copy;
-    cdp__format(fallback, sizeof fallback, "%s%u", what, i);
-    if (!name) name = fallback;
-    copy = (char *)cdp__alloc(d->os, strlen(name) + 1);
-    if (copy) memcpy(copy, name, strlen(name) + 1);
-    return copy;
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
-    cdp__param *mine = &d->params[i];
-    uint64_t bytes;
-    cdp_status st;
-    mine->user = *p;
-    if (!p->dtype) mine->user.dtype = CDP_DTYPE_F32;
-    mine->name = cdp__ddp_name(d, p->name, "param", i);
-    mine->user.name = mine->name;
-    if (!mine->name) return cdp__fail_nomem("a parameter's name", 32);
-    if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(mine->user.dtype))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
-            "or bf16",
-            mine->name, i, cdp_dtype_name(p->dtype));
-    if (!cdp__mul_fits(p->count, cdp_dtype_size(mine->user.dtype), &bytes))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
-    if (p->count && !p->data)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
-    if (p->rows && p->count % p->rows)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not "
-            "divide",
-            mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
-    if (p->device)
-        return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_ddp_create: parameter '%s' (index %u) is on device %u, but where memory is is "
-            "seen from the pointer alone; leave device 0",
-            mine->name, i, p->device);
-    st = cdp__ddp_where(d, "parameter", mine->name, i, p->data);
-    if (st == CDP_OK) st = cdp__ddp_where(d, "the gradient of parameter", mine->name, i, p->grad);
-    if (st != CDP_OK) return st;
-    if (p->sparse && d->device)
-        return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_ddp_create: parameter '%s' (index %u) is sparse; rows of gradients are only in "
-            "the processor's memory",
-            mine->name, i);
-    if (!p->sparse) return CDP_OK;
-    if (!p->rows || p->rows >> 32 || p->grad)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: parameter '%s' (index %u) is sparse, so it needs rows (below 2^32) "
-            "and no gradient array",
-            mine->name, i);
-    ++d->sparse_count;
-    mine->sparse = (cdp__sparse *)cdp__alloc_zero(d->os, sizeof *mine->sparse);
-    if (mine->sparse)
-        mine->sparse->place =
-            (uint32_t *)cdp__alloc_zero(d->os, p->rows * sizeof *mine->sparse->place);
-    return mine->sparse && mine->sparse->place
-        ? CDP_OK
-        : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *mine->sparse->place);
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
-    cdp_buffer *mine = &d->buffers[i];
-    uint64_t bytes;
-    *mine = *b;
-    if (!b->dtype) mine->dtype = CDP_DTYPE_F32;
-    mine->name = cdp__ddp_name(d, b->name, "buffer", i);
-    if (!mine->name) return cdp__fail_nomem("a buffer's name", 32);
-    if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT
-        || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more "
-            "than 2^63 bytes",
-            mine->name, i);
-    return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
-}
-
-/* What travels behind the gradients of a bucket, in its dtype: the first one says which ranks
-   have data, the last one which parameters this rank used; summed or averaged, zero means
-   nobody. */
-CDP__PRIVATE uint32_t cdp__ddp_active_tail(const cdp_ddp *d, const cdp__bucket *b) {
-    return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
-}
-CDP__PRIVATE uint32_t cdp__ddp_used_tail(const cdp_ddp *d, const cdp__bucket *b) {
-    return (d->desc.find_unused || d->desc.static_graph) && b == d->buckets + d->bucket_count - 1
-        ? d->param_count
-        : 0;
-}
-
-CDP__PRIVATE uint8_t *cdp__tail_at(const cdp__bucket *b) {
-    return b->tail ? b->tail : b->memory + b->count * cdp_dtype_size(b->dtype);
-}
-
-/* Device memory: `n` numbers of the tail to it, or back. */
-CDP__PRIVATE void cdp__tail_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool there) {
-    uint8_t *const at = b->memory + b->count * cdp_dtype_size(b->dtype);
-    if (b->tail && n)
-        cdp__ddp_copy(d, there ? at : b->tail, there ? b->tail : at, n * cdp_dtype_size(b->dtype));
-}
-
-CDP__PRIVATE void cdp__tail_set(const cdp__bucket *b, uint64_t i, bool on) {
-    const float f = on ? 1 : 0;
-    const double g = on ? 1 : 0;
-    const uint16_t h = (uint16_t)(!on ? 0 : b->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80);
-    const uint64_t size = cdp_dtype_size(b->dtype);
-    memcpy(cdp__tail_at(b) + i * size,
-        size == 8       ? (const void *)&g
-            : size == 4 ? (const void *)&f
-                        : (const void *)&h,
-        (size_t)size);
-}
-
-CDP__PRIVATE bool cdp__tail_get(const cdp__bucket *b, uint64_t i) {
-    static const uint8_t zero[8] = {0};
-    const uint64_t size = cdp_dtype_size(b->dtype);
-    return memcmp(cdp__tail_at(b) + i * size, zero, (size_t)size) != 0;
-}
-
-/* New buckets for parameters that become ready in this order, old gradients in them. */
-CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
+/* d->buckets becomes an array of empty buckets for parameters that are complete in this order. */
+CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
     const uint32_t n = d->param_count;
-    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i,
-             old_count = d->bucket_count;
+    uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i;
     cdp_param *plain = (cdp_param *)cdp__alloc(d->os, n * sizeof *plain);
-    cdp__bucket *old = d->buckets, *b;
-    uint32_t at = 0;
     d->buckets = NULL;
     if (bucket_of && plain) {
         for (i = 0; i < n; ++i) {
@@ -11899,48 +12041,90 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     }
     cdp__free(d->os, bucket_of);
     cdp__free(d->os, plain);
-    if (!d->buckets) {
-        cdp__ddp_free_buckets(d, old, old_count);
-        return cdp__fail_nomem("the bucket plan", n * sizeof(cdp_param));
+    return d->buckets ? CDP_OK : cdp__fail_nomem("the bucket plan", n * sizeof(cdp_param));
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
+    const uint64_t flags = (cdp__ddp_active_flags(d, b) + cdp__ddp_used_flags(d, b))
+        * cdp_dtype_size(b->dtype),
+                   bytes = cdp__bucket_bytes(b) + flags;
+    bool ok = true;
+    if (d->device) {
+        b->memory = (uint8_t *)cdp__ddp_alloc(d, bytes);
+        if (flags) b->flags = (uint8_t *)cdp__alloc_zero(d->os, flags);
+        ok = b->flags || !flags;
+    } else {
+        b->memory = (uint8_t *)cdp_group_alloc(d->group, bytes);
+        if (b->memory) memset(b->memory, 0, (size_t)bytes);
     }
-    for (i = 0; i < n; ++i) {
-        b = &d->buckets[d->params[i].bucket];
-        b->dtype = d->params[i].user.dtype;
-        b->count += cdp__param_count(&d->params[i]);
-        ++b->params;
-    }
-    d->stats.bytes_per_step = 0;
-    for (b = d->buckets; b < d->buckets + d->bucket_count; ++b) {
-        const uint64_t tail = (cdp__ddp_active_tail(d, b) + cdp__ddp_used_tail(d, b))
-            * cdp_dtype_size(b->dtype),
-                       bytes = b->count * cdp_dtype_size(b->dtype) + tail;
-        b->memory = (uint8_t *)(d->device ? cdp__ddp_alloc(d, bytes)
-                                          : cdp_group_alloc(d->desc.group, bytes));
-        if (b->memory && !d->device) memset(b->memory, 0, (size_t)bytes);
-        if (tail && d->device) b->tail = (uint8_t *)cdp__alloc_zero(d->os, tail);
-        if (!b->memory || (tail && d->device && !b->tail)) {
-            cdp__ddp_free_buckets(d, old, old_count);
-            return cdp__fail_nomem("a gradient bucket", bytes);
-        }
+    return b->memory && ok ? CDP_OK : cdp__fail_nomem("a gradient bucket", bytes);
+}
+
+/* Every parameter gets its place in its bucket; the gradient that it had elsewhere is copied. */
+CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
+    uint32_t at = 0, i;
+    for (i = 0; i < d->bucket_count; ++i) {
+        cdp__bucket *b = &d->buckets[i];
         d->stats.bytes_per_step += cdp__bucket_bytes(b);
         b->slots = d->slots + at;
         at += b->params;
         b->count = b->params = 0; /* they count up again below */
     }
-    for (i = 0; i < n; ++i) {
+    CDP_ASSERT(at == d->param_count);
+    for (i = 0; i < d->param_count; ++i) {
         cdp__param *p = &d->params[order[i]];
+        cdp__bucket *b = &d->buckets[p->bucket];
         uint8_t *const from = p->grad;
-        b = &d->buckets[p->bucket];
         d->slots[(uint64_t)(b->slots - d->slots) + b->params++] = order[i];
         p->grad = b->memory + cdp__bucket_bytes(b);
         b->count += cdp__param_count(p);
         if (from) cdp__ddp_copy(d, p->grad, from, cdp__param_bytes(p));
     }
-    cdp__ddp_free_buckets(d, old, old_count);
+}
+
+/* A rebuild that failed changes nothing: back to the buckets of before. */
+CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_t count) {
+    uint32_t i, k;
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = old;
+    d->bucket_count = count;
+    for (i = 0; i < count; ++i)
+        for (k = 0; k < old[i].params; ++k)
+            d->params[old[i].slots[k]].bucket = i;
+}
+
+/* New buckets for parameters that are complete in this order, with the old gradients in them. */
+CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
+    cdp__bucket *old = d->buckets;
+    const uint32_t old_count = d->bucket_count;
+    cdp_status st = cdp__ddp_plan(d, order);
+    uint32_t i;
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
+        cdp__bucket *b = &d->buckets[d->params[i].bucket];
+        b->dtype = d->params[i].user.dtype;
+        b->count += cdp__param_count(&d->params[i]);
+        ++b->params;
+    }
+    for (i = 0; i < d->bucket_count && st == CDP_OK; ++i)
+        st = cdp__ddp_alloc_bucket(d, &d->buckets[i]);
+    if (st != CDP_OK) {
+        cdp__ddp_restore_buckets(d, old, old_count);
+        return st;
+    }
+    d->stats.bytes_per_step = 0;
+    cdp__ddp_fill_buckets(d, order);
     d->stats.bucket_count = d->bucket_count;
+    cdp__ddp_free_buckets(d, old, old_count);
     return d->failed;
 }
 
+/* ---- >>ddp-compare: is the model the same on all ranks? -------------------------------------- */
+
+/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: where
+   ranks differ, every rank returns the same sentence with the first difference. May use:
+   >>ddp-state, public collectives. */
+
+/* Of parameter i; from param_count on, of buffers. */
 CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     const bool buffer = i >= d->param_count;
     const cdp_buffer *b = &d->buffers[buffer ? i - d->param_count : 0];
@@ -11955,85 +12139,89 @@ CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     return cdp__hash(cdp__hash(CDP__HASH_START, name, strlen(name)), shape, strlen(shape));
 }
 
-/* Of a long name its end, where names of one model differ. */
+/* The end of a long name: names of one model differ there. */
 CDP__PRIVATE const char *cdp__param_short(const char *name, char out[48]) {
     const size_t n = strlen(name);
     cdp__format(out, 48, n < 48 ? "%s" : "...%s", n < 48 ? name : name + n - 44);
     return out;
 }
 
-/* What a rank says of one of its parameters or buffers when ranks differ. */
+/* What a rank says about one of its parameters or buffers. The first 8 bytes are a hash, because
+   the texts of different long names may be equal. */
 #define CDP__PARAM_TEXT 104u
-
-/* The first 8 bytes are a hash: the texts of long names may be equal as far as they go. */
 CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
-    const uint32_t n = d->param_count;
-    const uint64_t hash = i < n + d->desc.buffer_count ? cdp__param_hash(d, i) : 0;
+    const uint32_t n = d->param_count, all = n + d->desc.buffer_count;
+    const uint64_t hash = i < all ? cdp__param_hash(d, i) : 0;
+    const cdp_param *p = &d->params[i < n ? i : 0].user;
+    char name[48];
+    cdp__text t = {out + 8, CDP__PARAM_TEXT - 8, 0};
     memset(out, 0, CDP__PARAM_TEXT);
     memcpy(out, &hash, 8);
-    out += 8;
-    if (i >= n + d->desc.buffer_count)
-        cdp__format(out, CDP__PARAM_TEXT - 8,
-            d->desc.buffer_count ? "nothing (it has %u parameters and buffers)"
-                                 : "nothing (it has %u parameters)",
-            n + d->desc.buffer_count);
-    else if (i >= n)
-        cdp__format(out, CDP__PARAM_TEXT - 8, "buffer '%s' %s[%llu]", d->buffers[i - n].name,
+    if (i >= all) {
+        cdp__text_add(&t, "nothing (it has %u parameters", all);
+        cdp__text_add(&t, d->desc.buffer_count ? " and buffers)" : ")");
+    } else if (i >= n) {
+        cdp__text_add(&t, "buffer '%s' %s[%llu]", d->buffers[i - n].name,
             cdp_dtype_name(d->buffers[i - n].dtype), (unsigned long long)d->buffers[i - n].count);
-    else {
-        const cdp_param *p = &d->params[i].user;
-        char name[48];
-        cdp__format(out, CDP__PARAM_TEXT - 8,
-            p->sparse     ? "'%s' %s[%llu] in %llu sparse rows"
-                : p->rows ? "'%s' %s[%llu] in %llu rows"
-                          : "'%s' %s[%llu]",
-            cdp__param_short(p->name, name), cdp_dtype_name(p->dtype), (unsigned long long)p->count,
-            (unsigned long long)p->rows);
+    } else {
+        cdp__text_add(&t, "'%s' %s[%llu]", cdp__param_short(p->name, name),
+            cdp_dtype_name(p->dtype), (unsigned long long)p->count);
+        if (p->rows)
+            cdp__text_add(&t, p->sparse ? " in %llu sparse rows" : " in %llu rows",
+                (unsigned long long)p->rows);
     }
 }
 
-/* Ranks differ: find the first parameter that is not the same everywhere, and say on every rank
-   what it is on rank 0 and on the first rank that differs. `heads` holds (hash, count, settings)
-   of each rank. */
-CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
-    const uint32_t world = cdp_size(d->group), count = d->param_count + d->desc.buffer_count;
-    uint32_t most = 0, i, r, other = 0, first;
-    int64_t differs;
-    uint64_t *hashes = NULL;
-    char *texts;
+/* The first parameter or buffer whose hash is not that of rank 0; `most`: there is none here.
+   `hashes` has room for `most` numbers. */
+CDP__PRIVATE cdp_status cdp__ddp_first_difference(
+    cdp_ddp *d, uint64_t *hashes, uint32_t most, int64_t *out) {
+    const uint32_t count = d->param_count + d->desc.buffer_count;
     cdp_status st;
-    for (r = 0; r < world; ++r)
-        most = (uint32_t)cdp__max(most, heads[3 * r + 1]);
-    first = most;
-    hashes = (uint64_t *)cdp__alloc_zero(d->os, most * sizeof *hashes + CDP__PARAM_TEXT * world);
-    if (!hashes) return cdp__fail_nomem("a comparison of parameters", most * sizeof *hashes);
-    texts = (char *)(hashes + most);
+    uint32_t i;
     if (cdp_rank(d->group) == 0)
         for (i = 0; i < count; ++i)
             hashes[i] = cdp__param_hash(d, i);
     st = cdp_broadcast(d->group, hashes, most, CDP_DTYPE_I64, 0);
-    for (i = 0; i < most && first == most; ++i)
-        if ((i < count ? cdp__param_hash(d, i) : 0) != hashes[i]) first = i;
-    differs = first;
+    for (i = 0; i < most && (i < count ? cdp__param_hash(d, i) : 0) == hashes[i]; ++i) {
+    }
+    *out = i;
+    return st;
+}
+
+/* Ranks have different models. Find the first parameter that differs anywhere, and report on
+   every rank what it is on rank 0 and on the first rank that differs. `heads` holds (hash, count,
+   settings) of each rank. */
+CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
+    uint32_t most = 0, other = 0, r;
+    int64_t differs = 0;
+    uint64_t *hashes;
+    char *texts;
+    cdp_status st;
+    for (r = 0; r < world; ++r)
+        most = (uint32_t)cdp__max(most, heads[3 * r + 1]);
+    hashes = (uint64_t *)cdp__alloc_zero(d->os, most * sizeof *hashes + CDP__PARAM_TEXT * world);
+    if (!hashes) return cdp__fail_nomem("a comparison of parameters", most * sizeof *hashes);
+    texts = (char *)(hashes + most);
+    st = cdp__ddp_first_difference(d, hashes, most, &differs);
     if (st == CDP_OK)
         st = cdp_allreduce(d->group, NULL, &differs, 1, CDP_DTYPE_I64, CDP_REDUCE_MIN);
-    cdp__param_text(d, (uint32_t)differs, texts + cdp_rank(d->group) * CDP__PARAM_TEXT);
+    cdp__param_text(d, (uint32_t)differs, texts + rank * CDP__PARAM_TEXT);
     if (st == CDP_OK) st = cdp_allgather(d->group, NULL, texts, CDP__PARAM_TEXT, CDP_DTYPE_U8);
     for (r = 1; r < world && !other; ++r)
-        /* the hash, at first */
         if (memcmp(texts, texts + r * CDP__PARAM_TEXT, CDP__PARAM_TEXT) != 0) other = r;
     if (st == CDP_OK)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, other, 0,
             "rank %u/%u: cdp_ddp_create: ranks have different models: parameter %lld is %s on rank "
             "0 but %s on rank %u; give every rank the same parameters in the same order",
-            cdp_rank(d->group), world, (long long)differs, texts + 8,
-            texts + other * CDP__PARAM_TEXT + 8, other);
+            rank, world, (long long)differs, texts + 8, texts + other * CDP__PARAM_TEXT + 8, other);
     cdp__free(d->os, hashes);
     return st;
 }
 
-/* The settings that must agree, one bit each, so that a difference can be named; the numbers
-   among them as a hash above. */
+/* The settings that must agree: one bit for each switch, so that a difference can be named; the
+   numbers among them as a hash above those bits. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
     const double factors[2] = {s->divisor, s->predivide};
@@ -12058,7 +12246,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
         cdp_rank(d->group), cdp_size(d->group), names[i], other);
 }
 
-/* One hash of the whole model per rank; only when they differ, more is exchanged. */
+/* One hash of the whole model per rank; only if they differ, more is exchanged. `nomem`: this rank
+   has no device memory left. */
 CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group),
                    count = d->param_count + d->desc.buffer_count;
@@ -12076,13 +12265,14 @@ CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     heads[3 * rank + 1] = nomem ? UINT64_MAX : count;
     heads[3 * rank + 2] = cdp__ddp_settings(&d->desc);
     st = cdp_allgather(d->group, NULL, heads, 3, CDP_DTYPE_I64);
-    for (i = 0; i < world && st == CDP_OK; ++i)
-        if (heads[3 * i + 1] == UINT64_MAX)
-            st = i == rank ? CDP_ERR_NOMEM
-                           : cdp__fail_peer(CDP_ERR_NOMEM, i, 0,
-                               "rank %u/%u: cdp_ddp_create: rank %u has no device memory left for "
-                               "its gradients",
-                               rank, world, i);
+    for (i = 0; i < world && st == CDP_OK; ++i) {
+        if (heads[3 * i + 1] != UINT64_MAX) continue;
+        st = CDP_ERR_NOMEM;
+        if (i != rank)
+            st = cdp__fail_peer(CDP_ERR_NOMEM, i, 0,
+                "rank %u/%u: cdp_ddp_create: rank %u has no device memory left for its gradients",
+                rank, world, i);
+    }
     for (i = 1; i < world; ++i) {
         equal = equal && heads[3 * i] == heads[0] && heads[3 * i + 1] == heads[1];
         if (!odd && heads[3 * i + 2] != heads[2]) odd = i;
@@ -12095,12 +12285,100 @@ CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     return st;
 }
 
-/* What is smaller than this is copied together, so that many small parameters or buffers are one
-   message. */
+/* Parameters in device memory are read in pieces of this size. */
+#define CDP__PIECE_BYTES 1048576u
+
+CDP__PRIVATE uint64_t cdp__bits_hash(uint64_t h, const uint8_t *at, uint64_t n) {
+    uint64_t w;
+    for (; n >= 8; n -= 8, at += 8) {
+        memcpy(&w, at, 8);
+        h = (h ^ w) * 0x9fb21c651e98df25ull;
+        h ^= h >> 29;
+    }
+    w = n;
+    if (n) memcpy(&w, at, (size_t)n);
+    return (h ^ w) * 0x9fb21c651e98df25ull;
+}
+
+/* A hash of a parameter's bits, eight bytes at a time; not proof against forgery. `stage` has
+   room for a piece where parameters are in device memory, else it is NULL. */
+CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
+    const uint8_t *from = (const uint8_t *)p->user.data;
+    uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull;
+    for (; left; left -= n, from += n) {
+        n = stage ? cdp__min(left, CDP__PIECE_BYTES) : left;
+        if (stage) cdp__ddp_copy(d, stage, from, n);
+        h = cdp__bits_hash(h, stage ? stage : from, n);
+    }
+    return h ^ h >> 32;
+}
+
+/* The first rank whose number is not that of rank 0; 0: all are equal. */
+CDP__PRIVATE uint32_t cdp__first_odd_rank(const uint64_t *numbers, uint32_t world) {
+    uint32_t r;
+    for (r = 1; r < world; ++r)
+        if (numbers[r] != numbers[0]) return r;
+    return 0;
+}
+
+/* Parameters differ: compare one after the other, and name the first. `all` has world places;
+   `hashes` are those of this rank's parameters. */
+CDP__PRIVATE cdp_status cdp__ddp_verify_each(cdp_ddp *d, uint64_t *all, const uint64_t *hashes) {
+    const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
+    uint32_t i, odd;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp_status st;
+        all[rank] = hashes[i];
+        st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
+        if (st != CDP_OK) return st;
+        odd = cdp__first_odd_rank(all, world);
+        if (odd)
+            return cdp__fail_peer(CDP_ERR_MISMATCH, odd, 0,
+                "rank %u/%u: cdp_ddp_verify: parameter '%s' (index %u) is no longer the same on "
+                "all ranks: rank %u has other bits than rank 0",
+                rank, world, d->params[i].name, i, odd);
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
+    uint64_t *all, hash = CDP__HASH_START, room;
+    uint8_t *stage = NULL;
+    uint32_t world, i;
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_verify needs a ddp");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
+    world = cdp_size(d->group);
+    room = ((uint64_t)world + d->param_count) * sizeof *all;
+    all = (uint64_t *)cdp__alloc(d->os, room + (d->device ? CDP__PIECE_BYTES : 0));
+    if (!all) return cdp__fail_nomem("a comparison of parameters", room);
+    if (d->device) stage = (uint8_t *)all + room;
+    d->failed = CDP_OK;
+    for (i = 0; i < d->param_count; ++i) {
+        all[world + i] = cdp__ddp_bits(d, &d->params[i], stage);
+        hash = cdp__hash(hash, &all[world + i], sizeof *all);
+    }
+    all[cdp_rank(d->group)] = hash;
+    if (d->failed != CDP_OK) cdp__ddp_break(d);
+    st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
+    if (st == CDP_OK && cdp__first_odd_rank(all, world))
+        st = cdp__ddp_verify_each(d, all, all + world);
+    cdp__free(d->os, all);
+    return st;
+}
+
+/* ---- >>ddp-broadcast: parameters and buffers of one rank to all ------------------------------ */
+
+/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are in
+   flight together. May use: >>ddp-state, public collectives. */
+
+/* Smaller parameters and buffers are copied into one message. */
 #define CDP__PACK_BELOW 65536u
 #define CDP__PACK_BYTES 1048576u
 
-/* The i-th of all parameters, then buffers. */
+/* Memory of parameter i; from param_count on, of buffers. */
 CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
     const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
     const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
@@ -12109,7 +12387,7 @@ CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *byte
     return (uint8_t *)(i < d->param_count ? p->data : b->data);
 }
 
-/* Small items from `from` up to (not including) `to` are sent as one. */
+/* The small items from `from` up to (not including) `to` travel as one message. */
 CDP__PRIVATE cdp_status cdp__ddp_send_packed(
     cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
     const bool mine = cdp_rank(d->group) == root;
@@ -12129,25 +12407,29 @@ CDP__PRIVATE cdp_status cdp__ddp_send_packed(
     return st;
 }
 
-/* All parameters (or none) and buffers of a rank to everybody; large ones are all in flight at
-   once. */
-CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
-    const uint32_t count = d->param_count + d->desc.buffer_count,
-                   first = params ? 0 : d->param_count;
-    cdp_status st = CDP_OK;
-    uint64_t bytes, small_bytes = 0, used = 0;
-    uint32_t i, from = first;
-    for (i = first; i < count; ++i) {
+/* Room for one message of small items from `first` on. */
+CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
+    uint64_t bytes, small_bytes = 0;
+    uint32_t i;
+    for (i = first; i < d->param_count + d->desc.buffer_count; ++i) {
         (void)cdp__ddp_item(d, i, &bytes);
         small_bytes += bytes < CDP__PACK_BELOW ? bytes : 0;
     }
     small_bytes = cdp__min(small_bytes, CDP__PACK_BYTES);
-    if (small_bytes > d->pack_bytes) {
-        cdp__ddp_free(d, d->pack);
-        d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes);
-        d->pack_bytes = d->pack ? small_bytes : 0;
-        if (!d->pack) return cdp__fail_nomem("a copy of small parameters", small_bytes);
-    }
+    if (small_bytes <= d->pack_bytes) return CDP_OK;
+    cdp__ddp_free(d, d->pack);
+    d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes);
+    d->pack_bytes = d->pack ? small_bytes : 0;
+    return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
+}
+
+/* All buffers of rank `root` to all ranks, and with `params` all parameters. */
+CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
+    const uint32_t count = d->param_count + d->desc.buffer_count,
+                   first = params ? 0 : d->param_count;
+    cdp_status st = cdp__ddp_open_pack(d, first);
+    uint64_t bytes, used = 0;
+    uint32_t i, from = first;
     for (i = first; i < count && st == CDP_OK; ++i) {
         uint8_t *const item = cdp__ddp_item(d, i, &bytes);
         if (bytes >= CDP__PACK_BELOW) {
@@ -12165,9 +12447,183 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
     return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+/* Buffers are copied once per synchronized pass. With join they come from the highest rank that
+   has data in this very step, as in PyTorch; one small operation finds out which one that is. If
+   no rank has data any more, cdp_ddp_join() copies them. */
+CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
+    int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
+    cdp_status st = CDP_OK;
+    if (!d->buffers_due) return CDP_OK;
+    d->buffers_due = false;
+    if (d->desc.buffer_hook) return d->desc.buffer_hook(d, d->desc.user);
+    if (!d->desc.join) return cdp__ddp_broadcast(d, 0, false);
+    st = cdp_allreduce(d->group, NULL, &root, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX);
+    return st == CDP_OK && root >= 0 ? cdp__ddp_broadcast(d, (uint32_t)root, false) : st;
+}
+
+/* ---- >>ddp-create: construction and its checks ----------------------------------------------- */
+
+/* Knows: what a desc may hold. Promises: a ddp is complete, or nothing is left of it. May use:
+   >>ddp-state, >>ddp-buckets, >>ddp-compare, >>ddp-broadcast. */
+
+CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
+    if (!s) return;
+    cdp__free(d->os, s->rows);
+    cdp__free(d->os, s->values);
+    cdp__free(d->os, s->mean_rows);
+    cdp__free(d->os, s->mean);
+    cdp__free(d->os, s->place);
+    cdp__free(d->os, s->all_rows);
+    cdp__free(d->os, s->all_values);
+    cdp__free(d->os, s);
+}
+
+/* Wait for what still uses this ddp's memory. */
+CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
+    uint32_t i;
+    (void)!cdp_work_wait(d->last);
+    for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i)
+        (void)!cdp_work_wait(d->buckets[i].work);
+    if (d->device)
+        (void)!cdp_work_wait_for(
+            cdp__group_device_work(d->group), cdp_group_desc_of(d->group)->timeout_ms);
+}
+
+CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
+    uint32_t i;
+    if (!d || (d->in_backward && cdp__destroys_inside(d->group, "cdp_ddp_destroy"))) return;
+    /* destroyed after a failure, without backward_end */
+    if (d->in_backward && d->sync && d->failed != CDP_OK) cdp__ddp_break(d);
+    cdp__ddp_settle(d);
+    if (d->hook.destroy) d->hook.destroy(d->hook.self);
+    for (i = 1; i < CDP__HOOK_LANES; ++i)
+        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    for (i = 0; d->params && i < d->param_count; ++i) {
+        cdp__free(d->os, d->params[i].name);
+        cdp__ddp_free(d, d->params[i].kept);
+        cdp__sparse_free(d, d->params[i].sparse);
+    }
+    for (i = 0; d->buffers && i < d->desc.buffer_count; ++i)
+        cdp__free(d->os, (void *)(uintptr_t)d->buffers[i].name);
+    cdp__free(d->os, d->buffers);
+    cdp__free(d->os, d->params);
+    cdp__free(d->os, d->slots);
+    cdp__ddp_free(d, d->pack);
+    cdp__free(d->os, d->order);
+    cdp__free(d->os, d->sparse_counts);
+    cdp__lock_close(&d->lock);
+    cdp__free(d->os, d);
+}
+
+/* A copy of a name, or of "<what><i>" if there is none. */
+CDP__PRIVATE char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what, uint32_t i) {
+    char fallback[32], *copy;
+    cdp__format(fallback, sizeof fallback, "%s%u", what, i);
+    if (!name) name = fallback;
+    copy = (char *)cdp__alloc(d->os, strlen(name) + 1);
+    if (copy) memcpy(copy, name, strlen(name) + 1);
+    return copy;
+}
+
+/* Parameters, gradients and buffers are all in one kind of memory: that of the first one. */
+CDP__PRIVATE cdp_status cdp__ddp_where(
+    cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
+    const cdp_backend *b = cdp_group_backend(d->group);
+    const int own = data && b ? b->owns(b->self, data) : 0;
+    if (own < 0) return (cdp_status)own;
+    if (data && !d->placed) d->device = own ? b : NULL;
+    d->placed = d->placed || data;
+    if (!data || (own != 0) == (d->device != NULL)) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_ddp_create: %s '%s' (index %u) is in %s memory, but those before are in %s memory; "
+        "put all of them in the same memory",
+        what, name, i, own ? "device" : "host", own ? "host" : "device");
+}
+
+/* Mistakes in one parameter that are seen from its numbers. */
+CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i) {
+    const cdp_param *p = &mine->user;
+    uint64_t bytes;
+    if ((uint32_t)p->dtype >= CDP_DTYPE_COUNT || !cdp__dtype_is_float(p->dtype))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
+            "or bf16",
+            mine->name, i, cdp_dtype_name(p->dtype));
+    if (!cdp__mul_fits(p->count, cdp_dtype_size(p->dtype), &bytes))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
+    if (p->count && !p->data)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) has no data pointer", mine->name, i);
+    if (p->rows && p->count % p->rows)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) has %llu values, which %llu rows do not "
+            "divide",
+            mine->name, i, (unsigned long long)p->count, (unsigned long long)p->rows);
+    if (p->device)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: parameter '%s' (index %u) is on device %u; set device 0, the pointer "
+            "says where memory is",
+            mine->name, i, p->device);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_open_sparse(cdp_ddp *d, cdp__param *mine, uint32_t i) {
+    const cdp_param *p = &mine->user;
+    cdp__sparse *s;
+    if (d->device)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: parameter '%s' (index %u) is sparse; rows of gradients must be in "
+            "host memory",
+            mine->name, i);
+    if (!p->rows || p->rows >> 32 || p->grad)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: parameter '%s' (index %u) is sparse, so it needs rows (below 2^32) "
+            "and no gradient array",
+            mine->name, i);
+    ++d->sparse_count;
+    s = mine->sparse = (cdp__sparse *)cdp__alloc_zero(d->os, sizeof *s);
+    if (s) s->place = (uint32_t *)cdp__alloc_zero(d->os, p->rows * sizeof *s->place);
+    return s && s->place ? CDP_OK
+                         : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *s->place);
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
+    cdp__param *mine = &d->params[i];
+    cdp_status st;
+    mine->user = *p;
+    if (!p->dtype) mine->user.dtype = CDP_DTYPE_F32;
+    mine->name = cdp__ddp_name(d, p->name, "param", i);
+    mine->user.name = mine->name;
+    if (!mine->name) return cdp__fail_nomem("a parameter's name", 32);
+    st = cdp__ddp_check_param(mine, i);
+    if (st == CDP_OK) st = cdp__ddp_where(d, "parameter", mine->name, i, p->data);
+    if (st == CDP_OK) st = cdp__ddp_where(d, "the gradient of parameter", mine->name, i, p->grad);
+    return st == CDP_OK && p->sparse ? cdp__ddp_open_sparse(d, mine, i) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_buffer *b) {
+    cdp_buffer *mine = &d->buffers[i];
+    uint64_t bytes;
+    *mine = *b;
+    if (!b->dtype) mine->dtype = CDP_DTYPE_F32;
+    mine->name = cdp__ddp_name(d, b->name, "buffer", i);
+    if (!mine->name) return cdp__fail_nomem("a buffer's name", 32);
+    if ((uint32_t)b->dtype >= CDP_DTYPE_COUNT
+        || !cdp__mul_fits(b->count, cdp_dtype_size(mine->dtype), &bytes) || (b->count && !b->data))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_create: buffer '%s' (index %u) has no data pointer, an unknown dtype, or more "
+            "than 2^63 bytes",
+            mine->name, i);
+    return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
+}
+
+/* Lists of parameters and buffers, with the caller's entries copied. */
+CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
     cdp_status st = CDP_OK;
+    uint64_t room;
     uint32_t i;
     d->param_count = n;
     d->params = (cdp__param *)cdp__alloc_zero(d->os, n * sizeof *d->params);
@@ -12184,8 +12640,16 @@ CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
         st = cdp__ddp_copy_buffer(d, i, &desc->buffers[i]);
     for (i = 0; i < n; ++i)
         d->order[i] = n - 1 - i;
+    if (st != CDP_OK || !d->sparse_count) return st;
+    room = (d->sparse_count + 1ull) * cdp_size(d->group) * sizeof *d->sparse_counts;
+    d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room);
+    return d->sparse_counts ? CDP_OK : cdp__fail_nomem("counts of rows", room);
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+    cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
-    /* of devices, which are small, the others hear */
+    /* device memory is small: one rank may run out of it while the others do not */
     if (st == CDP_OK || (st == CDP_ERR_NOMEM && d->device)) {
         const cdp_error e = *cdp_last_error();
         const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
@@ -12196,13 +12660,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     return st;
 }
 
-CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
-    const cdp_os *os;
-    cdp_status st;
-    cdp_ddp *d;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
-    *out = NULL;
+CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
     if (!desc->group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create: the desc has no group");
     if (!desc->params || !desc->param_count)
         return cdp__fail(
@@ -12220,19 +12678,34 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: join_effective divides by the number of ranks with data; leave "
             "divisor 0");
-    os = desc->group->os;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
+    const cdp_os *os;
+    cdp_status st;
+    cdp_ddp *d;
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_create needs a desc and a place for the result");
+    *out = NULL;
+    st = cdp__ddp_check_desc(desc);
+    if (st != CDP_OK) return st;
+    os = cdp__group_os(desc->group);
     d = (cdp_ddp *)cdp__alloc_zero(os, sizeof *d);
     if (!d) return cdp__fail_nomem("a ddp", sizeof *d);
     d->os = os;
     d->group = desc->group;
     d->desc = *desc;
-    d->desc.first_bucket_bytes = cdp__def(desc->first_bucket_bytes, 1024 * 1024);
+    /* an explicit size is that of the first bucket, too, as in PyTorch */
+    d->desc.first_bucket_bytes =
+        cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
     d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
     d->sync = d->sync_next = d->equal = d->stats.can_set_static_graph = true;
     d->buffers_due = desc->buffer_hook || (desc->buffer_count && !desc->no_buffer_broadcast);
     d->rebuild_due = desc->rebuild;
-    d->number = desc->group->ddps++;
-    st = cdp__ddp_open(d, desc);
+    d->number = cdp__group_next_ddp(desc->group);
+    st = cdp__lock_open(&d->lock, os, true) ? cdp__ddp_open(d, desc)
+                                            : cdp__fail_nomem("a lock", sizeof(void *));
     if (st == CDP_OK)
         *out = d;
     else
@@ -12240,13 +12713,32 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     return st;
 }
 
-CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count ? d->params[i].grad : NULL;
+CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *d) {
+    return d ? d->group : NULL;
+}
+CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *d) {
+    return d ? d->param_count : 0;
+}
+CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) {
+    return d && i < d->param_count ? &d->params[i].user : NULL;
 }
 
-/* Where a gradient is between passes: the caller's own array, or the bucket. */
-CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) {
-    return p->user.grad ? (uint8_t *)p->user.grad : p->grad;
+CDP_API void *cdp_ddp_grad(cdp_ddp *d, uint32_t i) {
+    if (!d || i >= d->param_count) {
+        (void)cdp__fail(CDP_ERR_INVALID, "cdp_ddp_grad(%u): there are only %u parameters", i,
+            d ? d->param_count : 0);
+        return NULL;
+    }
+    if (!d->params[i].sparse) return d->params[i].grad;
+    (void)cdp__fail(CDP_ERR_INVALID,
+        "cdp_ddp_grad: parameter '%s' (index %u) is sparse and has no dense gradient; give its "
+        "rows to cdp_ddp_ready_rows and read their mean with cdp_ddp_rows",
+        d->params[i].name, i);
+    return NULL;
+}
+
+CDP_API bool cdp_ddp_used(const cdp_ddp *d, uint32_t i) {
+    return d && i < d->param_count && d->params[i].used;
 }
 
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
@@ -12254,620 +12746,22 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     if (!d || d->in_backward) return;
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
-    for (i = 0; i < d->param_count; ++i)
-        if (d->params[i].sparse)
-            d->params[i].sparse->used = d->params[i].sparse->mean_used = 0;
-        else if (d->params[i].user.grad)
-            cdp__ddp_zero(d, d->params[i].user.grad, cdp__param_bytes(&d->params[i]));
-}
-
-CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
-    return d && !d->sync_next;
-}
-
-CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_no_sync needs a ddp");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_no_sync: call it before cdp_ddp_backward_begin or after cdp_ddp_backward_end");
-    d->sync_next = !on;
-    return CDP_OK;
-}
-
-/* The order is taken from the first pass in which parameters become ready while it runs. */
-CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) {
-    return d->desc.static_graph ? 1 : 0;
-}
-
-/* The order of that pass, as rank 0 saw it, becomes the order in memory; but not under a hook whose
-   state knows the layout. */
-CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
-    cdp_status st;
-    if (!d->rebuild_due || d->stats.steps <= cdp__ddp_observed(d)
-        || (d->hook.stage && d->hook.keeps_layout))
-        return CDP_OK;
-    d->rebuild_due = false;
-    st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
-    if (st != CDP_OK) return st;
-    st = cdp__ddp_place(d, d->order);
-    /* the others go on with other buckets */
-    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text);
-    d->stats.rebuilt = st == CDP_OK;
-    return st;
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
-    if (!d->buffers_due) return CDP_OK;
-    d->buffers_due = false;
-    return d->desc.buffer_hook ? d->desc.buffer_hook(d, d->desc.user)
-                               : cdp__ddp_broadcast(d, d->root, false);
-}
-
-CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
-    cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_forward_begin needs a ddp");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
-    d->forward_ns = d->os->now_ns(d->os->user);
-    st = cdp_group_status(d->group);
-    if (st == CDP_OK) st = cdp__ddp_rebuild(d);
-    return st == CDP_OK && d->sync_next ? cdp__ddp_send_buffers(d) : st;
-}
-
-/* What cdp_ddp_backward_begin does, and a rank that stands in for itself, too. */
-CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
-    cdp_status st = cdp_group_status(d->group);
-    uint32_t i;
-    if (st == CDP_OK) st = cdp__ddp_rebuild(d);
-    if (st == CDP_OK && sync) st = cdp__ddp_send_buffers(d);
-    d->in_backward = true;
-    d->sync = sync;
-    d->launched = 0;
-    d->failed = CDP_OK;
-    d->called_ns = 0;
-    d->active.seq = d->used.seq = 0;
-    memset(d->at, 0, sizeof d->at);
-    for (i = 0; i < d->bucket_count; ++i) {
-        d->buckets[i].pending = d->buckets[i].params;
-        d->buckets[i].done = false;
-        d->buckets[i].late_ns = 0;
-    }
     for (i = 0; i < d->param_count; ++i) {
         cdp__param *p = &d->params[i];
-        p->mark = CDP__MARK_NONE;
-        p->calls = 0;
-        p->ready_ns = 0;
+        if (p->sparse)
+            p->sparse->used = p->sparse->mean_used = 0;
+        else if (p->user.grad)
+            cdp__ddp_zero(d, p->user.grad, cdp__param_bytes(p));
     }
-    if (sync) d->stats.sent_bytes = d->ordered = 0;
-    d->begin_ns = d->os->now_ns(d->os->user);
-    return st;
 }
 
-CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
-    cdp__bucket *b = (cdp__bucket *)user;
-    b->start_ns = start_ns;
-    b->end_ns = end_ns;
-}
+/* ---- >>ddp-stats: figures of the last step and of all ---------------------------------------- */
 
-CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t end_ns) {
-    ((cdp__bucket *)user)->late_ns += end_ns - start_ns;
-}
+/* Knows: the times of a pass. Promises: figures only, nothing depends on them. May use:
+   >>ddp-state. */
 
-/* Start something for a bucket (or, without a place for its times, beside it). */
-CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq,
-    void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
-    cdp_request tagged = *rq;
-    cdp_status st;
-    if (!cdp__kind_has_root(rq->kind))
-        tagged.root = CDP__TAG_BUCKET | (d->number & 0xffu) << 16
-            | (b ? (uint32_t)(b - d->buckets) & 0xffffu : 0xffffu);
-    st = cdp__start(group, &tagged, done, b, out);
-    if (st != CDP_OK) return st;
-    d->stats.sent_bytes += rq->count * cdp_dtype_size(rq->dtype);
-    if (group == d->group) d->last = *out;
-    cdp__hand_over(group);
-    return CDP_OK;
-}
-
-/* A tail as an operation of its own: hooks change what is in front of it. */
-CDP__PRIVATE cdp_status cdp__ddp_start_tail(
-    cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
-        b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM,
-        0);
-    return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
-}
-
-/* One step of the hook for one bucket. */
-CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
-    cdp_request rq;
-    cdp_status st, before;
-    memset(&rq, 0, sizeof rq);
-    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
-    before = cdp__error_slot()->status;
-    cdp__error_slot()->status = CDP_OK;
-    st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
-    b->done = st != CDP_PENDING;
-    if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
-        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
-            "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why",
-            cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
-    if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
-    if (st != CDP_PENDING) return st;
-    if (stage >= d->hook.operations)
-        return cdp__fail(CDP_ERR_INVALID,
-            "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1,
-            b->view.index, d->hook.operations);
-    return cdp__ddp_start(
-        d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
-    const uint32_t index = (uint32_t)(b - d->buckets);
-    cdp_bucket *v = &b->view;
-    cdp_status st;
-    v->index = index;
-    v->bucket_count = d->bucket_count;
-    v->data = b->memory;
-    v->count = b->count;
-    v->dtype = b->dtype;
-    v->params = b->slots;
-    v->param_count = b->params;
-    v->divisor = d->desc.join_effective ? (double)cdp__max(d->stats.active_ranks, 1)
-        : d->desc.divisor != 0          ? d->desc.divisor
-                                        : (double)cdp_size(d->group);
-    v->ddp = d;
-    b->start_ns = b->end_ns = 0;
-    b->work.seq = 0;
-    st = cdp__ddp_stage(d, b, 0);
-    return st == CDP_OK ? cdp__ddp_start_tail(d, b, 0, used, &d->used) : st;
-}
-
-/* What this rank did not use is contributed as it is, and kept in case that nobody used it. */
-CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
-    uint32_t i;
-    for (i = 0; i < b->params; ++i) {
-        cdp__param *p = &d->params[b->slots[i]];
-        if (p->mark != CDP__MARK_UNUSED || !cdp__param_bytes(p)) continue;
-        if (p->user.grad) {
-            cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
-            continue;
-        }
-        if (p->touched) continue;
-        if (!p->kept) p->kept = (uint8_t *)cdp__ddp_alloc(d, cdp__param_bytes(p));
-        if (!p->kept)
-            return cdp__fail_nomem("the gradient of an unused parameter", cdp__param_bytes(p));
-        cdp__ddp_copy(d, p->kept, p->grad, cdp__param_bytes(p));
-    }
-    return d->failed;
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_tails(cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
-    uint32_t i;
-    for (i = 0; i < used; ++i)
-        cdp__tail_set(
-            b, i, !d->shadow && (d->params[i].mark == CDP__MARK_READY || d->params[i].touched));
-    for (i = 0; i < active; ++i)
-        cdp__tail_set(b, used + i, !d->shadow && i == cdp_rank(d->group));
-    cdp__tail_move(d, b, used + active, true);
-    return used && !d->shadow ? cdp__ddp_keep(d, b) : d->failed;
-}
-
-/* Sum or mean in one operation; what it leaves to be divided afterwards is in cdp__ddp_divide. */
-CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
-    const cdp_ddp_desc *s = &d->desc;
-    const bool plain = s->divisor == 0 && s->predivide == 0 && !s->join_effective;
-    cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype,
-        plain                   ? CDP_REDUCE_AVG
-            : s->predivide != 0 ? CDP_REDUCE_PREMUL_SUM
-                                : CDP_REDUCE_SUM,
-        0);
-    if (s->predivide != 0) rq.factor = 1 / s->predivide;
-    return rq;
-}
-
-/* Which ranks had data, and which parameters were used, as all ranks were told. */
-CDP__PRIVATE cdp_status cdp__ddp_who(cdp_ddp *d) {
-    cdp__bucket *b = d->buckets;
-    const uint32_t n = cdp__ddp_active_tail(d, b), used = cdp__ddp_used_tail(d, b);
-    const cdp_status st = n ? cdp_work_wait(d->hook.stage ? d->active : b->work) : CDP_OK;
-    uint32_t i, count = 0, top = d->root;
-    if (st != CDP_OK || !n) {
-        d->stats.active_ranks = cdp_size(d->group);
-        return st;
-    }
-    cdp__tail_move(d, b, used + n, false);
-    if (d->failed != CDP_OK) return d->failed;
-    for (i = 0; i < n; ++i)
-        if (cdp__tail_get(b, used + i)) {
-            ++count;
-            top = i;
-        }
-    d->stats.active_ranks = count;
-    d->root = top;
-    if (count) d->equal = count == n;
-    return CDP_OK;
-}
-
-/* Before a hook sees the first bucket: which ranks have data. CDP_PENDING: the hook is to divide
-   by their number, and `wait` does not allow to wait for it. */
-CDP__PRIVATE cdp_status cdp__ddp_ask(cdp_ddp *d, bool wait) {
-    const uint32_t active = cdp__ddp_active_tail(d, d->buckets);
-    cdp_status st = CDP_OK;
-    if (!active || !d->hook.stage || d->launched) return CDP_OK;
-    if (!d->active.seq) {
-        const uint32_t used = cdp__ddp_used_tail(d, d->buckets);
-        uint32_t i;
-        for (i = 0; i < active; ++i)
-            cdp__tail_set(d->buckets, used + i, !d->shadow && i == cdp_rank(d->group));
-        cdp__tail_move(d, d->buckets, used + active, true);
-        st = cdp__ddp_start_tail(d, d->buckets, used, active, &d->active);
-    }
-    if (st != CDP_OK || !d->desc.join_effective) return st;
-    st = wait ? cdp_work_wait(d->active) : cdp_work_test(d->active);
-    return st == CDP_OK ? cdp__ddp_who(d) : st;
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
-    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_tail(d, b),
-                   used = cdp__ddp_used_tail(d, b);
-    cdp_request rq;
-    cdp_status st = CDP_OK;
-    if (active || used) st = cdp__ddp_tails(d, b, active, used);
-    if (st == CDP_OK && (d->desc.find_unused || d->desc.static_graph) && !used && !d->shadow)
-        st = cdp__ddp_keep(d, b);
-    if (st != CDP_OK) return st;
-    if (d->hook.stage) {
-        st = cdp__ddp_launch_hook(d, b, used);
-    } else {
-        rq = cdp__ddp_request(d, b, active + used);
-        st = cdp__ddp_start(d, d->group, &rq, cdp__bucket_done, b, &b->work);
-    }
-    if (st == CDP_OK) ++d->launched;
-    return st;
-}
-
-/* The later stages of a hook, as far as they can go without waiting: each takes the buckets in
-   their order. */
-CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
-    cdp_status st;
-    uint32_t stage;
-    for (stage = 1; stage <= d->hook.operations; ++stage)
-        for (; d->at[stage] < (stage == 1 ? d->launched : d->at[stage - 1]); ++d->at[stage]) {
-            cdp__bucket *b = &d->buckets[d->at[stage]];
-            if (b->done) continue;
-            /* there, the hook goes on behind it in the device's queue */
-            st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work);
-            if (st == CDP_PENDING) break;
-            if (st == CDP_OK) st = cdp__ddp_stage(d, b, stage);
-            if (st != CDP_OK) return st;
-        }
-    return CDP_OK;
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
-    cdp_status st = d->hook.stage && !d->buckets[0].pending ? cdp__ddp_ask(d, wait) : CDP_OK;
-    if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
-    while (st == CDP_OK && d->launched < d->bucket_count && !d->buckets[d->launched].pending) {
-        st = cdp__ddp_launch(d, &d->buckets[d->launched]);
-        /* all stages share a queue there: bucket by bucket, on every rank */
-        if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d);
-    }
-    if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
-    if (st == CDP_OK && !d->group->w->thread && d->launched) st = cdp_poll(d->group, 0);
-    return st;
-}
-
-/* Mistakes of ready() and unused(). */
-CDP__PRIVATE cdp_status cdp__ddp_mark_check(cdp_ddp *d, uint32_t i, const char *call) {
-    const char *name;
-    uint32_t rank;
-    const cdp__param *p;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
-    if (!d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
-    if (i >= d->param_count)
-        return cdp__ddp_fail(d,
-            cdp__fail(
-                CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
-    p = &d->params[i];
-    name = p->name;
-    rank = cdp_rank(d->group);
-    if (d->recorded && d->sync)
-        return cdp__ddp_fail(d,
-            cdp__fail_peer(CDP_ERR_STATE, rank, 0,
-                "static graph: parameter '%s' (index %u) was marked ready %u times in the first "
-                "synchronized pass of rank %u, and now once more; without static_graph passes may "
-                "differ",
-                name, i, p->want, rank));
-    return cdp__ddp_fail(d,
-        cdp__fail_peer(CDP_ERR_STATE, rank, 0,
-            "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it "
-            "once, when its gradient is complete",
-            name, i,
-            p->mark == CDP__MARK_UNUSED
-                ? (strstr(call, "unused") ? "unused twice" : "unused and then ready")
-                : strstr(call, "unused") ? "ready and then unused"
-                                         : "ready twice",
-            rank));
-}
-
-/* A parameter's last word in this pass. */
-CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, cdp__param *p, uint32_t i) {
-    if (p->mark == CDP__MARK_READY && p->user.grad)
-        cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
-    d->seen[d->ordered] = i;
-    if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
-    ++d->ordered;
-    --d->buckets[p->bucket].pending;
-}
-
-CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
-    cdp_status st;
-    uint32_t i;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
-    if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
-            "cdp_ddp_backward_end first");
-    st = cdp__ddp_begin(d, d->sync_next);
-    (void)cdp__ddp_fail(d, st); /* who goes on all the same hears it again at the end */
-    /* static graph: known from the first pass */
-    for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) {
-        if (d->params[i].want) continue;
-        d->params[i].mark = CDP__MARK_UNUSED;
-        cdp__ddp_complete(d, &d->params[i], i);
-    }
-    return st;
-}
-
-CDP__PRIVATE cdp_status cdp__ddp_ready(cdp_ddp *d, uint32_t i) {
-    cdp__param *p = &d->params[i];
-    if (d->desc.static_graph
-            ? p->mark == CDP__MARK_UNUSED || (d->sync && d->recorded && p->calls == p->want)
-            : p->mark != CDP__MARK_NONE)
-        return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
-    p->mark = CDP__MARK_READY;
-    ++p->calls;
-    if (!d->sync) {
-        p->touched = true;
-        return CDP_OK;
-    }
-    if (d->desc.static_graph && (!d->recorded || p->calls < p->want)) return CDP_OK;
-    p->ready_ns = d->os->now_ns(d->os->user);
-    cdp__ddp_complete(d, p, i);
-    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
-}
-
-CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
-    if (!d || !d->in_backward || i >= d->param_count)
-        return cdp__ddp_mark_check(d, i, "cdp_ddp_ready");
-    if (d->params[i].sparse)
-        return cdp__ddp_fail(d,
-            cdp__fail(CDP_ERR_INVALID,
-                "cdp_ddp_ready: parameter '%s' (index %u) is sparse; give its rows to "
-                "cdp_ddp_ready_rows",
-                d->params[i].name, i));
-    return cdp__ddp_ready(d, i);
-}
-
-/* Room for `more` rows behind those that are there. */
-CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values,
-    uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
-    const uint64_t want = cdp__max(used + more, *room * 2);
-    uint32_t *r;
-    uint8_t *v;
-    if (used + more <= *room) return true;
-    r = (uint32_t *)cdp__alloc(d->os, want * sizeof *r);
-    v = (uint8_t *)cdp__alloc(d->os, want * row_bytes);
-    if (!r || !v) {
-        cdp__free(d->os, r);
-        cdp__free(d->os, v);
-        return false;
-    }
-    if (used) {
-        memcpy(r, *rows, (size_t)(used * sizeof *r));
-        memcpy(v, *values, (size_t)(used * row_bytes));
-    }
-    cdp__free(d->os, *rows);
-    cdp__free(d->os, *values);
-    *rows = r;
-    *values = v;
-    *room = want;
-    return true;
-}
-
-CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
-    return p->count / p->rows;
-}
-
-CDP_API cdp_status cdp_ddp_ready_rows(
-    cdp_ddp *d, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
-    cdp__param *p;
-    cdp__sparse *s;
-    uint64_t bytes, k;
-    if (!d || !d->in_backward || i >= d->param_count)
-        return cdp__ddp_mark_check(d, i, "cdp_ddp_ready_rows");
-    p = &d->params[i];
-    s = p->sparse;
-    if (!s)
-        return cdp__ddp_fail(d,
-            cdp__fail(CDP_ERR_INVALID,
-                "cdp_ddp_ready_rows: parameter '%s' (index %u) is not sparse; set sparse and rows, "
-                "or call cdp_ddp_ready",
-                p->name, i));
-    if (n && (!rows || !values))
-        return cdp__ddp_fail(d,
-            cdp__fail(CDP_ERR_INVALID,
-                "cdp_ddp_ready_rows: parameter '%s' (index %u): there are no rows or no values",
-                p->name, i));
-    for (k = 0; k < n; ++k)
-        if (rows[k] >= p->user.rows)
-            return cdp__ddp_fail(d,
-                cdp__fail(CDP_ERR_INVALID,
-                    "cdp_ddp_ready_rows: parameter '%s' (index %u) has %u rows, not row %u",
-                    p->name, i, (uint32_t)p->user.rows, rows[k]));
-    bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
-    if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes))
-        return cdp__ddp_fail(d, cdp__fail_nomem("rows of a gradient", n * (bytes + 4)));
-    if (n) {
-        memcpy(s->rows + s->used, rows, n * sizeof *rows);
-        memcpy(s->values + s->used * bytes, values, (size_t)(n * bytes));
-    }
-    s->used += n;
-    return cdp__ddp_ready(d, i);
-}
-
-CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
-    cdp_rows r;
-    memset(&r, 0, sizeof r);
-    if (!d || i >= d->param_count || !d->params[i].sparse) return r;
-    r.count = d->params[i].sparse->mean_used;
-    r.width = cdp__sparse_width(&d->params[i].user);
-    r.rows = d->params[i].sparse->mean_rows;
-    r.values = d->params[i].sparse->mean;
-    return r;
-}
-
-CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
-    cdp__param *p;
-    if (!d || !d->in_backward || i >= d->param_count)
-        return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
-    p = &d->params[i];
-    if (!d->desc.find_unused && !d->desc.static_graph)
-        return cdp__ddp_fail(d,
-            cdp__fail(CDP_ERR_INVALID,
-                "cdp_ddp_unused: parameter '%s' (index %u): set find_unused in the desc on all "
-                "ranks, so that they can agree on what nobody used",
-                p->name, i));
-    if (d->sync && d->recorded && p->mark == CDP__MARK_UNUSED) return CDP_OK; /* as is known */
-    if (p->mark != CDP__MARK_NONE || (d->sync && d->recorded))
-        return cdp__ddp_mark_check(d, i, "cdp_ddp_unused");
-    p->mark = CDP__MARK_UNUSED;
-    if (!d->sync || d->desc.static_graph) return CDP_OK;
-    cdp__ddp_complete(d, p, i);
-    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
-}
-
-/* Parameters that never became ready, by name; the text is cut when there are many. */
-CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
-    char names[256];
-    cdp__text t = {names, sizeof names, 0};
-    uint32_t i, count = 0;
-    for (i = 0; i < d->param_count; ++i) {
-        const cdp__param *p = &d->params[i];
-        if (p->mark == CDP__MARK_UNUSED
-            || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
-            continue;
-        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
-    }
-    if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
-    return !count
-        ? CDP_OK
-        : cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
-            "backward pass of rank %u ended although %u of %u parameters were never marked "
-            "ready%s: %s%s",
-            cdp_rank(d->group), count, d->param_count,
-            d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
-            d->recorded || d->desc.find_unused
-                ? ""
-                : "; if they have no gradient in this pass, set find_unused in the desc");
-}
-
-/* The end of a pass: what was not marked is unused where that is allowed, and a first pass of a
-   static graph is sent now. */
-CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
-    const bool first = d->desc.static_graph && !d->recorded;
-    uint32_t i;
-    for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[i];
-        const bool open = p->mark == CDP__MARK_NONE;
-        if (open && !d->shadow && !first && (!d->desc.find_unused || d->recorded))
-            return cdp__ddp_missing(d);
-        if (open) p->mark = CDP__MARK_UNUSED;
-        if (first && !d->shadow) p->want = p->calls;
-        if (open || (first && !d->shadow))
-            cdp__ddp_complete(d, p, i);
-        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want)
-            return cdp__ddp_missing(d);
-    }
-    if (first && !d->shadow) d->recorded = true;
-    return cdp__ddp_launch_ready(d, true);
-}
-
-/* Until the hook has finished with every bucket. */
-CDP__PRIVATE cdp_status cdp__ddp_drive_hook(cdp_ddp *d) {
-    cdp_status st = cdp__ddp_advance(d);
-    uint32_t i = 0;
-    while (st == CDP_OK && i < d->bucket_count) {
-        if (d->buckets[i].done) {
-            ++i;
-            continue;
-        }
-        st = cdp_work_wait(d->buckets[i].work);
-        if (st == CDP_OK) st = cdp__ddp_advance(d);
-    }
-    return st;
-}
-
-CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
-    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
-        cdp__divide(t, data, n, (uint32_t)by);
-    else
-        cdp__scale(t, data, n, 1 / by);
-}
-
-CDP__PRIVATE void cdp__ddp_divide_by(cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
-    if (!d->device)
-        cdp__divide_by(t, data, n, by);
-    else if (n)
-        (void)cdp__ddp_fail(d, d->device->scale(d->device->self, t, data, n, 1 / by));
-}
-
-CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const cdp_ddp_desc *s = &d->desc;
-    double by = s->join_effective ? (double)d->stats.active_ranks
-        : s->divisor != 0         ? s->divisor
-                                  : (double)cdp_size(d->group);
-    if (d->hook.stage || (s->divisor == 0 && s->predivide == 0 && !s->join_effective)) return;
-    if (s->predivide != 0) by /= s->predivide;
-    if (by != 1) cdp__ddp_divide_by(d, b->dtype, b->memory, b->count, by);
-}
-
-/* Results to where the caller looks for them. */
-CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
-    cdp__bucket *last = &d->buckets[d->bucket_count - 1];
-    const uint32_t tail = cdp__ddp_used_tail(d, last);
-    uint64_t marks = CDP__HASH_START;
-    uint32_t i;
-    for (i = 0; i < d->bucket_count; ++i)
-        cdp__ddp_divide(d, &d->buckets[i]);
-    cdp__tail_move(d, last, tail, false);
-    d->stats.unused_count = 0;
-    d->stats.unused_bytes = 0;
-    for (i = 0; i < d->param_count; ++i) {
-        cdp__param *p = &d->params[i];
-        const bool nobody = tail && !cdp__tail_get(last, i);
-        const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
-        marks = cdp__hash(marks, &mark, 1);
-        if (nobody) {
-            ++d->stats.unused_count;
-            d->stats.unused_bytes += cdp__param_bytes(p);
-        }
-        if (nobody && p->kept && !p->user.grad && !d->shadow)
-            cdp__ddp_copy(d, p->grad, p->kept, cdp__param_bytes(p));
-        if (!nobody && p->user.grad && !d->shadow)
-            cdp__ddp_copy(d, p->user.grad, p->grad, cdp__param_bytes(p));
-        p->touched = false;
-    }
-    if (d->shadow) return;
-    if (d->own_steps && marks != d->marks) d->stats.can_set_static_graph = false;
-    d->marks = marks;
-}
-
-CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
+/* Of the last step: how long operations ran, and for how long backward_end waited for them. */
+CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
     cdp_ddp_stats *s = &d->stats;
     uint32_t i;
     s->comm_ns = s->exposed_ns = 0;
@@ -12878,19 +12772,23 @@ CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
         if (b->end_ns > d->called_ns)
             s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
     }
-    if (d->hook.stage) { /* stages run side by side: what was waited for is what can be told */
+    if (d->hook.stage) { /* stages overlap each other: only the wait is known */
         s->exposed_ns = d->end_ns - d->called_ns;
         s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
+    s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
+}
+
+CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
+    cdp_ddp_stats *s = &d->stats;
+    const uint64_t first_ns = d->buckets[0].start_ns;
+    cdp__ddp_account_comm(d);
     s->backward_ns = d->called_ns - d->begin_ns;
     s->forward_ns = d->forward_ns ? d->begin_ns - d->forward_ns : 0;
-    s->overlap_ns = d->buckets[0].start_ns && d->buckets[0].start_ns < d->called_ns
-        ? d->called_ns - d->buckets[0].start_ns
-        : 0;
+    s->overlap_ns = first_ns && first_ns < d->called_ns ? d->called_ns - first_ns : 0;
     d->forward_ns = 0;
     s->total_forward_ns += s->forward_ns;
     s->total_overlap_ns += s->overlap_ns;
-    s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
     s->total_backward_ns += s->backward_ns;
     s->total_comm_ns += s->comm_ns;
     s->total_exposed_ns += s->exposed_ns;
@@ -12899,162 +12797,6 @@ CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
     s->avg_backward_ns = s->total_backward_ns / d->own_steps;
     s->avg_comm_ns = s->total_comm_ns / d->own_steps;
     s->avg_overlap_ns = s->total_overlap_ns / d->own_steps;
-}
-
-/* Rows of all ranks added up, in the order of ranks: each in one place of the mean. */
-CDP__PRIVATE cdp_status cdp__sparse_add(
-    cdp_ddp *d, cdp__param *p, const uint32_t *rows, const uint8_t *values, uint64_t n) {
-    cdp__sparse *s = p->sparse;
-    const uint64_t width = cdp__sparse_width(&p->user),
-                   bytes = width * cdp_dtype_size(p->user.dtype);
-    const double by = d->desc.join_effective ? (double)d->stats.active_ranks
-        : d->desc.divisor != 0               ? d->desc.divisor
-                                             : (double)cdp_size(d->group);
-    uint64_t k;
-    s->mean_used = 0;
-    if (!cdp__sparse_room(
-            d, &s->mean_rows, &s->mean, 0, &s->mean_room, cdp__min(n, p->user.rows), bytes))
-        return cdp__fail_nomem("rows of a gradient", n * bytes);
-    for (k = 0; k < n; ++k) {
-        uint32_t *place;
-        if (rows[k] >= p->user.rows)
-            return cdp__fail(
-                CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
-        place = &s->place[rows[k]];
-        if (*place) {
-            cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes,
-                values + k * bytes, width);
-        } else {
-            memcpy(s->mean + s->mean_used * bytes, values + k * bytes, (size_t)bytes);
-            s->mean_rows[s->mean_used++] = rows[k];
-            *place = (uint32_t)s->mean_used;
-        }
-    }
-    for (k = 0; k < s->mean_used; ++k)
-        s->place[s->mean_rows[k]] = 0;
-    s->used = 0;
-    cdp__divide_by(p->user.dtype, s->mean, s->mean_used * width, by);
-    return CDP_OK;
-}
-
-/* One sparse parameter: all ranks' indices, then values, parts as long as `counts` says. */
-CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
-    const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
-    const uint64_t width = cdp__sparse_width(&p->user),
-                   bytes = width * cdp_dtype_size(p->user.dtype);
-    uint64_t all = 0, before = 0;
-    cdp_request rq;
-    cdp_status st;
-    uint32_t *rows, r;
-    uint8_t *values;
-    for (r = 0; r < n; ++r) {
-        all += counts[r];
-        before += r < rank ? counts[r] : 0;
-    }
-    rows = (uint32_t *)cdp__alloc(d->os, all * sizeof *rows + 1);
-    values = (uint8_t *)cdp__alloc(d->os, all * bytes + 1);
-    st = rows && values ? CDP_OK : cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
-    if (st == CDP_OK) {
-        if (p->sparse->used) {
-            memcpy(rows + before, p->sparse->rows, (size_t)(p->sparse->used * sizeof *rows));
-            memcpy(values + before * bytes, p->sparse->values, (size_t)(p->sparse->used * bytes));
-        }
-        rq = cdp__request_of(
-            CDP_COLL_ALLGATHER, NULL, rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
-        rq.out_counts = counts;
-        st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
-        for (r = 0; r < n; ++r)
-            counts[r] *= width;
-        rq.out = values;
-        rq.count = all * width;
-        rq.dtype = p->user.dtype;
-        if (st == CDP_OK) st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
-        if (st == CDP_OK) st = cdp_work_wait(d->last);
-        if (st == CDP_OK) st = cdp__sparse_add(d, p, rows, values, all);
-    }
-    cdp__free(d->os, rows);
-    cdp__free(d->os, values);
-    return st;
-}
-
-/* After the buckets: how many rows each rank has of each sparse parameter, then those. */
-CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
-    const uint32_t n = cdp_size(d->group);
-    uint64_t *counts = (uint64_t *)cdp__alloc(d->os, (d->sparse_count + 1ull) * n * sizeof *counts),
-             *one = counts + (uint64_t)d->sparse_count * n;
-    uint32_t i, k, r;
-    cdp_status st;
-    if (!counts) return cdp__fail_nomem("rows of a gradient", n * sizeof *counts);
-    for (i = k = 0; i < d->param_count; ++i)
-        if (d->params[i].sparse)
-            counts[cdp_rank(d->group) * d->sparse_count + k++] =
-                d->shadow ? 0 : d->params[i].sparse->used;
-    st = cdp_allgather(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64);
-    for (i = k = 0; i < d->param_count && st == CDP_OK; ++i) {
-        if (!d->params[i].sparse) continue;
-        if (d->shadow) d->params[i].sparse->used = 0;
-        for (r = 0; r < n; ++r)
-            one[r] = counts[r * d->sparse_count + k];
-        st = cdp__sparse_exchange(d, &d->params[i], one);
-        ++k;
-    }
-    cdp__free(d->os, counts);
-    return st;
-}
-
-/* Wait for everything that a synchronized pass has started, and finish it. */
-CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
-    cdp_status st = d->hook.stage ? cdp__ddp_drive_hook(d) : CDP_OK;
-    if (st == CDP_OK) st = cdp_work_wait(d->last);
-    /* what hooks did is in no work */
-    if (st == CDP_OK && d->device) st = cdp__device_wait(cdp__ddp_device_work(d), CDP__NEVER);
-    if (st == CDP_OK) st = cdp__ddp_who(d);
-    if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
-    if (st != CDP_OK) return st;
-    d->end_ns = d->os->now_ns(d->os->user);
-    cdp__ddp_deliver(d);
-    if (d->failed != CDP_OK) return d->failed;
-    if (!d->shadow) cdp__ddp_account(d);
-    ++d->stats.steps;
-    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
-    return CDP_OK;
-}
-
-/* With join_throw: somebody has no more data. */
-CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
-    const uint32_t used = cdp__ddp_used_tail(d, d->buckets), n = cdp_size(d->group);
-    char ranks[128];
-    cdp__text t = {ranks, sizeof ranks, 0};
-    uint32_t i, first = n, count = n - d->stats.active_ranks;
-    if (!d->desc.join_throw || !count || count == n) return CDP_OK;
-    for (i = 0; i < n; ++i) {
-        if (cdp__tail_get(d->buckets, used + i)) continue;
-        cdp__text_add(&t, first < n ? ", %u" : "%u", i);
-        if (first == n) first = i;
-    }
-    return cdp__fail_peer(CDP_ERR_STATE, first, 0,
-        "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
-}
-
-CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
-    cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
-    if (!d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
-    d->called_ns = d->os->now_ns(d->os->user);
-    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
-    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
-    st = d->failed;
-    if (st != CDP_OK && d->sync) {
-        cdp__ddp_break(d);
-        /* the first cause */
-        if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
-    }
-    if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
-    if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
-    d->in_backward = false;
-    return st;
 }
 
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *d) {
@@ -13083,73 +12825,849 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     return s;
 }
 
-/* Eight bytes at a time; not for strangers. */
-CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
-    const uint8_t *from = (const uint8_t *)p->user.data, *at = from;
-    uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull, w;
-    for (; left; left -= n, from += n) {
-        n = stage ? cdp__min(left, CDP__PACK_BYTES) : left; /* device memory: piece by piece */
-        if (stage) cdp__ddp_copy(d, stage, from, n);
-        for (at = stage ? stage : from; at + 8 <= (stage ? stage : from) + n; at += 8) {
-            memcpy(&w, at, 8);
-            h = (h ^ w) * 0x9fb21c651e98df25ull;
-            h ^= h >> 29;
-        }
-        w = n & 7;
-        if (w) memcpy(&w, at, (size_t)(n & 7)); /* only the last piece has such a rest */
-        h = (h ^ w) * 0x9fb21c651e98df25ull;
-    }
-    return h ^ h >> 32;
+/* ---- >>ddp-launch: full buckets start on their way ------------------------------------------- */
+
+/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in their order
+   on every rank, whatever the order in which they are full. May use: >>group-access,
+   >>ddp-state, >>ddp-buckets. */
+
+/* Called with the group's lock held. */
+CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
+    cdp__bucket *b = (cdp__bucket *)user;
+    b->start_ns = start_ns;
+    b->end_ns = end_ns;
 }
 
-CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
-    uint64_t *all, hash = CDP__HASH_START, here;
-    uint8_t *stage = NULL;
-    uint32_t world, i, r, other = 0;
+CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t end_ns) {
+    ((cdp__bucket *)user)->late_ns += end_ns - start_ns;
+}
+
+/* Start an operation for a bucket, or beside the buckets (`b` NULL: its times are not kept). */
+CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq,
+    void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
+    const uint32_t bucket = b ? (uint32_t)(b - d->buckets) : 0xffffu;
+    const cdp_status st = cdp__group_start_bucket(group, rq, d->number, bucket, done, b, out);
+    if (st != CDP_OK) return st;
+    d->stats.sent_bytes += rq->count * cdp_dtype_size(rq->dtype);
+    if (group == d->group) d->last = *out;
+    return CDP_OK;
+}
+
+/* Flags as an operation of their own, because a hook changes what is in front of them. */
+CDP__PRIVATE cdp_status cdp__ddp_start_flags(
+    cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
+    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
+        b->memory + (b->count + from) * cdp_dtype_size(b->dtype), count, b->dtype, CDP_REDUCE_SUM,
+        0);
+    return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
+}
+
+/* Call one stage of the hook for one bucket, and start the operation that it asks for. */
+CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
+    cdp_request rq;
+    cdp_status st, before;
+    memset(&rq, 0, sizeof rq);
+    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    before = cdp__error_slot()->status;
+    cdp__error_slot()->status = CDP_OK;
+    st = d->hook.stage(d->hook.self, &b->view, stage, &rq);
+    b->done = st != CDP_PENDING;
+    if (st != CDP_OK && st != CDP_PENDING && cdp__error_slot()->status == CDP_OK)
+        return cdp__fail(st < 0 ? st : CDP_ERR_INVALID,
+            "rank %u/%u: a hook returned %s for bucket %u, stage %u, without saying why",
+            cdp_rank(d->group), cdp_size(d->group), cdp_status_name(st), b->view.index, stage);
+    if (cdp__error_slot()->status == CDP_OK) cdp__error_slot()->status = before;
+    if (st != CDP_PENDING) return st;
+    if (stage >= d->hook.operations)
+        return cdp__fail(CDP_ERR_INVALID,
+            "a hook asks for operation %u of bucket %u, but its .operations is %u", stage + 1,
+            b->view.index, d->hook.operations);
+    return cdp__ddp_start(
+        d, b->view.group, &rq, stage ? cdp__bucket_done_later : cdp__bucket_done, b, &b->work);
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_t used) {
+    cdp_bucket *v = &b->view;
     cdp_status st;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_verify needs a ddp");
-    if (d->in_backward)
-        return cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
-    world = cdp_size(d->group);
-    all = (uint64_t *)cdp__alloc(d->os,
-        ((uint64_t)world + d->param_count) * sizeof *all + (d->device ? CDP__PACK_BYTES : 0));
-    if (!all) return cdp__fail_nomem("a comparison of parameters", world * sizeof *all);
-    if (d->device) stage = (uint8_t *)(all + world + d->param_count);
-    d->failed = CDP_OK;
-    for (i = 0; i < d->param_count; ++i) {
-        all[world + i] = cdp__ddp_bits(d, &d->params[i], stage);
-        hash = cdp__hash(hash, &all[world + i], sizeof *all);
-    }
-    all[cdp_rank(d->group)] = hash;
-    if (d->failed != CDP_OK) cdp__ddp_break(d); /* the others wait for it */
-    st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
-    for (r = 1; r < world && !other; ++r)
-        other = all[r] != all[0] ? r : 0;
-    /* which one: one after the other, it is an emergency */
-    for (i = 0; st == CDP_OK && other && i < d->param_count; ++i) {
-        here = all[world + i];
-        all[cdp_rank(d->group)] = here;
-        st = cdp_allgather(d->group, NULL, all, 1, CDP_DTYPE_U64);
-        for (r = 1; r < world && all[r] == all[0]; ++r) {
+    v->index = (uint32_t)(b - d->buckets);
+    v->bucket_count = d->bucket_count;
+    v->data = b->memory;
+    v->count = b->count;
+    v->dtype = b->dtype;
+    v->params = b->slots;
+    v->param_count = b->params;
+    v->divisor = cdp__ddp_divisor(d);
+    v->ddp = d;
+    b->start_ns = b->end_ns = 0;
+    b->work.seq = 0;
+    st = cdp__ddp_stage(d, b, 0);
+    return st == CDP_OK ? cdp__ddp_start_flags(d, b, 0, used, &d->used) : st;
+}
+
+/* Parameters of a bucket that this rank has not used: their gradients are contributed as they
+   are, and kept, because they stay as they are if no rank used them. */
+CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
+    uint32_t i;
+    for (i = 0; i < b->params; ++i) {
+        cdp__param *p = &d->params[b->slots[i]];
+        const uint64_t bytes = cdp__param_bytes(p);
+        if (p->mark != CDP__MARK_UNUSED || !bytes) continue;
+        if (p->user.grad) {
+            cdp__ddp_copy(d, p->grad, p->user.grad, bytes);
+            continue;
         }
-        if (st == CDP_OK && r < world)
-            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
-                "rank %u/%u: cdp_ddp_verify: parameter '%s' (index %u) is no longer the same on "
-                "all ranks: rank %u has other bits than rank 0",
-                cdp_rank(d->group), world, d->params[i].name, i, r);
+        if (p->touched) continue;
+        if (!p->kept) p->kept = (uint8_t *)cdp__ddp_alloc(d, bytes);
+        if (!p->kept) return cdp__fail_nomem("the gradient of an unused parameter", bytes);
+        cdp__ddp_copy(d, p->kept, p->grad, bytes);
     }
-    cdp__free(d->os, all);
+    return cdp__ddp_failed(d);
+}
+
+/* This rank's flag among those that say which ranks have data; `from`: where they begin. */
+CDP__PRIVATE void cdp__ddp_set_active(
+    cdp_ddp *d, const cdp__bucket *b, uint32_t from, uint32_t active) {
+    uint32_t i;
+    for (i = 0; i < active; ++i)
+        cdp__flag_set(b, from + i, !d->shadow && i == cdp_rank(d->group));
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_set_flags(
+    cdp_ddp *d, cdp__bucket *b, uint32_t active, uint32_t used) {
+    uint32_t i;
+    for (i = 0; i < used; ++i) {
+        const cdp__param *p = &d->params[i];
+        cdp__flag_set(b, i, !d->shadow && (p->mark == CDP__MARK_READY || p->touched));
+    }
+    cdp__ddp_set_active(d, b, used, active);
+    cdp__flags_move(d, b, used + active, true);
+    return used && !d->shadow ? cdp__ddp_keep(d, b) : cdp__ddp_failed(d);
+}
+
+/* The part of the divisor by which gradients are divided before they are summed; 0: none. Sums of
+   f16 exceed its range (65504) early, so f16 is divided first, as PyTorch divides all dtypes. */
+CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
+    const double divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+    if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
+    return divisor >= 1 ? divisor : 0;
+}
+
+/* The sum or mean of a bucket as one operation; cdp__ddp_divide does what is left of the
+   division. */
+CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
+    const double before = cdp__ddp_predivide(d, b->dtype);
+    cdp_reduce_op op = CDP_REDUCE_SUM;
+    cdp_request rq;
+    if (before != 0)
+        op = CDP_REDUCE_PREMUL_SUM;
+    else if (d->desc.divisor == 0 && !d->desc.join_effective)
+        op = CDP_REDUCE_AVG;
+    rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, b->memory, b->count + tail, b->dtype, op, 0);
+    if (before != 0) rq.factor = 1 / before;
+    return rq;
+}
+
+/* Read from the flags which ranks had data in this pass. */
+CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
+    cdp__bucket *b = d->buckets;
+    const uint32_t n = cdp__ddp_active_flags(d, b), used = cdp__ddp_used_flags(d, b);
+    cdp_status st;
+    uint32_t i, count = 0;
+    d->stats.active_ranks = cdp_size(d->group);
+    if (!n) return CDP_OK;
+    st = cdp_work_wait(d->hook.stage ? d->active : b->work);
+    if (st != CDP_OK) return st;
+    cdp__flags_move(d, b, used + n, false);
+    st = cdp__ddp_failed(d);
+    if (st != CDP_OK) return st;
+    for (i = 0; i < n; ++i)
+        if (cdp__flag_get(b, used + i)) {
+            ++count;
+            d->root = i;
+        }
+    d->stats.active_ranks = count;
+    if (count) d->equal = count == n;
+    return CDP_OK;
+}
+
+/* Before a hook sees the first bucket: sum the flags that say which ranks have data. Returns
+   CDP_PENDING if the hook divides by their number, which is not known yet, and `wait` is false. */
+CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d, bool wait) {
+    const uint32_t active = cdp__ddp_active_flags(d, d->buckets);
+    cdp_status st = CDP_OK;
+    if (!active || !d->hook.stage || d->launched) return CDP_OK;
+    if (!d->active.seq) {
+        const uint32_t used = cdp__ddp_used_flags(d, d->buckets);
+        cdp__ddp_set_active(d, d->buckets, used, active);
+        cdp__flags_move(d, d->buckets, used + active, true);
+        st = cdp__ddp_start_flags(d, d->buckets, used, active, &d->active);
+    }
+    if (st != CDP_OK || !d->desc.join_effective) return st;
+    st = wait ? cdp_work_wait(d->active) : cdp_work_test(d->active);
+    return st == CDP_OK ? cdp__ddp_read_active(d) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
+    const uint32_t active = d->hook.stage ? 0 : cdp__ddp_active_flags(d, b),
+                   used = cdp__ddp_used_flags(d, b);
+    const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
+    cdp_request rq;
+    cdp_status st = CDP_OK;
+    CDP_ASSERT(b == &d->buckets[d->launched]); /* buckets start in their order */
+    if (active || used) st = cdp__ddp_set_flags(d, b, active, used);
+    if (st == CDP_OK && may_be_unused && !used && !d->shadow) st = cdp__ddp_keep(d, b);
+    if (st != CDP_OK) return st;
+    if (d->hook.stage) {
+        st = cdp__ddp_launch_hook(d, b, used);
+    } else {
+        rq = cdp__ddp_request(d, b, active + used);
+        st = cdp__ddp_start(d, d->group, &rq, cdp__bucket_done, b, &b->work);
+    }
+    if (st == CDP_OK) ++d->launched;
     return st;
 }
 
-/* ---- >>join: uneven inputs ------------------------------------------------------------------- */
+/* The next stage of the hook for its next bucket. CDP_PENDING: its operation has not ended. */
+CDP__PRIVATE cdp_status cdp__ddp_advance_one(cdp_ddp *d, uint32_t stage) {
+    cdp__bucket *b = &d->buckets[d->at[stage]];
+    cdp_status st;
+    if (b->done) return CDP_OK;
+    /* a device has a queue: the hook appends to it without waiting */
+    st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work);
+    return st == CDP_OK ? cdp__ddp_stage(d, b, stage) : st;
+}
 
-/* One step on behalf of a rank that has no data. Every step begins on every rank in the same
-   way: perhaps the rebuild, perhaps buffers, then the first bucket, whose tail says which ranks
-   have data. Only when some have, the others follow. So the last one, in which nobody has, ends
-   after the first bucket on all ranks alike. */
-CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
+/* The later stages of a hook, as far as they go without waiting; each takes the buckets in their
+   order. */
+CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
+    uint32_t stage;
+    for (stage = 1; stage <= d->hook.operations; ++stage)
+        while (d->at[stage] < (stage == 1 ? d->launched : d->at[stage - 1])) {
+            const cdp_status st = cdp__ddp_advance_one(d, stage);
+            if (st < CDP_OK) return st;
+            if (st == CDP_PENDING) break;
+            ++d->at[stage];
+        }
+    return CDP_OK;
+}
+
+/* Start every bucket that is full, as far as their order allows. Only the thread that has set
+   `launching` comes here. */
+CDP__PRIVATE bool cdp__ddp_next_is_full(cdp_ddp *d) {
+    bool full;
+    cdp_lock_acquire(&d->lock);
+    full = d->launched < d->bucket_count && !d->buckets[d->launched].pending;
+    cdp_lock_release(&d->lock);
+    return full;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
+    cdp_status st = CDP_OK;
+    if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d))
+        st = cdp__ddp_start_active(d, wait);
+    if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
+    while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
+        st = cdp__ddp_launch(d, &d->buckets[d->launched]);
+        /* on a device all stages share one queue: bucket by bucket on every rank */
+        if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d);
+    }
+    if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
+    if (st == CDP_OK && d->launched && cdp__group_is_polled(d->group)) st = cdp_poll(d->group, 0);
+    return st;
+}
+
+/* The same from any thread: if another thread is launching already, it launches this thread's
+   buckets, too. `wait`: operations that decide what is launched may be waited for. */
+CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
+    cdp_status st = CDP_OK;
+    bool again;
+    cdp_lock_acquire(&d->lock);
+    again = !d->launching;
+    d->launching = d->launch_again = true;
+    cdp_lock_release(&d->lock);
+    while (again) {
+        cdp_lock_acquire(&d->lock);
+        d->launch_again = false;
+        cdp_lock_release(&d->lock);
+        st = cdp__ddp_launch_full(d, wait);
+        cdp_lock_acquire(&d->lock);
+        again = d->launch_again && st == CDP_OK;
+        d->launching = again;
+        cdp_lock_release(&d->lock);
+    }
+    return st;
+}
+
+/* Until the hook has finished with every bucket. */
+CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
+    cdp_status st = cdp__ddp_advance(d);
+    uint32_t i = 0;
+    while (st == CDP_OK && i < d->bucket_count) {
+        if (d->buckets[i].done) {
+            ++i;
+            continue;
+        }
+        st = cdp_work_wait(d->buckets[i].work);
+        if (st == CDP_OK) st = cdp__ddp_advance(d);
+    }
+    return st;
+}
+
+/* ---- >>ddp-rows: gradients of sparse parameters ---------------------------------------------- */
+
+/* Knows: rows of a matrix and their places. Promises: the same mean, in the same order, on every
+   rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
+
+/* Make room for `more` rows behind those that are there. False: out of memory. */
+CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values,
+    uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
+    const uint64_t want = cdp__max(used + more, *room * 2);
+    uint32_t *r;
+    uint8_t *v;
+    if (used + more <= *room) return true;
+    r = (uint32_t *)cdp__alloc(d->os, want * sizeof *r);
+    v = (uint8_t *)cdp__alloc(d->os, want * row_bytes);
+    if (!r || !v) {
+        cdp__free(d->os, r);
+        cdp__free(d->os, v);
+        return false;
+    }
+    if (used) {
+        memcpy(r, *rows, (size_t)(used * sizeof *r));
+        memcpy(v, *values, (size_t)(used * row_bytes));
+    }
+    cdp__free(d->os, *rows);
+    cdp__free(d->os, *values);
+    *rows = r;
+    *values = v;
+    *room = want;
+    return true;
+}
+
+/* Copy rows behind those of the passes before. False: out of memory. With the ddp's lock held. */
+CDP__PRIVATE bool cdp__sparse_append(
+    cdp_ddp *d, cdp__param *p, const uint32_t *rows, uint32_t n, const void *values) {
+    const uint64_t bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
+    cdp__sparse *s = p->sparse;
+    if (!cdp__sparse_room(d, &s->rows, &s->values, s->used, &s->room, n, bytes)) return false;
+    if (n) {
+        memcpy(s->rows + s->used, rows, n * sizeof *rows);
+        memcpy(s->values + s->used * bytes, values, (size_t)(n * bytes));
+    }
+    s->used += n;
+    return true;
+}
+
+CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
+    cdp_rows r;
+    memset(&r, 0, sizeof r);
+    if (!d || i >= d->param_count || !d->params[i].sparse) return r;
+    r.count = d->params[i].sparse->mean_used;
+    r.width = cdp__sparse_width(&d->params[i].user);
+    r.rows = d->params[i].sparse->mean_rows;
+    r.values = d->params[i].sparse->mean;
+    return r;
+}
+
+/* The mean of all ranks' rows, added in the order of ranks: each row has one place in it. */
+CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
+    cdp__sparse *s = p->sparse;
+    const uint64_t width = cdp__sparse_width(&p->user),
+                   bytes = width * cdp_dtype_size(p->user.dtype);
+    const uint32_t *rows = s->all_rows;
+    const uint8_t *values = s->all_values;
+    uint64_t k;
+    s->mean_used = 0;
+    if (!cdp__sparse_room(
+            d, &s->mean_rows, &s->mean, 0, &s->mean_room, cdp__min(n, p->user.rows), bytes))
+        return cdp__fail_nomem("rows of a gradient", n * bytes);
+    for (k = 0; k < n; ++k) {
+        uint32_t *place;
+        if (rows[k] >= p->user.rows)
+            return cdp__fail(
+                CDP_ERR_INTERNAL, "a rank sent row %u of parameter '%s'", rows[k], p->name);
+        place = &s->place[rows[k]];
+        if (*place) {
+            cdp__reduce(p->user.dtype, CDP_REDUCE_SUM, false, s->mean + (*place - 1) * bytes,
+                values + k * bytes, width);
+        } else {
+            memcpy(s->mean + s->mean_used * bytes, values + k * bytes, (size_t)bytes);
+            s->mean_rows[s->mean_used++] = rows[k];
+            *place = (uint32_t)s->mean_used;
+        }
+    }
+    for (k = 0; k < s->mean_used; ++k)
+        s->place[s->mean_rows[k]] = 0;
+    s->used = 0;
+    cdp__divide_by(p->user.dtype, s->mean, s->mean_used * width, cdp__ddp_divisor(d));
+    return CDP_OK;
+}
+
+/* One sparse parameter: all ranks' indices, then values; rank r has counts[r] rows. */
+CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
+    const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
+    const uint64_t width = cdp__sparse_width(&p->user),
+                   bytes = width * cdp_dtype_size(p->user.dtype);
+    cdp__sparse *s = p->sparse;
+    uint64_t all = 0, before = 0;
+    cdp_request rq;
+    cdp_status st;
+    uint32_t r;
+    for (r = 0; r < n; ++r) {
+        all += counts[r];
+        before += r < rank ? counts[r] : 0;
+    }
+    if (!cdp__sparse_room(d, &s->all_rows, &s->all_values, 0, &s->all_room, all + 1, bytes))
+        return cdp__fail_nomem("rows of a gradient", all * (bytes + 4));
+    if (s->used) {
+        memcpy(s->all_rows + before, s->rows, (size_t)(s->used * sizeof *s->rows));
+        memcpy(s->all_values + before * bytes, s->values, (size_t)(s->used * bytes));
+    }
+    rq = cdp__request_of(
+        CDP_COLL_ALLGATHER, NULL, s->all_rows, all, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
+    rq.out_counts = counts;
+    st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+    for (r = 0; r < n; ++r)
+        counts[r] *= width;
+    rq.out = s->all_values;
+    rq.count = all * width;
+    rq.dtype = p->user.dtype;
+    if (st == CDP_OK) st = cdp__ddp_start(d, d->group, &rq, NULL, NULL, &d->last);
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
+    return st == CDP_OK ? cdp__sparse_add(d, p, all) : st;
+}
+
+/* After the buckets: how many rows each rank has of each sparse parameter, then the rows. */
+CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
+    const uint32_t n = cdp_size(d->group);
+    uint64_t *counts = d->sparse_counts, *one = counts + (uint64_t)d->sparse_count * n;
+    uint32_t i, k, r;
+    cdp_status st;
+    for (i = k = 0; i < d->param_count; ++i)
+        if (d->params[i].sparse)
+            counts[cdp_rank(d->group) * d->sparse_count + k++] =
+                d->shadow ? 0 : d->params[i].sparse->used;
+    st = cdp_allgather(d->group, NULL, counts, d->sparse_count, CDP_DTYPE_U64);
+    for (i = k = 0; i < d->param_count && st == CDP_OK; ++i) {
+        if (!d->params[i].sparse) continue;
+        if (d->shadow) d->params[i].sparse->used = 0;
+        for (r = 0; r < n; ++r)
+            one[r] = counts[r * d->sparse_count + k];
+        st = cdp__sparse_exchange(d, &d->params[i], one);
+        ++k;
+    }
+    return st;
+}
+
+/* ---- >>ddp-backward: one pass from begin to end ---------------------------------------------- */
+
+/* Knows: which parameters are complete, unused or missing. Promises: backward_end returns the
+   first failure of the pass, on every rank. May use: >>ddp-launch, >>ddp-rows, >>ddp-stats,
+   >>ddp-broadcast, >>ddp-buckets. */
+
+CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *d) {
+    return d && !d->sync_next;
+}
+
+CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_no_sync needs a ddp");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_no_sync: call it before cdp_ddp_backward_begin or after cdp_ddp_backward_end");
+    d->sync_next = !on;
+    return CDP_OK;
+}
+
+/* The order is recorded in the first pass in which parameters become ready while it runs. With a
+   static graph the pass before that one ends before anything is launched. */
+CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) {
+    return d->desc.static_graph ? 1 : 0;
+}
+
+/* The recorded order of rank 0 becomes the order in memory, unless a hook keeps state for each
+   bucket. */
+CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
+    cdp_status st;
+    if (!d->rebuild_due || d->stats.steps <= cdp__ddp_observed(d)
+        || (d->hook.stage && d->hook.keeps_layout))
+        return CDP_OK;
+    d->rebuild_due = false;
+    st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
+    if (st != CDP_OK) return st;
+    st = cdp__ddp_place(d, d->order);
+    /* the others go on with other buckets */
+    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text);
+    d->stats.rebuilt = st == CDP_OK;
+    return st;
+}
+
+CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_forward_begin needs a ddp");
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_forward_begin: a backward pass is open; call cdp_ddp_backward_end first");
+    d->forward_ns = d->os->now_ns(d->os->user);
+    st = cdp_group_status(d->group);
+    if (st == CDP_OK) st = cdp__ddp_rebuild(d);
+    return st == CDP_OK && d->sync_next ? cdp__ddp_send_buffers(d) : st;
+}
+
+/* The beginning of every pass, also of one in which this rank has no data. */
+CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
+    cdp_status st = cdp_group_status(d->group);
+    uint32_t i;
+    if (st == CDP_OK) st = cdp__ddp_rebuild(d);
+    if (st == CDP_OK && sync) st = cdp__ddp_send_buffers(d);
+    d->in_backward = true;
+    d->sync = sync;
+    d->launched = 0;
+    d->failed = CDP_OK;
+    d->called_ns = 0;
+    d->active.seq = d->used.seq = 0;
+    memset(d->at, 0, sizeof d->at);
+    for (i = 0; i < d->bucket_count; ++i) {
+        d->buckets[i].pending = d->buckets[i].params;
+        d->buckets[i].done = false;
+        d->buckets[i].late_ns = 0;
+    }
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        p->mark = CDP__MARK_NONE;
+        p->calls = 0;
+        p->ready_ns = 0;
+    }
+    if (sync) d->stats.sent_bytes = d->ordered = 0;
+    d->begin_ns = d->os->now_ns(d->os->user);
+    return st;
+}
+
+/* Report a mistake in a call of ready() or unused() that is seen before parameter i is looked at. */
+CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *call) {
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
+    if (!d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s(%u): no backward pass is open; call cdp_ddp_backward_begin first", call, i);
+    if (i < d->param_count) return CDP_OK;
+    return cdp__ddp_fail(d,
+        cdp__fail(
+            CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
+}
+
+/* Report that parameter i cannot be marked as `now` in this pass any more. */
+CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark now) {
+    static const char *const how[2][2] = {
+        {"ready twice", "ready and then unused"}, {"unused and then ready", "unused twice"}};
+    const cdp__param *p = &d->params[i];
+    const uint32_t rank = cdp_rank(d->group);
+    if (d->recorded && d->sync)
+        return cdp__ddp_fail(d,
+            cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+                "static graph: parameter '%s' (index %u) was marked ready %u times in the first "
+                "synchronized pass of rank %u, and now once more; without static_graph passes may "
+                "differ",
+                p->name, i, p->want, rank));
+    return cdp__ddp_fail(d,
+        cdp__fail_peer(CDP_ERR_STATE, rank, 0,
+            "parameter '%s' (index %u) was marked %s in one backward pass of rank %u; mark it "
+            "once, when its gradient is complete",
+            p->name, i, how[p->mark == CDP__MARK_UNUSED][now == CDP__MARK_UNUSED], rank));
+}
+
+/* Parameter i is complete in this pass: its bucket waits for one parameter less. A gradient in the
+   caller's own array is copied to the bucket first. */
+CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, uint32_t i) {
+    cdp__param *p = &d->params[i];
+    if (p->mark == CDP__MARK_READY && p->user.grad)
+        cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
+    cdp_lock_acquire(&d->lock);
+    CDP_ASSERT(d->ordered < d->param_count && d->buckets[p->bucket].pending);
+    d->seen[d->ordered] = i;
+    if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
+    ++d->ordered;
+    --d->buckets[p->bucket].pending;
+    cdp_lock_release(&d->lock);
+}
+
+CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
+    cdp_status st;
+    uint32_t i;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_begin needs a ddp");
+    if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
+            "cdp_ddp_backward_end first");
+    st = cdp__ddp_begin(d, d->sync_next);
+    (void)cdp__ddp_fail(d, st); /* backward_end reports it to callers that ignore it here */
+    /* static graph: parameters that are never ready are known from the first pass */
+    for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) {
+        if (d->params[i].want) continue;
+        d->params[i].mark = CDP__MARK_UNUSED;
+        cdp__ddp_complete(d, i);
+    }
+    return st;
+}
+
+/* May parameter p be marked ready now? With the ddp's lock held. */
+CDP__PRIVATE bool cdp__ddp_may_be_ready(const cdp_ddp *d, const cdp__param *p) {
+    if (!d->desc.static_graph) return p->mark == CDP__MARK_NONE;
+    if (p->mark == CDP__MARK_UNUSED) return false;
+    return !d->sync || !d->recorded || p->calls < p->want;
+}
+
+/* Parameter i is marked, and its gradient is in place: send what is full. */
+CDP__PRIVATE cdp_status cdp__ddp_marked_ready(cdp_ddp *d, uint32_t i, bool complete) {
+    if (!complete) return CDP_OK;
+    d->params[i].ready_ns = d->os->now_ns(d->os->user);
+    cdp__ddp_complete(d, i);
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
+}
+
+/* Mark p ready; true: it is complete and travels in this pass. With the ddp's lock held. */
+CDP__PRIVATE bool cdp__ddp_mark_ready(cdp_ddp *d, cdp__param *p) {
+    p->mark = CDP__MARK_READY;
+    ++p->calls;
+    if (!d->sync) p->touched = true;
+    return d->sync && (!d->desc.static_graph || (d->recorded && p->calls == p->want));
+}
+
+CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
+    const cdp_status st = cdp__ddp_call_check(d, i, "cdp_ddp_ready");
+    bool may, complete = false;
+    if (st != CDP_OK) return st;
+    if (d->params[i].sparse)
+        return cdp__ddp_fail(d,
+            cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_ready: parameter '%s' (index %u) is sparse; give its rows to "
+                "cdp_ddp_ready_rows",
+                d->params[i].name, i));
+    cdp_lock_acquire(&d->lock);
+    may = cdp__ddp_may_be_ready(d, &d->params[i]);
+    if (may) complete = cdp__ddp_mark_ready(d, &d->params[i]);
+    cdp_lock_release(&d->lock);
+    return may ? cdp__ddp_marked_ready(d, i, complete)
+               : cdp__ddp_marked_twice(d, i, CDP__MARK_READY);
+}
+
+/* Mistakes in what is given to ready_rows. */
+CDP__PRIVATE cdp_status cdp__ddp_check_rows(
+    const cdp__param *p, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
+    uint32_t k;
+    if (!p->sparse)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_ready_rows: parameter '%s' (index %u) is not sparse; set sparse and rows, or "
+            "call cdp_ddp_ready",
+            p->name, i);
+    if (n && (!rows || !values))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_ready_rows: parameter '%s' (index %u): there are no rows or no values",
+            p->name, i);
+    for (k = 0; k < n; ++k)
+        if (rows[k] >= p->user.rows)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_ready_rows: parameter '%s' (index %u) has %u rows, not row %u", p->name, i,
+                (uint32_t)p->user.rows, rows[k]);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_ready_rows(
+    cdp_ddp *d, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
+    cdp_status st = cdp__ddp_call_check(d, i, "cdp_ddp_ready_rows");
+    bool may, stored = false, complete = false;
+    cdp__param *p;
+    if (st != CDP_OK) return st;
+    p = &d->params[i];
+    st = cdp__ddp_fail(d, cdp__ddp_check_rows(p, i, rows, n, values));
+    if (st != CDP_OK) return st;
+    cdp_lock_acquire(&d->lock);
+    may = cdp__ddp_may_be_ready(d, p);
+    if (may) stored = cdp__sparse_append(d, p, rows, n, values);
+    if (stored) complete = cdp__ddp_mark_ready(d, p);
+    cdp_lock_release(&d->lock);
+    if (!may) return cdp__ddp_marked_twice(d, i, CDP__MARK_READY);
+    if (!stored) return cdp__ddp_fail(d, cdp__fail_nomem("rows of a gradient", n));
+    return cdp__ddp_marked_ready(d, i, complete);
+}
+
+CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
+    const cdp_status st = cdp__ddp_call_check(d, i, "cdp_ddp_unused");
+    bool known, may;
+    cdp__param *p;
+    if (st != CDP_OK) return st;
+    p = &d->params[i];
+    if (!d->desc.find_unused && !d->desc.static_graph)
+        return cdp__ddp_fail(d,
+            cdp__fail(CDP_ERR_INVALID,
+                "cdp_ddp_unused: parameter '%s' (index %u): set find_unused in the desc on all "
+                "ranks, so that they can agree on which parameters no rank used",
+                p->name, i));
+    cdp_lock_acquire(&d->lock);
+    known = d->sync && d->recorded; /* the first pass of a static graph decided it */
+    may = known ? p->mark == CDP__MARK_UNUSED : p->mark == CDP__MARK_NONE;
+    if (may) p->mark = CDP__MARK_UNUSED;
+    cdp_lock_release(&d->lock);
+    if (!may) return cdp__ddp_marked_twice(d, i, CDP__MARK_UNUSED);
+    if (known || !d->sync || d->desc.static_graph) return CDP_OK;
+    cdp__ddp_complete(d, i);
+    return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
+}
+
+/* Name parameters that were not marked ready; the list is cut when there are many. CDP_OK: there
+   is none. */
+CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
+    char names[256];
+    cdp__text t = {names, sizeof names, 0};
+    uint32_t i, count = 0;
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp__param *p = &d->params[i];
+        if (p->mark == CDP__MARK_UNUSED
+            || (p->mark == CDP__MARK_READY && (!d->recorded || p->calls == p->want)))
+            continue;
+        if (count++ < 5) cdp__text_add(&t, "%s'%s' (index %u)", count > 1 ? ", " : "", p->name, i);
+    }
+    if (count > 5) cdp__text_add(&t, " and %u more", count - 5);
+    if (!count) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_STATE, cdp_rank(d->group), 0,
+        "backward pass of rank %u ended although %u of %u parameters were never marked ready%s: "
+        "%s%s",
+        cdp_rank(d->group), count, d->param_count,
+        d->recorded ? " as often as in the first synchronized pass (static graph)" : "", names,
+        d->recorded || d->desc.find_unused
+            ? ""
+            : "; if they have no gradient in this pass, set find_unused in the desc");
+}
+
+/* The end of a pass: parameters that were not marked are unused where that is allowed, and a first
+   pass of a static graph is sent now. */
+CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
+    const bool first = d->desc.static_graph && !d->recorded;
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        const bool open = p->mark == CDP__MARK_NONE;
+        if (open && !d->shadow && !first && (!d->desc.find_unused || d->recorded))
+            return cdp__ddp_missing(d);
+        if (open) p->mark = CDP__MARK_UNUSED;
+        if (first && !d->shadow) p->want = p->calls;
+        if (open || (first && !d->shadow))
+            cdp__ddp_complete(d, i);
+        else if (d->recorded && p->mark == CDP__MARK_READY && p->calls < p->want)
+            return cdp__ddp_missing(d);
+    }
+    if (first && !d->shadow) d->recorded = true;
+    return cdp__ddp_launch_ready(d, true);
+}
+
+/* What cdp__ddp_request left of the division. */
+CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
+    const double before = cdp__ddp_predivide(d, b->dtype);
+    double by = cdp__ddp_divisor(d);
+    if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) return;
+    if (before != 0) by /= before;
+    if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
+}
+
+/* One parameter's result to where the caller reads it. `used`: some rank had a gradient for it;
+   the place in the bucket of one that no rank used gets its old content back. */
+CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
+    const uint64_t bytes = cdp__param_bytes(p);
+    p->used = used;
+    if (!used) {
+        ++d->stats.unused_count;
+        d->stats.unused_bytes += bytes;
+    }
+    if (d->shadow) return;
+    if (!used && p->kept && !p->user.grad) cdp__ddp_copy(d, p->grad, p->kept, bytes);
+    if (used && p->user.grad) cdp__ddp_copy(d, p->user.grad, p->grad, bytes);
+}
+
+CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
+    cdp__bucket *last = &d->buckets[d->bucket_count - 1];
+    const uint32_t flags = cdp__ddp_used_flags(d, last);
+    uint64_t marks = CDP__HASH_START;
+    uint32_t i;
+    for (i = 0; i < d->bucket_count; ++i)
+        cdp__ddp_divide(d, &d->buckets[i]);
+    cdp__flags_move(d, last, flags, false);
+    d->stats.unused_count = 0;
+    d->stats.unused_bytes = 0;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        const uint8_t mark = p->mark == CDP__MARK_READY || p->touched;
+        marks = cdp__hash(marks, &mark, 1);
+        cdp__ddp_deliver_param(d, p, !flags || cdp__flag_get(last, i));
+        p->touched = false;
+    }
+    if (d->shadow) return;
+    if (d->own_steps && marks != d->marks) d->stats.can_set_static_graph = false;
+    d->marks = marks;
+}
+
+/* Wait for everything that a synchronized pass has started, and finish the pass. */
+CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
+    cdp_status st = d->hook.stage ? cdp__ddp_finish_hook(d) : CDP_OK;
+    if (st == CDP_OK) st = cdp_work_wait(d->last);
+    /* a hook's own kernels are part of no operation */
+    if (st == CDP_OK && d->device) st = cdp_work_wait(cdp__group_device_work(d->group));
+    if (st == CDP_OK) st = cdp__ddp_read_active(d);
+    if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
+    if (st != CDP_OK) return st;
+    d->end_ns = d->os->now_ns(d->os->user);
+    cdp__ddp_deliver(d);
+    if (d->failed != CDP_OK) return d->failed;
+    if (!d->shadow) cdp__ddp_account(d);
+    ++d->stats.steps;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    return CDP_OK;
+}
+
+/* With join_throw: report the ranks that have no more data while others have. */
+CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
+    const uint32_t used = cdp__ddp_used_flags(d, d->buckets), n = cdp_size(d->group);
+    char ranks[128];
+    cdp__text t = {ranks, sizeof ranks, 0};
+    uint32_t i, first = n, count = n - d->stats.active_ranks;
+    if (!d->desc.join_throw || !count || count == n) return CDP_OK;
+    for (i = 0; i < n; ++i) {
+        if (cdp__flag_get(d->buckets, used + i)) continue;
+        cdp__text_add(&t, first < n ? ", %u" : "%u", i);
+        if (first == n) first = i;
+    }
+    return cdp__fail_peer(CDP_ERR_STATE, first, 0,
+        "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
+}
+
+CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
+    cdp_status st;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_backward_end needs a ddp");
+    if (!d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_backward_end: no backward pass is open; call cdp_ddp_backward_begin first");
+    d->called_ns = d->os->now_ns(d->os->user);
+    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_close(d));
+    if (d->failed == CDP_OK && d->sync) (void)cdp__ddp_fail(d, cdp__ddp_finish(d));
+    st = d->failed;
+    if (st != CDP_OK && d->sync) {
+        cdp__ddp_break(d);
+        /* the first cause */
+        if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
+    }
+    if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
+    if (st == CDP_OK && d->sync) st = cdp__ddp_uneven(d);
+    d->in_backward = false;
+    return st;
+}
+
+/* ---- >>join: ranks that run out of data at different times ----------------------------------- */
+
+/* Knows: what the other ranks do in a step. Promises: a rank without data starts the same
+   operations as they do. May use: >>ddp-backward and the sections before it. */
+
+/* One step of a rank that has no data. Every step begins on every rank in the same way: the
+   rebuild if it is due, buffers if they are due, then the first bucket, whose flags say which ranks
+   have data. The other buckets follow only if some rank has. So the last step, in which no rank
+   has data, ends after the first bucket on all ranks. */
+CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
     uint32_t i;
     if (st == CDP_OK && d->desc.join_hook)
@@ -13158,22 +13676,27 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     for (i = 0; i < d->bucket_count; ++i)
         cdp__ddp_zero(d, d->buckets[i].memory, cdp__bucket_bytes(&d->buckets[i]));
     d->called_ns = d->begin_ns;
-    st = cdp__ddp_ask(d, true);
+    st = cdp__ddp_start_active(d, true);
     if (st == CDP_OK) st = cdp__ddp_launch(d, d->buckets);
-    if (st == CDP_OK) st = cdp__ddp_who(d);
-    /* a hook's operations for this bucket still have to end */
-    if (st == CDP_OK && !d->stats.active_ranks) {
+    return st == CDP_OK ? cdp__ddp_read_active(d) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
+    cdp_status st = cdp__ddp_shadow_first(d);
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    if (!d->stats.active_ranks) { /* a hook's operations for this bucket still have to end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
-        if (d->hook.stage) st = cdp__ddp_drive_hook(d);
+        if (d->hook.stage) st = cdp__ddp_finish_hook(d);
         return st == CDP_OK ? cdp_work_wait(d->last) : st;
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
-    if (d->stats.steps == cdp__ddp_observed(d)) /* no order is seen here */
+    if (d->stats.steps == cdp__ddp_observed(d)) /* this rank observes no order */
         for (i = 0; i < d->param_count; ++i)
             d->order[i] = d->param_count - 1 - i;
-    if (st == CDP_OK) st = cdp__ddp_launch_ready(d, true);
+    st = cdp__ddp_launch_ready(d, true);
     if (st == CDP_OK) st = cdp__ddp_finish(d);
     if (st == CDP_OK) st = cdp__ddp_uneven(d);
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_STEP, d->desc.user);
@@ -13204,9 +13727,139 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
     return st;
 }
 
-/* ---- >>trace: one step as a picture ---------------------------------------------------------- */
+/* ---- >>clip: the norm of all gradients ------------------------------------------------------- */
 
-/* Text whose whole length is known even when it does not fit. */
+/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers,
+   >>ddp-state. */
+
+/* The numbers of a gradient: where they are, and how many. */
+CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
+    *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
+    return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
+}
+
+/* Add up in the order of parameters, which gives the same sum on all ranks. */
+CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
+    cdp_status st = CDP_OK;
+    double g = 0;
+    void *part;
+    uint64_t k;
+    uint32_t i;
+    *sum = 0;
+    for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
+        const cdp__param *p = &d->params[i];
+        const uint64_t n = cdp__clip_part(p, &part);
+        if (d->device && n) {
+            st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g);
+            *sum += g;
+        }
+        for (k = 0; k < n && !d->device; ++k) {
+            g = cdp__float_get(p->user.dtype, part, k);
+            *sum += g * g;
+        }
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
+    double sum, by;
+    void *part;
+    cdp_status st;
+    uint32_t i;
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
+    if (!(max_norm >= 0))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
+    if (d->in_backward)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
+    st = cdp__clip_squares(d, &sum);
+    if (st != CDP_OK) return st;
+    sum = cdp__sqrt(sum);
+    if (norm) *norm = sum;
+    if (max_norm == 0 || sum <= max_norm) return CDP_OK;
+    by = max_norm / (sum + 1e-6);
+    for (i = 0; i < d->param_count; ++i) {
+        const cdp_dtype dtype = d->params[i].user.dtype;
+        const uint64_t n = cdp__clip_part(&d->params[i], &part);
+        if (!d->device)
+            cdp__scale(dtype, part, n, by);
+        else if (n && st == CDP_OK)
+            st = d->device->scale(d->device->self, dtype, part, n, by);
+    }
+    return st;
+}
+
+/* ---- >>ddp-hook: which hook a ddp uses ------------------------------------------------------- */
+
+/* Knows: that stages of a hook run in groups of their own. Promises: a hook given to
+   cdp_ddp_set_hook is destroyed exactly once. May use: >>ddp-state, >>group-access. */
+
+CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
+    return d && d->hook.stage ? &d->hook : NULL;
+}
+
+/* One group for each operation that a bucket may have. On a device all stages share the queue of
+   one group. */
+CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
+    const uint32_t n = cdp_size(d->group);
+    uint32_t *all, i;
+    cdp_status st = CDP_OK;
+    d->lanes[0] = d->group;
+    for (i = 1; i < operations && d->device; ++i)
+        d->lanes[i] = d->group;
+    if (operations < 2) return CDP_OK;
+    all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
+    if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
+    for (i = 0; i < n; ++i)
+        all[i] = i;
+    for (i = 1; i < operations && st == CDP_OK; ++i) {
+        if (d->lanes[i]) continue;
+        st = cdp_group_new(d->group, all, n, &d->lanes[i]);
+        if (st == CDP_OK) cdp__group_share_failures(d->lanes[i], d->group);
+    }
+    cdp__free(d->os, all);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
+    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
+    if (hook && !hook->stage)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
+    if (hook && hook->operations > CDP__HOOK_LANES)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations",
+            CDP__HOOK_LANES);
+    if (d->in_backward)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
+    if (hook && hook->device != (d->device != NULL))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
+            "cdp_nccl_hook_create)",
+            d->device ? "device" : "host");
+    return hook ? cdp__ddp_open_lanes(d, hook->operations) : CDP_OK;
+}
+
+CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
+    const cdp_status st = cdp__ddp_check_hook(d, hook);
+    if (st != CDP_OK) {
+        if (hook && hook->destroy) hook->destroy(hook->self);
+        return st;
+    }
+    if (d->hook.destroy) d->hook.destroy(d->hook.self);
+    memset(&d->hook, 0, sizeof d->hook);
+    if (hook) d->hook = *hook;
+    d->hook.operations = (uint32_t)cdp__max(d->hook.operations, 1);
+    return CDP_OK;
+}
+
+#ifndef CDP_NO_TRACE
+
+/* ---- >>trace: one step as a picture, a ddp as text ------------------------------------------- */
+
+/* Knows: the figures of a ddp. Promises: at most `room` bytes are written, and the length of the
+   whole text is returned. May use: >>core, >>ddp-state, >>ddp-stats. */
+
+/* Text whose whole length is counted even if it does not fit. */
 typedef struct cdp__long_text {
     char *at;
     uint64_t room, used;
@@ -13224,7 +13877,7 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char 
         if (t->used + 1 < t->room) t->at[t->used] = part[i];
 }
 
-/* A name as both JSON and XML can hold it. */
+/* A name without characters that JSON or XML would have to escape. */
 CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     uint32_t i;
     for (i = 0; i < 63 && name[i]; ++i)
@@ -13401,152 +14054,27 @@ CDP_API uint64_t cdp_ddp_trace(
     return t.used + 1;
 }
 
-/* ---- >>hooks: what may happen to a bucket in place of an allreduce --------------------------- */
-
-CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
-    return d && d->hook.stage ? &d->hook : NULL;
-}
-CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *d, uint32_t i) {
-    return d && i < d->param_count ? &d->params[i].user : NULL;
-}
-
-/* A group for each operation that a bucket may have. */
-CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
-    const uint32_t n = cdp_size(d->group);
-    uint32_t *all, i;
-    cdp_status st = CDP_OK;
-    d->lanes[0] = d->group;
-    /* all in the order of its queue */
-    for (i = 1; i < operations && d->device; ++i)
-        d->lanes[i] = d->group;
-    if (operations < 2) return CDP_OK;
-    all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
-    if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    for (i = 1; i < operations && st == CDP_OK; ++i) {
-        if (d->lanes[i]) continue;
-        st = cdp_group_new(d->group, all, n, &d->lanes[i]);
-        if (st == CDP_OK) d->lanes[i]->parent = cdp__group_top(d->group); /* they fail together */
-    }
-    cdp__free(d->os, all);
-    return st;
-}
-
-CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
-    cdp_status st = CDP_OK;
-    if (!d)
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook needs a ddp");
-    else if (hook && !hook->stage)
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
-    else if (hook && hook->operations > CDP__HOOK_LANES)
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations",
-            CDP__HOOK_LANES);
-    else if (d->in_backward)
-        st = cdp__fail(CDP_ERR_STATE,
-            "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
-    else if (hook && hook->device != (d->device != NULL))
-        st = cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
-            "cdp_nccl_hook_create)",
-            d->device ? "device" : "the processor's");
-    else if (hook)
-        st = cdp__ddp_open_lanes(d, hook->operations);
-    if (st != CDP_OK) {
-        if (hook && hook->destroy) hook->destroy(hook->self);
-        return st;
-    }
-    if (d->hook.destroy) d->hook.destroy(d->hook.self);
-    memset(&d->hook, 0, sizeof d->hook);
-    if (hook) d->hook = *hook;
-    d->hook.operations = (uint32_t)cdp__max(d->hook.operations, 1);
-    return CDP_OK;
-}
-
-/* A floating point number of any such dtype, for what is not hot. */
-CDP__PRIVATE double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
-    uint16_t half[CDP__BLOCK] = {0};
-    float wide[CDP__BLOCK];
-    if (t == CDP_DTYPE_F64) return ((const double *)p)[i];
-    if (t == CDP_DTYPE_F32) return (double)((const float *)p)[i];
-    half[0] = ((const uint16_t *)p)[i];
-    cdp__widen_block(t, half, wide);
-    return (double)wide[0];
-}
-
-/* A square root of our own: a program that uses cdp need not link the mathematical library. */
-CDP__PRIVATE double cdp__sqrt(double x) {
-    uint64_t bits;
-    double y;
-    uint32_t i;
-    if (!(x > 0) || x - x != 0) return x;
-    memcpy(&bits, &x, 8);
-    bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
-    memcpy(&y, &bits, 8);
-    for (i = 0; i < 5; ++i)
-        y = 0.5 * (y + x / y);
-    return y;
-}
-
-/* Where the numbers of a gradient are, and how many. */
-CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
-    *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
-    return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
-}
-
-CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
-    double sum = 0, g;
-    void *part;
-    cdp_status st = CDP_OK;
-    uint64_t k;
-    uint32_t i;
-    if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip needs a ddp");
-    if (!(max_norm >= 0))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_clip: max_norm is not a positive number");
-    if (d->in_backward)
-        return cdp__fail(
-            CDP_ERR_STATE, "cdp_ddp_clip: gradients are complete after cdp_ddp_backward_end");
-    /* in the order of parameters: the same sum on all ranks */
-    for (i = 0; i < d->param_count; ++i) {
-        const cdp__param *p = &d->params[i];
-        const uint64_t n = cdp__clip_part(p, &part);
-        if (d->device && n) {
-            if ((st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g))
-                != CDP_OK)
-                return st;
-            sum += g;
-        }
-        for (k = 0; k < n && !d->device; ++k) {
-            g = cdp__float_get(p->user.dtype, part, k);
-            sum += g * g;
-        }
-    }
-    sum = cdp__sqrt(sum);
-    if (norm) *norm = sum;
-    if (max_norm == 0 || sum <= max_norm) return CDP_OK;
-    for (i = 0; i < d->param_count; ++i) {
-        const uint64_t n = cdp__clip_part(&d->params[i], &part);
-        if (!d->device)
-            cdp__scale(d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
-        else if (n && st == CDP_OK)
-            st = d->device->scale(
-                d->device->self, d->params[i].user.dtype, part, n, max_norm / (sum + 1e-6));
-    }
-    return st;
-}
+#endif /* CDP_NO_TRACE */
+#endif /* CDP_NO_DDP */
 
 #ifndef CDP_NO_HOOKS
 
-/* What a hook remembers of one bucket. */
+/* ---- >>hooks: memory of a hook, plain hooks, halves ------------------------------------------ */
+
+/* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of a
+   finished bucket serves the next one. May use: >>numbers, public functions. */
+
+/* What a hook keeps for one bucket. */
 typedef struct cdp__slot {
-    /* scratch: within one step; wide: an f32 copy; error: what was not sent; q: the last right
-       factors */
-    uint8_t *scratch, *wide, *error, *q;
+    uint8_t *scratch; /* within one step */
+    uint8_t *wide;    /* a copy in f32, within one step */
+    uint8_t *error;   /* values that were not sent so far */
+    uint8_t *q;       /* PowerSGD: the last right factors */
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
-    uint32_t phase;
+    uint32_t phase;   /* PowerSGD: which operation comes next */
     bool plain;       /* this step is one without compression */
-    bool busy;        /* scratch and wide are in use; where not, the next bucket takes them over */
-    cdp_bucket inner; /* what a wrapped hook sees, or the mathematics in f32 */
+    bool busy;        /* scratch and wide are in use; if not, another bucket may take them */
+    cdp_bucket inner; /* what a wrapped hook, or code for f32, sees */
 } cdp__slot;
 
 typedef struct cdp__hook {
@@ -13585,7 +14113,7 @@ CDP__PRIVATE cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t in
     return &h->slots[index];
 }
 
-/* Memory of a slot, zero when it is new; `keep`: another size than before is a mistake. */
+/* Memory of a slot, at least `bytes`, zero when it is new. False: out of memory. */
 CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
     if (*p && *have >= bytes) return true;
     cdp__free(h->os, *p);
@@ -13594,36 +14122,8 @@ CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, ui
     return *p != NULL;
 }
 
-/* Every float dtype into another, through f32 (f64 to f64 does not happen). */
-CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
-    uint16_t half[CDP__BLOCK] = {0};
-    float wide[CDP__BLOCK] = {0};
-    uint64_t at, part, i;
-    for (at = 0; at < n; at += part) {
-        part = cdp__min(n - at, CDP__BLOCK);
-        if (from == CDP_DTYPE_F64)
-            for (i = 0; i < part; ++i)
-                wide[i] = (float)((const double *)in)[at + i];
-        else if (from == CDP_DTYPE_F32)
-            memcpy(wide, (const float *)in + at, (size_t)part * 4);
-        else {
-            memcpy(half, (const uint16_t *)in + at, (size_t)part * 2);
-            cdp__widen_block(from, half, wide);
-        }
-        if (to == CDP_DTYPE_F64)
-            for (i = 0; i < part; ++i)
-                ((double *)out)[at + i] = (double)wide[i];
-        else if (to == CDP_DTYPE_F32)
-            memcpy((float *)out + at, wide, (size_t)part * 4);
-        else {
-            cdp__narrow_block(to, wide, half);
-            memcpy((uint16_t *)out + at, half, (size_t)part * 2);
-        }
-    }
-}
-
-/* A bucket begins: memory of one that has ended serves again, so that there is as much as
-   buckets in flight. */
+/* A bucket begins: it takes over scratch memory of one that has finished, so that there is as
+   much of it as buckets are in flight. */
 CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     uint32_t i;
     s->busy = true;
@@ -13639,6 +14139,7 @@ CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     }
 }
 
+/* Divide, then sum in `group`. */
 CDP__PRIVATE cdp_status cdp__hook_allreduce(
     cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
@@ -13649,6 +14150,7 @@ CDP__PRIVATE cdp_status cdp__hook_allreduce(
     return CDP_PENDING;
 }
 
+/* The bucket travels as f16 or bf16, around an inner hook if there is one. */
 CDP__PRIVATE cdp_status cdp__hook_half(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_dtype t = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
@@ -13669,160 +14171,298 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     return st;
 }
 
-/* To the nearest whole number, of two the even one; beyond +-1024 the sign is enough here.
-   Without branches, for vectors. */
+/* ---- >>hooks-quantize: eight bits for each value --------------------------------------------- */
+
+/* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank.
+   May use: >>hooks, >>numbers.
+
+   Loops over a bucket work on CDP__BLOCK values at a time, because gcc -O2 vectorises only loops
+   of constant length; a rest is copied to a block of its own. */
+
+/* To the nearest whole number, and to the even one of two; values beyond +-1024 become +-1024, NaN
+   becomes -1024. Part of a loop that vectorises: so it is inline, and masks choose between cases,
+   because gcc makes branches of `?:` here. */
+CDP__PRIVATE inline int32_t cdp__round_whole(float v) {
+    uint32_t bits;
+    int32_t whole, odd, up, down;
+    float x, rest;
+    memcpy(&bits, &v, 4);
+    bits = CDP__PICK(v > 1024, 0x44800000u, bits);      /* 1024 */
+    bits = CDP__PICK(!(v >= -1024), 0xc4800000u, bits); /* -1024 */
+    memcpy(&x, &bits, 4);
+    whole = (int32_t)x;
+    odd = whole & 1;
+    rest = x - (float)whole;
+    up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd);
+    down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
+    return whole + up - down;
+}
+
 CDP__PRIVATE float cdp__round_even(float v) {
-    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024; /* NaN, too, becomes a number */
-    const int32_t whole = (int32_t)x, odd = whole & 1;
-    const float rest = x - (float)whole;
-    const int32_t up = (int32_t)(rest > 0.5f) | ((int32_t)(rest == 0.5f) & odd),
-                  down = (int32_t)(rest < -0.5f) | ((int32_t)(rest == -0.5f) & odd);
-    return (float)(whole + up - down);
+    return (float)cdp__round_whole(v);
+}
+
+#define CDP__RANGE_LANES 16u
+
+/* Least and largest values so far, in lanes. */
+CDP__PRIVATE void cdp__quantize_range_block(
+    const float *CDP__RESTRICT x, float *CDP__RESTRICT lows, float *CDP__RESTRICT highs) {
+    uint32_t i, k;
+    for (i = 0; i < CDP__BLOCK; i += CDP__RANGE_LANES)
+        for (k = 0; k < CDP__RANGE_LANES; ++k) {
+            lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
+            highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
+        }
 }
 
 /* Scale and zero point of one row, as an observer that always includes 0 finds them. */
 CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
-    float lows[16] = {0}, highs[16] = {0}, low = 0, high = 0, scale, zero;
-    uint64_t i, k;
-    for (i = 0; i + 16 <= n; i += 16)
-        for (k = 0; k < 16; ++k) {
-            lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
-            highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
-        }
-    for (k = 0; i + k < n; ++k) {
-        lows[k] = x[i + k] < lows[k] ? x[i + k] : lows[k];
-        highs[k] = x[i + k] > highs[k] ? x[i + k] : highs[k];
-    }
-    for (k = 0; k < 16; ++k) {
+    float lows[CDP__RANGE_LANES] = {0}, highs[CDP__RANGE_LANES] = {0}, rest[CDP__BLOCK] = {0};
+    float low = 0, high = 0, scale, zero;
+    uint32_t k;
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK)
+        cdp__quantize_range_block(x, lows, highs);
+    if (n) memcpy(rest, x, (size_t)n * sizeof *rest);
+    cdp__quantize_range_block(rest, lows, highs);
+    for (k = 0; k < CDP__RANGE_LANES; ++k) {
         low = lows[k] < low ? lows[k] : low;
         high = highs[k] > high ? highs[k] : high;
     }
     scale = (high - low) / 255.0f;
     if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;
     zero = 0 - cdp__round_even(low / scale);
+    if (zero < 0) zero = 0;
+    if (zero > 255) zero = 255;
     out[0] = scale;
-    out[1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;
+    out[1] = zero;
 }
 
-CDP__PRIVATE void cdp__quantize_row(
-    const float *CDP__RESTRICT x, uint64_t n, const float *range, uint8_t *CDP__RESTRICT out) {
-    const float scale = range[0], zero = range[1];
-    uint64_t i;
-    for (i = 0; i < n; ++i) {
-        const float q = cdp__round_even(x[i] / scale) + zero;
-        out[i] = (uint8_t)(int32_t)(q < 0 ? 0 : q > 255 ? 255 : q);
+CDP__PRIVATE void cdp__quantize_block(
+    const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
+    const int32_t origin = (int32_t)zero; /* 0 to 255, a whole number */
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        int32_t q = cdp__round_whole(x[i] / scale) + origin;
+        q = q < 0 ? 0 : q;
+        q = q > 255 ? 255 : q;
+        out[i] = (uint8_t)q;
     }
 }
 
-/* x (+)= the numbers that one rank meant; with the last one, their mean. */
-CDP__PRIVATE void cdp__dequantize_row(float *CDP__RESTRICT x, uint64_t n, const float *range,
-    const uint8_t *CDP__RESTRICT q, bool first) {
-    const float scale = range[0], zero = range[1];
-    uint64_t i;
-    if (first)
-        for (i = 0; i < n; ++i)
-            x[i] = 0 + scale * ((float)q[i] - zero);
-    else
-        for (i = 0; i < n; ++i)
-            x[i] += scale * ((float)q[i] - zero);
+CDP__PRIVATE void cdp__quantize_row(const float *x, uint64_t n, const float *range, uint8_t *out) {
+    float rest[CDP__BLOCK] = {0};
+    uint8_t bytes[CDP__BLOCK];
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK, out += CDP__BLOCK)
+        cdp__quantize_block(x, range[0], range[1], out);
+    if (!n) return;
+    memcpy(rest, x, (size_t)n * sizeof *rest);
+    cdp__quantize_block(rest, range[0], range[1], bytes);
+    memcpy(out, bytes, (size_t)n);
 }
 
-/* The k-th largest of n magnitudes (from 0; floats as bits without their sign): digit by digit,
-   counting. */
-CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
-    uint32_t counts[2048], found = 0, shift, d;
+CDP__PRIVATE void cdp__dequantize_block(
+    float *CDP__RESTRICT x, float scale, float zero, const uint8_t *CDP__RESTRICT q) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i)
+        x[i] += scale * ((float)q[i] - zero);
+}
+
+/* x += the values that one rank sent. */
+CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, const uint8_t *q) {
+    float rest[CDP__BLOCK] = {0};
+    uint8_t bytes[CDP__BLOCK] = {0};
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, x += CDP__BLOCK, q += CDP__BLOCK)
+        cdp__dequantize_block(x, range[0], range[1], q);
+    if (!n) return;
+    memcpy(rest, x, (size_t)n * sizeof *rest);
+    memcpy(bytes, q, (size_t)n);
+    cdp__dequantize_block(rest, range[0], range[1], bytes);
+    memcpy(x, rest, (size_t)n * sizeof *rest);
+}
+
+/* A bucket as rows with a scale and zero point each: of 512 values, the last one padded, or one
+   row. Scratch memory holds the ranges of all ranks, then the bytes of all ranks. */
+typedef struct cdp__quantized {
+    uint64_t row, rows;
+    float *ranges;  /* of rank r: rows pairs from r * rows * 2 on */
+    uint8_t *bytes; /* of rank r: rows * row from there on */
+} cdp__quantized;
+
+/* Values of row i that are no padding. */
+CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_bucket *b, uint64_t i) {
+    const uint64_t begin = i * z->row;
+    return begin < b->count ? cdp__min(z->row, b->count - begin) : 0;
+}
+
+CDP__PRIVATE void cdp__quantize_own(
+    const cdp__quantized *z, const cdp_bucket *b, bool ranges_only) {
+    const uint64_t rank = cdp_rank(b->group), n = z->rows * z->row;
+    const float *x = (const float *)b->data;
     uint64_t i;
-    for (shift = 22; n; shift = shift > 11 ? shift - 11 : 0) { /* 9 bits, 11, 11 */
-        const uint32_t above = shift == 22 ? 0 : shift == 11 ? 22 : 11;
+    if (!ranges_only) memset(z->bytes + rank * n, 0, (size_t)n);
+    for (i = 0; i < z->rows; ++i, x += z->row) {
+        float *range = z->ranges + (rank * z->rows + i) * 2;
+        const uint64_t used = cdp__quantized_row(z, b, i);
+        if (ranges_only)
+            cdp__quantize_range(x, used, range);
+        else
+            cdp__quantize_row(x, used, range, z->bytes + rank * n + i * z->row);
+    }
+}
+
+/* The bucket becomes the mean of what all ranks sent. */
+CDP__PRIVATE void cdp__quantized_mean(const cdp__quantized *z, const cdp_bucket *b) {
+    const uint64_t world = cdp_size(b->group), n = z->rows * z->row;
+    const float divisor = (float)b->divisor;
+    float *x = (float *)b->data;
+    uint64_t i, r;
+    memset(x, 0, (size_t)b->count * sizeof *x);
+    for (i = 0; i < z->rows; ++i)
+        for (r = 0; r < world; ++r)
+            cdp__dequantize_row(x + i * z->row, cdp__quantized_row(z, b, i),
+                z->ranges + (r * z->rows + i) * 2, z->bytes + r * n + i * z->row);
+    cdp__kernel_run(CDP_DTYPE_F32, cdp__divide_f32, x, &divisor, b->count, true);
+}
+
+CDP__PRIVATE cdp_status cdp__hook_quantize(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
+    const uint64_t world = cdp_size(b->group);
+    cdp__quantized z;
+    uint64_t bytes;
+    z.row = channel ? 512 : b->count;
+    z.rows = channel ? b->count / 512 + 1 : 1;
+    bytes = world * z.rows * (8 + z.row);
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, bytes))
+        return cdp__fail_nomem("a quantized bucket", bytes);
+    z.ranges = (float *)(void *)s->scratch;
+    z.bytes = s->scratch + world * z.rows * 8;
+    if (stage == 2) {
+        cdp__quantized_mean(&z, b);
+        return CDP_OK;
+    }
+    cdp__quantize_own(&z, b, stage == 0);
+    if (stage == 0)
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, z.ranges, z.rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
+    else
+        *op = cdp__request_of(
+            CDP_COLL_ALLGATHER, NULL, z.bytes, z.rows * z.row, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+    return CDP_PENDING;
+}
+
+/* ---- >>hooks-topk: the largest values alone -------------------------------------------------- */
+
+/* Knows: magnitudes of floats as bits. Promises: exactly k values, of equal ones the first. May
+   use: >>hooks, >>numbers. */
+
+/* A kernel over two arrays of CDP__BLOCK values. */
+typedef void (*cdp__pair_kernel)(float *CDP__RESTRICT a, float *CDP__RESTRICT b);
+
+/* Run it over n values; a rest is copied to blocks of its own. */
+CDP__PRIVATE void cdp__pair_run(cdp__pair_kernel k, float *a, float *b, uint64_t n) {
+    float rest[2][CDP__BLOCK] = {{0}};
+    for (; n >= CDP__BLOCK; n -= CDP__BLOCK, a += CDP__BLOCK, b += CDP__BLOCK)
+        k(a, b);
+    if (!n) return;
+    memcpy(rest[0], a, (size_t)n * sizeof *a);
+    memcpy(rest[1], b, (size_t)n * sizeof *b);
+    k(rest[0], rest[1]);
+    memcpy(a, rest[0], (size_t)n * sizeof *a);
+    memcpy(b, rest[1], (size_t)n * sizeof *b);
+}
+
+/* Error feedback, before: x += error, and error = x. */
+CDP__PRIVATE void cdp__feed_back(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        const float sum = x[i] + error[i];
+        x[i] = sum;
+        error[i] = sum;
+    }
+}
+
+/* Without error feedback: error = x. */
+CDP__PRIVATE void cdp__feed_none(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
+    memcpy(error, x, CDP__BLOCK * sizeof *x);
+}
+
+/* Error feedback, after: error -= x. */
+CDP__PRIVATE void cdp__feed_left(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i)
+        error[i] -= x[i];
+}
+
+/* size = the bits of |x|: ordered as the magnitudes are, with NaN as the largest. */
+CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT size) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], 4);
+        bits &= 0x7fffffffu;
+        memcpy(&size[i], &bits, 4);
+    }
+}
+
+/* The k-th largest of n magnitudes (k from 0; floats as bits without their sign), digit by digit
+   (9 bits, 11, 11), by counting. n is below 2^32. */
+CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
+    static const uint32_t above[3] = {0, 22, 11}, shift[3] = {22, 11, 0};
+    uint32_t counts[2048], found = 0, step, d;
+    uint64_t i;
+    CDP_ASSERT(!(n >> 32));
+    for (step = 0; step < 3 && n; ++step) {
         memset(counts, 0, sizeof counts);
-        if (n >> 32) break; /* not asked for */
         for (i = 0; i < n; ++i)
-            if (above == 0 || x[i] >> above == found >> above) ++counts[x[i] >> shift & 2047];
+            if (!step || x[i] >> above[step] == found >> above[step])
+                ++counts[x[i] >> shift[step] & 2047];
         for (d = 2047; counts[d] <= k; --d)
             k -= counts[d];
-        found |= d << shift;
-        if (!shift) break;
+        found |= d << shift[step];
     }
     return found;
 }
 
-/* Scratch: ranges of all ranks, then bytes of all ranks; rows of 512 (with padding), or one row. */
-CDP__PRIVATE cdp_status cdp__hook_quantize(
-    cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
-    const uint64_t row = channel ? 512 : b->count, rows = channel ? b->count / 512 + 1 : 1,
-                   n = rows * row, world = cdp_size(b->group), rank = cdp_rank(b->group);
-    float *ranges, *x = (float *)b->data;
-    uint64_t i, r;
-    uint8_t *q;
-    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * (rows * 8 + n)))
-        return cdp__fail_nomem("a quantized bucket", world * (rows * 8 + n));
-    ranges = (float *)(void *)s->scratch;
-    q = s->scratch + world * rows * 8;
-    if (stage == 0) {
-        for (i = 0; i < rows; ++i)
-            cdp__quantize_range(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)),
-                ranges + (rank * rows + i) * 2);
-        *op = cdp__request_of(
-            CDP_COLL_ALLGATHER, NULL, ranges, rows * 2, CDP_DTYPE_F32, CDP_REDUCE_DEFAULT, 0);
-        return CDP_PENDING;
+/* Write (index, value) of the k largest values to `own`, and remove them from `error`. */
+CDP__PRIVATE void cdp__topk_select(
+    const float *x, const uint32_t *size, uint64_t n, uint64_t k, uint32_t *own, float *error) {
+    const uint32_t limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
+    uint64_t i, above = 0, at = 0;
+    for (i = 0; i < n; ++i)
+        above += size[i] > limit;
+    for (i = 0; i < n && at < k; ++i) {
+        if (size[i] < limit || (size[i] == limit && above >= k)) continue;
+        if (size[i] == limit) ++above;
+        own[2 * at] = (uint32_t)i;
+        memcpy(&own[2 * at + 1], &x[i], 4);
+        error[i] = 0;
+        ++at;
     }
-    if (stage == 1) {
-        memset(q + rank * n, 0, (size_t)n);
-        for (i = 0; i < rows; ++i)
-            cdp__quantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)),
-                ranges + (rank * rows + i) * 2, q + rank * n + i * row);
-        *op = cdp__request_of(CDP_COLL_ALLGATHER, NULL, q, n, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
-        return CDP_PENDING;
-    }
-    for (i = 0; i < rows; ++i)
-        for (r = 0; r < world; ++r)
-            cdp__dequantize_row(x + i * row, cdp__min(row, b->count - cdp__min(b->count, i * row)),
-                ranges + (r * rows + i) * 2, q + r * n + i * row, r == 0);
-    for (i = 0; i < b->count; ++i)
-        x[i] /= (float)b->divisor;
-    return CDP_OK;
+    CDP_ASSERT(at == k);
 }
 
-/* Scratch: (index, value) pairs of all ranks, then magnitudes. */
+/* Scratch memory holds the (index, value) pairs of all ranks, then magnitudes. */
 CDP__PRIVATE cdp_status cdp__hook_topk(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const uint64_t n = b->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1),
                    world = cdp_size(b->group);
     float *x = (float *)b->data, *error;
-    uint32_t *pairs, *own, *size, limit;
-    uint64_t i, above = 0, at = 0;
+    uint32_t *pairs, *size;
+    uint64_t i;
+    if (n >> 32)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
     if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, world * k * 8 + n * 4)
         || !cdp__hook_memory(h, &s->error, &s->error_bytes, n * 4))
         return cdp__fail_nomem("a sparse bucket", n * 8);
     pairs = (uint32_t *)(void *)s->scratch;
-    own = pairs + cdp_rank(b->group) * k * 2;
     size = pairs + world * k * 2;
     error = (float *)(void *)s->error;
     if (!stage) {
-        if (n >> 32)
-            return cdp__fail(CDP_ERR_UNSUPPORTED,
-                "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
-        for (i = 0; i < n; ++i) {
-            x[i] += h->desc.no_error_feedback ? 0 : error[i];
-            error[i] = x[i];
-            memcpy(&size[i], &x[i], 4);
-            size[i] &= 0x7fffffffu; /* ordered as the magnitudes are, with NaN as the largest */
-        }
-        limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
-        for (i = 0; i < n; ++i)
-            above += size[i] > limit;
-        for (i = 0; i < n && at < k; ++i) {
-            if (size[i] <= limit) {
-                if (size[i] < limit || above >= k) continue;
-                ++above; /* of equal ones, the first */
-            }
-            own[2 * at] = (uint32_t)i;
-            memcpy(&own[2 * at + 1], &x[i], 4);
-            error[i] = 0;
-            ++at;
-        }
-        CDP_ASSERT(at == k);
+        cdp__pair_run(h->desc.no_error_feedback ? cdp__feed_none : cdp__feed_back, x, error, n);
+        cdp__pair_run(cdp__magnitudes, x, (float *)(void *)size, n);
+        cdp__topk_select(x, size, n, k, pairs + cdp_rank(b->group) * k * 2, error);
         *op = cdp__request_of(
             CDP_COLL_ALLGATHER, NULL, pairs, 2 * k, CDP_DTYPE_U32, CDP_REDUCE_DEFAULT, 0);
         return CDP_PENDING;
@@ -13837,7 +14477,13 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
     return CDP_OK;
 }
 
-/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. */
+/* ---- >>hooks-powersgd: matrices as products of two thin ones --------------------------------- */
+
+/* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same bits
+   on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
+
+/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. Small beside a
+   bucket: n + m values of a matrix of n * m. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {
@@ -13864,7 +14510,7 @@ typedef struct cdp__matrix {
     uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
 } cdp__matrix;
 
-/* Of the smallest square with room for n numbers. */
+/* Side of the smallest square with room for n numbers. */
 CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     uint64_t side = (uint64_t)cdp__sqrt((double)n);
     while (side && side * side > n)
@@ -13874,11 +14520,21 @@ CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     return side;
 }
 
-/* Step through the matrices of a bucket; `x` walks along. False at the end. */
+/* Shape of a parameter as a matrix; x->r 0: compression would not pay, it travels as it is. */
+CDP__PRIVATE void cdp__matrix_of_param(const cdp__hook *h, const cdp_param *p, cdp__matrix *x) {
+    x->count = p->sparse ? 0 : p->count;
+    x->n = p->rows ? p->rows : x->count;
+    x->m = x->n ? x->count / x->n : 0;
+    x->r = cdp__min(cdp__min(x->n, x->m), h->desc.rank);
+    if (!((double)(x->n + x->m) * (double)x->r * h->desc.min_rate < (double)(x->n * x->m)))
+        x->r = 0;
+}
+
+/* Go to the next matrix of a bucket; *i begins at 0. False at the end: *x then knows the sizes of
+   all. */
 CDP__PRIVATE bool cdp__matrix_next(
     const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
-    const cdp_param *p;
     if (*i == 0) {
         memset(x, 0, sizeof *x);
         x->at = (float *)b->data;
@@ -13894,19 +14550,13 @@ CDP__PRIVATE bool cdp__matrix_next(
         x->count = b->count;
         x->r = cdp__min(x->n, h->desc.rank);
     } else {
-        p = &b->ddp->params[b->params[*i]].user;
-        x->count = cdp__param_count(&b->ddp->params[b->params[*i]]);
-        x->n = p->rows ? p->rows : x->count;
-        x->m = x->n ? x->count / x->n : 0;
-        x->r = cdp__min(cdp__min(x->n, x->m), h->desc.rank);
-        if (!((double)(x->n + x->m) * (double)x->r * h->desc.min_rate < (double)(x->n * x->m)))
-            x->r = 0;
+        cdp__matrix_of_param(h, cdp_ddp_param(b->ddp, b->params[*i]), x);
     }
     ++*i;
     return true;
 }
 
-/* Nearly normal: the sum of twelve even numbers (splitmix64) has variance 1. */
+/* Nearly normal: the sum of twelve uniform numbers (splitmix64) has variance 1. */
 CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     double sum = -6;
     uint32_t i;
@@ -13919,119 +14569,243 @@ CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     return (float)sum;
 }
 
-/* out = M a, or out = M^T a, with a and out by rows of r; or M = a b^T. The last row of a
-   batched matrix may be short. */
-CDP__PRIVATE void cdp__matrix_apply(
-    const cdp__matrix *x, const float *a, float *out, bool transposed) {
-    const uint64_t r = x->r;
-    uint64_t i, j, c;
-    memset(out, 0, (size_t)((transposed ? x->m : x->n) * r * 4));
-    for (i = 0; i * x->m < x->count; ++i) {
-        const float *row = x->at + i * x->m;
-        const uint64_t m = cdp__min(x->m, x->count - i * x->m);
-        for (j = 0; j < m && transposed; ++j)
-            for (c = 0; c < r; ++c)
-                out[j * r + c] += row[j] * a[i * r + c];
-        for (j = 0; j < m && !transposed; ++j)
-            for (c = 0; c < r; ++c)
-                out[i * r + c] += row[j] * a[j * r + c];
-    }
+/* Products with a matrix go through it in strips of CDP__BLOCK columns and, of the thin matrix, in
+   groups of CDP__COLUMNS columns: all loops over values have constant length. */
+#define CDP__COLUMNS 4u
+typedef struct cdp__strip {
+    uint64_t from, used;                  /* columns of the large matrix: rows of the thin one */
+    uint64_t first, count;                /* columns of the thin one */
+    float thin[CDP__COLUMNS][CDP__BLOCK]; /* zeros behind `used` */
+} cdp__strip;
+
+/* Columns `first` on of the rows `from` on of an m x r matrix; zeros where it ends. */
+CDP__PRIVATE void cdp__strip_load(cdp__strip *t, const float *a, uint64_t m, uint64_t r) {
+    uint64_t c, j;
+    t->used = cdp__min(m - t->from, CDP__BLOCK);
+    t->count = cdp__min(r - t->first, CDP__COLUMNS);
+    memset(t->thin, 0, sizeof t->thin);
+    for (c = 0; c < t->count; ++c)
+        for (j = 0; j < t->used; ++j)
+            t->thin[c][j] = a[(t->from + j) * r + t->first + c];
 }
 
+CDP__PRIVATE void cdp__strip_store(const cdp__strip *t, float *a, uint64_t r) {
+    uint64_t c, j;
+    for (c = 0; c < t->count; ++c)
+        for (j = 0; j < t->used; ++j)
+            a[(t->from + j) * r + t->first + c] = t->thin[c][j];
+}
+
+/* Values of row i in the columns of a strip; the last row of a batched matrix may be short. */
+CDP__PRIVATE uint64_t cdp__strip_row(const cdp__strip *t, const cdp__matrix *x, uint64_t i) {
+    const uint64_t begin = i * x->m + t->from;
+    return begin < x->count ? cdp__min(t->used, x->count - begin) : 0;
+}
+
+/* A row's CDP__BLOCK values: where they are, or, if there are fewer, a copy in `rest`. */
+CDP__PRIVATE const float *cdp__strip_values(
+    const cdp__strip *t, const cdp__matrix *x, uint64_t i, float rest[CDP__BLOCK]) {
+    const uint64_t n = cdp__strip_row(t, x, i);
+    if (n == CDP__BLOCK) return x->at + i * x->m + t->from;
+    memset(rest, 0, CDP__BLOCK * sizeof *rest);
+    if (n) memcpy(rest, x->at + i * x->m + t->from, (size_t)n * sizeof *rest);
+    return rest;
+}
+
+CDP__PRIVATE float cdp__block_dot(const float *CDP__RESTRICT a, const float *CDP__RESTRICT b) {
+    float lanes[16] = {0}, sum = 0;
+    uint32_t i, k;
+    for (i = 0; i < CDP__BLOCK; i += 16)
+        for (k = 0; k < 16; ++k)
+            lanes[k] += a[i + k] * b[i + k];
+    for (k = 0; k < 16; ++k)
+        sum += lanes[k];
+    return sum;
+}
+
+/* out += a * by */
+CDP__PRIVATE void cdp__block_add(float *CDP__RESTRICT out, const float *CDP__RESTRICT a, float by) {
+    uint32_t i;
+    for (i = 0; i < CDP__BLOCK; ++i)
+        out[i] += a[i] * by;
+}
+
+/* out = M a; a and out by rows of r. */
+CDP__PRIVATE void cdp__matrix_times(const cdp__matrix *x, const float *a, float *out) {
+    float rest[CDP__BLOCK];
+    cdp__strip t;
+    uint64_t i, c;
+    memset(out, 0, (size_t)(x->n * x->r) * sizeof *out);
+    for (t.first = 0; t.first < x->r; t.first += CDP__COLUMNS)
+        for (t.from = 0; t.from < x->m; t.from += CDP__BLOCK) {
+            cdp__strip_load(&t, a, x->m, x->r);
+            for (i = 0; i < x->n; ++i) {
+                const float *row = cdp__strip_values(&t, x, i, rest);
+                for (c = 0; c < t.count; ++c)
+                    out[i * x->r + t.first + c] += cdp__block_dot(row, t.thin[c]);
+            }
+        }
+}
+
+/* out = M^T a; a and out by rows of r. */
+CDP__PRIVATE void cdp__matrix_transposed_times(const cdp__matrix *x, const float *a, float *out) {
+    float rest[CDP__BLOCK];
+    cdp__strip t;
+    uint64_t i, c;
+    memset(out, 0, (size_t)(x->m * x->r) * sizeof *out);
+    for (t.first = 0; t.first < x->r; t.first += CDP__COLUMNS)
+        for (t.from = 0; t.from < x->m; t.from += CDP__BLOCK) {
+            cdp__strip_load(&t, out, x->m, x->r); /* zeros */
+            for (i = 0; i < x->n; ++i) {
+                const float *row = cdp__strip_values(&t, x, i, rest);
+                for (c = 0; c < t.count; ++c)
+                    cdp__block_add(t.thin[c], row, a[i * x->r + t.first + c]);
+            }
+            cdp__strip_store(&t, out, x->r);
+        }
+}
+
+/* M = p q^T */
 CDP__PRIVATE void cdp__matrix_compose(const cdp__matrix *x, const float *p, const float *q) {
-    const uint64_t r = x->r;
-    uint64_t i, j, c;
-    for (i = 0; i * x->m < x->count; ++i) {
-        float *row = x->at + i * x->m;
-        const uint64_t m = cdp__min(x->m, x->count - i * x->m);
-        for (j = 0; j < m; ++j) {
-            float sum = 0;
-            for (c = 0; c < r; ++c)
-                sum += p[i * r + c] * q[j * r + c];
-            row[j] = sum;
+    float row[CDP__BLOCK];
+    cdp__strip t;
+    uint64_t i, c;
+    memset(x->at, 0, (size_t)x->count * sizeof *x->at);
+    for (t.from = 0; t.from < x->m; t.from += CDP__BLOCK)
+        for (t.first = 0; t.first < x->r; t.first += CDP__COLUMNS) {
+            cdp__strip_load(&t, q, x->m, x->r);
+            for (i = 0; i < x->n; ++i) {
+                const uint64_t n = cdp__strip_row(&t, x, i);
+                float *at = x->at + i * x->m + t.from, *out = n == CDP__BLOCK ? at : row;
+                if (!n) break;
+                if (out == row) memcpy(row, at, (size_t)n * sizeof *row);
+                for (c = 0; c < t.count; ++c)
+                    cdp__block_add(out, t.thin[c], p[i * x->r + t.first + c]);
+                if (out == row) memcpy(at, row, (size_t)n * sizeof *row);
+            }
         }
+}
+
+/* What a step of PowerSGD works on: left factors, right factors, values that are not compressed. */
+typedef struct cdp__factors {
+    float *p, *q, *plain;
+    uint64_t p_count, q_count, plain_count;
+} cdp__factors;
+
+/* One matrix before the operation of a phase (0: plain values, 1: left factors, 2: right factors),
+   and after the last one (3). */
+CDP__PRIVATE void cdp__powersgd_matrix(cdp__hook *h, uint32_t phase, const cdp_bucket *b,
+    const cdp__factors *f, const cdp__matrix *x) {
+    const float epsilon = (float)h->desc.epsilon;
+    if (!x->r) {
+        if (phase == 0) memcpy(f->plain + x->plain, x->at, (size_t)x->count * 4);
+        if (phase != 1) return;
+        memcpy(x->at, f->plain + x->plain, (size_t)x->count * 4);
+        cdp__divide_by(CDP_DTYPE_F32, x->at, x->count, b->divisor);
+        return;
+    }
+    if (phase == 0) {
+        cdp__orthogonalize(f->q + x->q, x->m, x->r, epsilon);
+        cdp__matrix_times(x, f->q + x->q, f->p + x->p);
+    } else if (phase == 2) {
+        cdp__orthogonalize(f->p + x->p, x->n, x->r, epsilon);
+        cdp__matrix_transposed_times(x, f->p + x->p, f->q + x->q);
+    } else if (phase == 3) {
+        cdp__matrix_compose(x, f->p + x->p, f->q + x->q);
     }
 }
 
-/* What happens before each of the three operations (plain values, left factors, right factors)
-   and after the last. */
 CDP__PRIVATE void cdp__powersgd_phase(
-    cdp__hook *h, cdp__slot *s, cdp_bucket *b, float *p, float *q, float *plain, uint64_t q_count) {
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, const cdp__factors *f) {
     float *data = (float *)b->data, *error = (float *)(void *)s->error;
+    const bool feedback = !h->desc.no_error_feedback;
     cdp__matrix x;
-    uint64_t k;
     uint32_t i = 0;
-    if (s->phase == 0)
-        for (k = 0; k < b->count && !h->desc.no_error_feedback; ++k)
-            error[k] = data[k] += error[k];
-    if (s->phase == 3) cdp__divide_by(CDP_DTYPE_F32, q, q_count, b->divisor);
-    while (cdp__matrix_next(h, b, &i, &x)) {
-        if (s->phase == 0 && !x.r) memcpy(plain + x.plain, x.at, (size_t)x.count * 4);
-        if (s->phase == 1 && !x.r) {
-            memcpy(x.at, plain + x.plain, (size_t)x.count * 4);
-            cdp__divide_by(CDP_DTYPE_F32, x.at, x.count, b->divisor);
-        }
-        if (s->phase == 0 && x.r) {
-            cdp__orthogonalize(q + x.q, x.m, x.r, (float)h->desc.epsilon);
-            cdp__matrix_apply(&x, q + x.q, p + x.p, false);
-        }
-        if (s->phase == 2 && x.r) {
-            cdp__orthogonalize(p + x.p, x.n, x.r, (float)h->desc.epsilon);
-            cdp__matrix_apply(&x, p + x.p, q + x.q, true);
-        }
-        if (s->phase == 3 && x.r) cdp__matrix_compose(&x, p + x.p, q + x.q);
-    }
-    for (k = 0; s->phase == 3 && k < b->count && !h->desc.no_error_feedback; ++k)
-        error[k] -= data[k];
+    if (s->phase == 0 && feedback) cdp__pair_run(cdp__feed_back, data, error, b->count);
+    if (s->phase == 3) cdp__divide_by(CDP_DTYPE_F32, f->q, f->q_count, b->divisor);
+    while (cdp__matrix_next(h, b, &i, &x))
+        cdp__powersgd_matrix(h, s->phase, b, f, &x);
+    if (s->phase == 3 && feedback) cdp__pair_run(cdp__feed_left, data, error, b->count);
 }
 
-/* `dtype`: that of the bucket, whose f32 copy `b` is; halves travel as such. */
-CDP__PRIVATE cdp_status cdp__hook_powersgd(
-    cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
-    const bool half = cdp__dtype_is_half(dtype);
+/* The numbers that the operation of a phase sums. */
+CDP__PRIVATE float *cdp__powersgd_part(const cdp__factors *f, uint32_t phase, uint64_t *count) {
+    const uint64_t counts[3] = {f->plain_count, f->p_count, f->q_count};
+    float *const parts[3] = {f->plain, f->p, f->q};
+    *count = counts[phase];
+    return parts[phase];
+}
+
+/* Memory for all of them in a slot; `half`: a copy as 16-bit floats follows. *fresh: the right
+   factors are new. */
+CDP__PRIVATE cdp_status cdp__powersgd_memory(
+    cdp__hook *h, cdp__slot *s, const cdp_bucket *b, bool half, cdp__factors *f, bool *fresh) {
+    const uint64_t q_before = s->q_bytes;
     cdp__matrix x;
+    uint64_t floats, halves;
     uint32_t i = 0;
-    uint64_t k, q_before = s->q_bytes;
-    float *p, *q, *plain, *part;
-    uint8_t *wire;
-    if (!stage) s->phase = 0;
     while (cdp__matrix_next(h, b, &i, &x)) {
-    } /* now x knows how much there is of each */
-    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes,
-            (x.p + x.plain) * 4 + (half ? (x.p + x.q + x.plain) * 2 : 0))
+    }
+    floats = x.p + x.plain;
+    halves = half ? x.p + x.q + x.plain : 0;
+    if (!cdp__hook_memory(h, &s->scratch, &s->scratch_bytes, floats * 4 + halves * 2)
         || !cdp__hook_memory(h, &s->q, &s->q_bytes, x.q * 4)
         || (!h->desc.no_error_feedback
             && !cdp__hook_memory(h, &s->error, &s->error_bytes, b->count * 4)))
-        return cdp__fail_nomem("a compressed bucket", (x.p + x.q + x.plain + b->count) * 4);
-    p = (float *)(void *)s->scratch;
-    plain = p + x.p;
-    wire = (uint8_t *)(void *)(plain + x.plain);
-    q = (float *)(void *)s->q;
-    part = s->phase < 2 ? plain : s->phase == 2 ? p : q; /* what has just come back */
-    if (stage && half)
-        cdp__cast(dtype, wire, CDP_DTYPE_F32, part,
-            s->phase < 2        ? x.plain
-                : s->phase == 2 ? x.p
-                                : x.q);
-    if (!stage && (h->desc.no_warm_start || s->q_bytes != q_before))
-        for (k = 0; k < x.q; ++k)
-            q[k] = cdp__hook_normal(h);
-    for (;; ++s->phase) { /* an operation of nothing is left out */
-        cdp__powersgd_phase(h, s, b, p, q, plain, x.q);
-        if (s->phase == 3) return CDP_OK;
-        k = s->phase == 0 ? x.plain : s->phase == 1 ? x.p : x.q;
-        if (!k) continue;
-        part = s->phase == 0 ? plain : s->phase == 1 ? p : q;
-        if (half) cdp__cast(CDP_DTYPE_F32, part, dtype, wire, k);
-        *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? (void *)wire : (void *)part, k,
-            half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
-        ++s->phase;
-        return CDP_PENDING;
-    }
+        return cdp__fail_nomem("a compressed bucket", (floats + x.q + b->count) * 4);
+    f->p = (float *)(void *)s->scratch;
+    f->q = (float *)(void *)s->q;
+    f->plain = f->p + x.p;
+    f->p_count = x.p;
+    f->q_count = x.q;
+    f->plain_count = x.plain;
+    *fresh = s->q_bytes != q_before;
+    return CDP_OK;
 }
 
-/* The compressing hooks compute in f32: other dtypes through a copy. Batched PowerSGD has one
-   with zeros up to a square, since errors are fed back there, too. */
+/* `dtype`: that of the bucket, whose f32 copy `b` is; 16-bit floats travel as such. */
+CDP__PRIVATE cdp_status cdp__hook_powersgd(
+    cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
+    const bool half = cdp__dtype_is_half(dtype);
+    cdp__factors f;
+    uint64_t k, n;
+    float *part;
+    void *wire;
+    bool fresh = false;
+    cdp_status st;
+    memset(&f, 0, sizeof f);
+    st = cdp__powersgd_memory(h, s, b, half, &f, &fresh);
+    if (st != CDP_OK) return st;
+    wire = f.plain + f.plain_count;
+    if (!stage) {
+        s->phase = 0;
+        for (k = 0; k < f.q_count && (h->desc.no_warm_start || fresh); ++k)
+            f.q[k] = cdp__hook_normal(h);
+    } else if (half) { /* the operation before has ended */
+        CDP_ASSERT(s->phase > 0 && s->phase <= 3);
+        part = cdp__powersgd_part(&f, s->phase - 1, &n);
+        cdp__cast(dtype, wire, CDP_DTYPE_F32, part, n);
+    }
+    for (;; ++s->phase) { /* an operation without values is left out */
+        cdp__powersgd_phase(h, s, b, &f);
+        if (s->phase == 3) return CDP_OK;
+        part = cdp__powersgd_part(&f, s->phase, &n);
+        if (n) break;
+    }
+    if (half) cdp__cast(CDP_DTYPE_F32, part, dtype, wire, n);
+    *op = cdp__request_of(CDP_COLL_ALLREDUCE, NULL, half ? wire : part, n,
+        half ? dtype : CDP_DTYPE_F32, CDP_REDUCE_SUM, 0);
+    ++s->phase;
+    return CDP_PENDING;
+}
+
+/* ---- >>hooks-state: choice of a hook, its state as bytes ------------------------------------- */
+
+/* Knows: all kinds of hooks. Promises: save and load agree on every machine (32-bit words, least
+   significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
+
+/* Hooks that compress compute in f32: other dtypes go through a copy. Batched PowerSGD has a copy
+   with zeros up to a square, because errors are fed back there, too. */
 CDP__PRIVATE cdp_status cdp__hook_compress(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_hook_kind kind = h->desc.kind;
@@ -14069,7 +14843,7 @@ CDP__PRIVATE cdp_status cdp__hook_stage(
     const cdp_hook_kind kind = h->desc.kind;
     cdp_status st;
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
-    if (!stage) { /* powersgd and post-local SGD begin with plain steps */
+    if (!stage) { /* PowerSGD and post-local SGD begin with plain steps */
         cdp__hook_begin(h, s);
         s->plain = h->step < h->desc.start;
     }
@@ -14101,8 +14875,8 @@ CDP__PRIVATE double cdp__hook_error_norm(void *self) {
     return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
 }
 
-/* State as bytes: kind, step, random, how many slots; per slot the sizes and the contents of
-   error and q, all as u32 little-endian words; then the wrapped hook's. */
+/* State as bytes: kind, step, random numbers, how many slots; for each slot the sizes and the
+   contents of error and q; then the state of the wrapped hook. */
 CDP__PRIVATE void cdp__hook_put(
     uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
     uint64_t k;
@@ -14121,8 +14895,9 @@ CDP__PRIVATE void cdp__hook_put_u64(uint8_t *out, uint64_t room, uint64_t *at, u
 CDP__PRIVATE uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
     const cdp__hook *h = (const cdp__hook *)self;
     uint8_t *out = (uint8_t *)bytes;
-    uint64_t at = 0, inner;
+    uint64_t at = 0;
     uint32_t i;
+    bool fits;
     if (!out) room = 0;
     cdp__hook_put_u64(out, room, &at, (uint64_t)h->desc.kind);
     cdp__hook_put_u64(out, room, &at, h->step);
@@ -14135,10 +14910,9 @@ CDP__PRIVATE uint64_t cdp__hook_save(void *self, void *bytes, uint64_t room) {
         cdp__hook_put(out, room, &at, s->error, s->error_bytes);
         cdp__hook_put(out, room, &at, s->q, s->q_bytes);
     }
-    inner = h->inner.save ? h->inner.save(
-                h->inner.self, at <= room && out ? out + at : NULL, at <= room ? room - at : 0)
-                          : 0;
-    return at + inner;
+    if (!h->inner.save) return at;
+    fits = out && at <= room;
+    return at + h->inner.save(h->inner.self, fits ? out + at : NULL, fits ? room - at : 0);
 }
 
 CDP__PRIVATE bool cdp__hook_get(
@@ -14159,45 +14933,46 @@ CDP__PRIVATE bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t 
     return true;
 }
 
+/* One slot's state. INVALID: these bytes are none. */
+CDP__PRIVATE cdp_status cdp__hook_load_slot(
+    cdp__hook *h, cdp__slot *s, const uint8_t *in, uint64_t count, uint64_t *at) {
+    uint64_t error = 0, q = 0;
+    if (!cdp__hook_get_u64(in, count, at, &error) || !cdp__hook_get_u64(in, count, at, &q)
+        || error % 4 || q % 4 || error > count - *at || q > count - *at - error)
+        return CDP_ERR_INVALID;
+    if ((error && !cdp__hook_memory(h, &s->error, &s->error_bytes, error))
+        || (q && !cdp__hook_memory(h, &s->q, &s->q_bytes, q)))
+        return cdp__fail_nomem("a hook's state", error + q);
+    return cdp__hook_get(in, count, at, s->error, error) && cdp__hook_get(in, count, at, s->q, q)
+        ? CDP_OK
+        : CDP_ERR_INVALID;
+}
+
 CDP__PRIVATE cdp_status cdp__hook_load(void *self, const void *bytes, uint64_t count) {
     cdp__hook *h = (cdp__hook *)self;
     const uint8_t *in = (const uint8_t *)bytes;
-    uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0, error, q;
-    bool ok = in && !(count % 4) && cdp__hook_get_u64(in, count, &at, &kind)
+    uint64_t at = 0, kind = 0, step = 0, random = 0, slots = 0;
+    const bool ok = in && !(count % 4) && cdp__hook_get_u64(in, count, &at, &kind)
         && cdp__hook_get_u64(in, count, &at, &step) && cdp__hook_get_u64(in, count, &at, &random)
         && cdp__hook_get_u64(in, count, &at, &slots) && kind == (uint64_t)h->desc.kind
         && slots <= count / 16;
+    cdp_status st = ok ? CDP_OK : CDP_ERR_INVALID;
     uint32_t i;
     if (ok && slots && !cdp__hook_slot(h, (uint32_t)slots, 0))
         return cdp__fail_nomem("a hook", slots * sizeof(cdp__slot));
-    for (i = 0; ok && i < slots; ++i) {
-        cdp__slot *s = &h->slots[i];
-        ok = cdp__hook_get_u64(in, count, &at, &error) && cdp__hook_get_u64(in, count, &at, &q)
-            && !(error % 4) && !(q % 4) && error <= count - at && q <= count - at - error;
-        if (ok
-            && ((error && !cdp__hook_memory(h, &s->error, &s->error_bytes, error))
-                || (q && !cdp__hook_memory(h, &s->q, &s->q_bytes, q))))
-            return cdp__fail_nomem("a hook's state", error + q);
-        ok = ok && cdp__hook_get(in, count, &at, s->error, error)
-            && cdp__hook_get(in, count, &at, s->q, q);
-    }
-    if (!ok)
+    for (i = 0; st == CDP_OK && i < slots; ++i)
+        st = cdp__hook_load_slot(h, &h->slots[i], in, count, &at);
+    if (st == CDP_ERR_INVALID)
         return cdp__fail(CDP_ERR_INVALID,
             "a hook cannot load %llu bytes: they are not the state of a hook of this kind",
             (unsigned long long)count);
+    if (st != CDP_OK) return st;
     h->step = step;
     h->random = random;
     return h->inner.load ? h->inner.load(h->inner.self, in + at, count - at) : CDP_OK;
 }
 
-CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
-    cdp__hook *h;
-    const cdp_os *os;
-    if (!desc || !out)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_hook_create needs a desc and a place for the result");
-    memset(out, 0, sizeof *out);
-    os = desc->os ? desc->os : cdp_os_default();
+CDP__PRIVATE cdp_status cdp__hook_check(const cdp_hook_desc *desc) {
     if ((uint32_t)desc->kind > CDP_HOOK_POST_LOCAL_SGD)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_hook_create: kind %d does not exist", (int)desc->kind);
@@ -14208,84 +14983,165 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
         || (desc->ratio != 0 && !(desc->ratio >= 1)))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_hook_create: min_rate and epsilon must be positive, ratio at least 1");
-    h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
-    if (!h) return cdp__fail_nomem("a hook", sizeof *h);
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__hook_is_powersgd(cdp_hook_kind kind) {
+    return kind == CDP_HOOK_POWERSGD || kind == CDP_HOOK_POWERSGD_BATCHED;
+}
+
+CDP__PRIVATE void cdp__hook_defaults(cdp__hook *h, const cdp_hook_desc *desc) {
     h->desc = *desc;
-    h->os = os;
     h->random = desc->seed;
     h->desc.rank = cdp__def(desc->rank, 1);
-    if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED)
+    if (cdp__hook_is_powersgd(desc->kind))
         h->desc.start = cdp__def(desc->start, 1000);
     else if (desc->kind != CDP_HOOK_POST_LOCAL_SGD)
         h->desc.start = 0;
     if (desc->min_rate == 0) h->desc.min_rate = 2;
     if (desc->ratio == 0) h->desc.ratio = 100;
     if (desc->inner) h->inner = *desc->inner;
+}
+
+/* The most operations of one bucket. */
+CDP__PRIVATE uint32_t cdp__hook_operations(const cdp_hook_desc *desc) {
+    if (desc->inner) return desc->inner->operations;
+    switch (desc->kind) {
+    case CDP_HOOK_POWERSGD: return 3;
+    case CDP_HOOK_POWERSGD_BATCHED:
+    case CDP_HOOK_QUANTIZE:
+    case CDP_HOOK_QUANTIZE_CHANNEL: return 2;
+    default: return 1;
+    }
+}
+
+CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+    cdp__hook *h;
+    const cdp_os *os;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_hook_create needs a desc and a place for the result");
+    memset(out, 0, sizeof *out);
+    st = cdp__hook_check(desc);
+    if (st != CDP_OK) return st;
+    os = desc->os ? desc->os : cdp_os_default();
+    h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
+    if (!h) return cdp__fail_nomem("a hook", sizeof *h);
+    h->os = os;
+    cdp__hook_defaults(h, desc);
     out->self = h;
     out->stage = cdp__hook_stage;
     out->save = cdp__hook_save;
     out->load = cdp__hook_load;
     out->error_norm = cdp__hook_error_norm;
     out->destroy = cdp__hook_drop;
-    out->operations = desc->kind == CDP_HOOK_POWERSGD ? 3
-        : desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->kind == CDP_HOOK_QUANTIZE
-            || desc->kind == CDP_HOOK_QUANTIZE_CHANNEL
-        ? 2
-        : 1;
-    if (desc->inner) out->operations = desc->inner->operations;
-    out->keeps_layout = (desc->kind >= CDP_HOOK_POWERSGD && desc->kind <= CDP_HOOK_POWERSGD_BATCHED)
-        || desc->kind == CDP_HOOK_TOPK || (desc->inner && desc->inner->keeps_layout);
+    out->operations = cdp__hook_operations(desc);
+    out->keeps_layout = cdp__hook_is_powersgd(desc->kind) || desc->kind == CDP_HOOK_TOPK
+        || (desc->inner && desc->inner->keeps_layout);
     return CDP_OK;
 }
+#endif /* CDP_NO_HOOKS */
 
-CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
-    cdp_status st = CDP_OK;
-    cdp_group *group = NULL;
-    cdp_work last;
-    uint64_t since, longest = 0;
+#ifndef CDP_NO_AVERAGER
+
+/* ---- >>averager: means of parameters, now and then ------------------------------------------- */
+
+/* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps.
+   May use: public functions, division of >>ddp-state. */
+
+/* The group to average in at this step; NULL: none. */
+CDP__PRIVATE cdp_group *cdp__averager_group(const cdp_averager *a, uint64_t since) {
+    cdp_group *group = NULL, *all = cdp_ddp_group(a->ddp);
+    uint64_t longest = 0;
     uint32_t i;
-    if (!a || !a->ddp || (a->level_count && !a->levels))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
-    since = a->step - a->warmup;
-    if (a->step++ < a->warmup) return CDP_OK;
-    if (!a->level_count && since % cdp__def(a->period, 1) == 0) group = a->ddp->group;
+    if (!a->level_count) return since % cdp__def(a->period, 1) == 0 ? all : NULL;
     for (i = 0; i < a->level_count; ++i) {
         const cdp_average_level *l = &a->levels[i];
         if (!l->period || since % l->period || l->period < longest) continue;
         longest = l->period;
-        group = l->group ? l->group : a->ddp->group;
+        group = l->group ? l->group : all;
     }
+    return group;
+}
+
+CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
+    cdp_status st = CDP_OK;
+    cdp_group *group;
+    cdp_work last;
+    uint32_t i;
+    if (!a || !a->ddp || (a->level_count && !a->levels))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_averager_step needs an averager with a ddp, and levels where level_count says so");
+    if (a->step++ < a->warmup) return CDP_OK;
+    group = cdp__averager_group(a, a->step - 1 - a->warmup);
     memset(&last, 0, sizeof last);
-    for (i = 0; group && i < a->ddp->param_count && st == CDP_OK; ++i) {
-        const cdp_param *p = &a->ddp->params[i].user;
-        cdp__ddp_divide_by(a->ddp, p->dtype, p->data, p->count, cdp_size(group));
-        if (a->ddp->device && a->ddp->failed != CDP_OK) return a->ddp->failed;
-        st = cdp_allreduce_async(group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &last);
+    for (i = 0; group && i < cdp_ddp_param_count(a->ddp) && st == CDP_OK; ++i) {
+        const cdp_param *p = cdp_ddp_param(a->ddp, i);
+        st = cdp__ddp_divide_data(a->ddp, p->dtype, p->data, p->count, cdp_size(group));
+        if (st == CDP_OK)
+            st = cdp_allreduce_async(
+                group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &last);
     }
     return st == CDP_OK ? cdp_work_wait(last) : st;
 }
+#endif /* CDP_NO_AVERAGER */
 
+#ifndef CDP_NO_ZERO
+
+/* ---- >>zero: optimizer state on one rank for each parameter ---------------------------------- */
+
+/* Knows: which rank owns which parameter. Promises: owners follow from counts alone. May use:
+   public functions. */
+
+/* The largest count among parameters without an owner; false: every parameter has one. */
+CDP__PRIVATE bool cdp__zero_largest(
+    const uint64_t *counts, uint32_t n, const uint32_t *owner, uint64_t *largest) {
+    bool found = false;
+    uint32_t i;
+    for (i = 0; i < n; ++i) {
+        if (owner[i] != UINT32_MAX || (found && counts[i] <= *largest)) continue;
+        *largest = counts[i];
+        found = true;
+    }
+    return found;
+}
+
+CDP__PRIVATE uint32_t cdp__zero_least(const uint64_t *totals, uint32_t world) {
+    uint32_t least = 0, r;
+    for (r = 1; r < world; ++r)
+        if (totals[r] < totals[least]) least = r;
+    return least;
+}
+
+/* One pass over the parameters for each different count, of which a model has few. */
 CDP_API void cdp_zero_partition(
     const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
-    uint32_t done, i, r;
+    uint64_t largest = 0;
+    uint32_t i;
     for (i = 0; i < n; ++i)
         owner[i] = UINT32_MAX;
-    for (done = 0; done < n; ++done) {
-        uint32_t largest = n, least = 0;
-        for (i = 0; i < n; ++i)
-            if (owner[i] == UINT32_MAX && (largest == n || counts[i] > counts[largest]))
-                largest = i;
-        for (r = 1; r < world; ++r)
-            if (totals[r] < totals[least]) least = r;
-        owner[largest] = least;
-        totals[least] += counts[largest];
-    }
+    while (cdp__zero_largest(counts, n, owner, &largest))
+        for (i = 0; i < n; ++i) {
+            if (owner[i] != UINT32_MAX || counts[i] != largest) continue;
+            owner[i] = cdp__zero_least(totals, world);
+            totals[owner[i]] += largest;
+        }
+}
+
+/* The gradient of a parameter where the caller reads it; NULL: it is sparse. */
+CDP__PRIVATE const void *cdp__zero_grad(cdp_ddp *d, uint32_t i) {
+    const cdp_param *p = cdp_ddp_param(d, i);
+    if (p->sparse) return NULL;
+    return p->grad ? p->grad : cdp_ddp_grad(d, i);
 }
 
 CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
     void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
     void *user) {
+    const uint32_t n = cdp_ddp_param_count(d);
+    cdp_group *group = cdp_ddp_group(d);
+    cdp_work last = {NULL, 0};
     cdp_status st = CDP_OK;
     uint32_t i, r;
     if (!d || !owner || !update)
@@ -14294,24 +15150,31 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
     if (d->in_backward)
         return cdp__fail(
             CDP_ERR_STATE, "cdp_zero_step: gradients are complete after cdp_ddp_backward_end");
-    for (i = 0; i < d->param_count; ++i) {
-        if (owner[i] >= cdp_size(d->group))
+    for (i = 0; i < n; ++i)
+        if (owner[i] >= cdp_size(group))
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_zero_step: parameter %u belongs to rank %u, which does not exist", i,
                 owner[i]);
-        if (owner[i] == cdp_rank(d->group))
-            update(user, i, &d->params[i].user, cdp__param_grad(&d->params[i]));
-    }
-    for (r = 0; r < cdp_size(d->group); ++r)
-        for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
-            const cdp_param *p = &d->params[i].user;
+    for (i = 0; i < n; ++i)
+        if (owner[i] == cdp_rank(group)) update(user, i, cdp_ddp_param(d, i), cdp__zero_grad(d, i));
+    for (r = 0; r < cdp_size(group); ++r)
+        for (i = 0; i < n && st == CDP_OK; ++i) {
+            const cdp_param *p = cdp_ddp_param(d, i);
             if (owner[i] == r && p->count)
-                st = cdp_broadcast_async(d->group, p->data, p->count, p->dtype, r, &d->last);
+                st = cdp_broadcast_async(group, p->data, p->count, p->dtype, r, &last);
         }
-    return st == CDP_OK ? cdp_work_wait(d->last) : st;
+    return st == CDP_OK ? cdp_work_wait(last) : st;
 }
+#endif /* CDP_NO_ZERO */
 
-/* MT19937 (Matsumoto and Nishimura 1998), because the order of samples is to be that of PyTorch. */
+#ifndef CDP_NO_SAMPLER
+
+/* ---- >>sampler: which samples a rank sees ---------------------------------------------------- */
+
+/* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. May
+   use: >>core. */
+
+/* MT19937 (Matsumoto and Nishimura 1998), because PyTorch draws the order of samples with it. */
 typedef struct cdp__mt {
     uint32_t state[624], at;
 } cdp__mt;
@@ -14345,12 +15208,26 @@ CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
     return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
 }
 
+/* A permutation of 0 .. n - 1 in `order`. */
+CDP__PRIVATE void cdp__sampler_shuffle(uint32_t *order, uint64_t n, uint32_t seed) {
+    uint64_t i;
+    cdp__mt m;
+    cdp__mt_seed(&m, seed);
+    for (i = 0; i < n; ++i)
+        order[i] = (uint32_t)i;
+    for (i = 0; i + 1 < n; ++i) {
+        const uint64_t j = i + cdp__mt_next(&m) % (n - i);
+        const uint32_t t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+}
+
 CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     const uint64_t count = cdp_sampler_count(s);
     const cdp_os *os;
     uint32_t *order = NULL;
     uint64_t i, at;
-    cdp__mt m;
     if (!s || !indices || !s->size || !s->ranks || s->rank >= s->ranks || s->size >> 32)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_sampler_fill needs a size from 1 to 2^32 - 1, a rank below ranks, and a place for "
@@ -14359,15 +15236,7 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     if (s->shuffle) {
         order = (uint32_t *)cdp__alloc(os, s->size * sizeof *order);
         if (!order) return cdp__fail_nomem("an order of samples", s->size * sizeof *order);
-        cdp__mt_seed(&m, (uint32_t)(s->seed + s->epoch));
-        for (i = 0; i < s->size; ++i)
-            order[i] = (uint32_t)i;
-        for (i = 0; i + 1 < s->size; ++i) {
-            const uint64_t j = i + cdp__mt_next(&m) % (s->size - i);
-            const uint32_t t = order[i];
-            order[i] = order[j];
-            order[j] = t;
-        }
+        cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
         at = (s->rank + i * s->ranks) % s->size; /* beyond the end the list begins again */
@@ -14376,7 +15245,7 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
     cdp__free(os, order);
     return CDP_OK;
 }
-#endif /* CDP_NO_HOOKS */
+#endif /* CDP_NO_SAMPLER */
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -1612,6 +1612,8 @@ static bool trainer_step(trainer *t, double *bits) {
     }
     for (uint32_t i = 0; i < m->tensor_count; ++i) {
         real *first = t->moments + m->tensors[i].offset, *second = first + m->value_count;
+        /* a parameter that no rank used has no gradient: like PyTorch's, this Adam skips it */
+        if (!cdp_ddp_used(t->ddp, i)) continue;
         adam(&t->plan, t->step, value_of(m, i), m->grads[i], first, second, m->tensors[i].count,
             m->tensors[i].rows > 1);
     }

@@ -47,8 +47,11 @@ int main(int argc, char **argv) {
         weights[i] = (float *)calloc(COUNT, sizeof(float));
         params[i] = (cdp_param){.name = names[i], .data = weights[i], .count = COUNT};
     }
-    const cdp_ddp_desc desc = {
-        .group = world, .params = params, .param_count = LAYERS, .bucket_bytes = 2 << 20};
+    const cdp_ddp_desc desc = {.group = world,
+        .params = params,
+        .param_count = LAYERS,
+        .first_bucket_bytes = 1 << 20,
+        .bucket_bytes = 2 << 20};
     if (cdp_ddp_create(&desc, &ddp) != CDP_OK) return cdp_print_error(stderr);
     for (int step = 0; step < 3; ++step) { /* the first steps make connections */
         if (cdp_ddp_backward_begin(ddp) != CDP_OK) return cdp_print_error(stderr);

@@ -343,6 +343,7 @@ static void make_ddp(void) {
     d.group = group;
     d.params = list;
     d.param_count = DDP_PARAMS;
+    d.first_bucket_bytes = 1 << 20;
     d.bucket_bytes = DDP_BUCKET;
     if (cdp_ddp_create(&d, &ddp) != CDP_OK) die_cdp("cdp_ddp_create");
     /* 40 ms where every rank has a core */

@@ -120,7 +120,8 @@ int main(int argc, char **argv) {
     d.group = world;
     d.params = params;
     d.param_count = options.params;
-    d.bucket_bytes = options.bucket; /* the first one is small, as there */
+    d.first_bucket_bytes = 1 << 20; /* the first one is small, as in PyTorch 1.13 */
+    d.bucket_bytes = options.bucket;
     if (cdp_ddp_create(&d, &ddp) != CDP_OK) return cdp_print_error(stderr);
     s = cdp_ddp_stats_of(ddp);
     for (uint32_t i = 0; i < 2; ++i)

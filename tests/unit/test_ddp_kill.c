@@ -143,7 +143,8 @@ static int rank_main(mode m, uint16_t port) {
     if (st != CDP_OK) {
         shared->of[rank].peer = cdp_last_error()->peer;
         shared->of[rank].error_ns = test_now_ns();
-        snprintf(shared->of[rank].text, sizeof shared->of[rank].text, "%s", cdp_last_error()->text);
+        snprintf(
+            shared->of[rank].text, sizeof shared->of[rank].text, "%.500s", cdp_last_error()->text);
     }
     if (rank == 0) shared->points = at;
     point(); /* the last: nobody needs this rank any more */

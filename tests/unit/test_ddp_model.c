@@ -219,12 +219,16 @@ static double quotient(cdp_dtype t, double v, double by) {
     return t == CDP_DTYPE_F64 ? d : (double)f;
 }
 
-static void model_buffers(const program *p, model *m) {
+/* `root`: the highest rank that has data in this step; p->n: none has any. */
+static void model_buffers(const program *p, model *m, uint32_t root) {
     if (!m->due) return;
     m->due = false;
     for (uint32_t r = 0; r < p->n; ++r)
         for (uint32_t b = 0; b < p->buffers; ++b)
-            m->buffer[r][b] = p->buffer_hook ? m->buffer[r][b] + 7 : m->buffer[m->root][b];
+            if (p->buffer_hook)
+                m->buffer[r][b] += 7;
+            else if (root < p->n)
+                m->buffer[r][b] = m->buffer[root][b];
 }
 
 static void model_reduce(const program *p, model *m, const step *x, uint32_t e, uint32_t t,
@@ -242,13 +246,17 @@ static void model_reduce(const program *p, model *m, const step *x, uint32_t e, 
 
 static void model_step(const program *p, model *m, uint32_t e, uint32_t t) {
     const step *x = &p->step[e][t];
-    uint32_t active = 0;
+    uint32_t active = 0, highest = p->n;
     for (uint32_t r = 0; r < p->n; ++r)
-        active += p->steps[e][r] > t;
+        if (p->steps[e][r] > t) {
+            ++active;
+            highest = r;
+        }
     world.active[e][t] = active;
     if (!active) return;
     for (uint32_t f = 0; f < x->forwards || f == 0; ++f) {
-        if (x->sync && (f < x->forwards || x->forwards == 0)) model_buffers(p, m);
+        if (x->sync && (f < x->forwards || x->forwards == 0))
+            model_buffers(p, m, p->join ? highest : 0);
         for (uint32_t r = 0; r < p->n; ++r)
             for (uint32_t b = 0; b < p->buffers && f < x->forwards; ++b)
                 if (p->steps[e][r] > t) m->buffer[r][b] += (r + 1) * (t + 1) + b;
@@ -284,7 +292,7 @@ static void model_step(const program *p, model *m, uint32_t e, uint32_t t) {
 }
 
 static void model_join(const program *p, model *m) {
-    model_buffers(p, m); /* of the step in which everybody turns out to have no data */
+    model_buffers(p, m, p->n); /* of the step in which everybody turns out to have no data */
     for (uint32_t r = 0; r < p->n; ++r) {
         for (uint32_t b = 0; b < p->buffers; ++b)
             m->buffer[r][b] = m->buffer[m->root][b];
