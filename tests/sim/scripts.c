@@ -18,8 +18,10 @@
                                     small_bytes, piece_bytes, connections, world_size, rank
      sweep FROM TO STEP             run the world once for every $t
      vary N                         run it also in N worlds with seeded delays, splits, preemption
-     link RANKS RANKS [since TIME] [until TIME] [delay TIME] [split BYTES] [buffer BYTES]
-                                    from each of the first to each of the second ranks
+     link RANKS RANKS [since TIME] [until TIME] [delay TIME] [resend TIME]
+                                    [split BYTES] [buffer BYTES]
+                                    from each of the first to each of the second ranks; resend: so
+                                    long after a partition what it held back comes (0 to 200 ms)
      rank RANKS start TIME          the process starts then
      rank RANKS [at TIME] [repeat N] [on GROUP] [start] OPERATION
                                     one after the other; `start` does not wait for it
@@ -629,6 +631,12 @@ static cdp_status run_operation(player *p, const line *l, uint32_t at, bool *lea
     return failed(p, st);
 }
 
+/* `rank RANKS start TIME`: the process, not an operation that is started. */
+static bool is_process_start(const line *l) {
+    const char c = *word_of(l, 3);
+    return is(l, 0, "rank") && is(l, 2, "start") && (isdigit((unsigned char)c) || c == '$');
+}
+
 /* The lines of this rank in their order. */
 static cdp_status run_lines(player *p) {
     script *s = p->play->s;
@@ -640,7 +648,7 @@ static cdp_status run_lines(player *p) {
         uint32_t at = 2;
         uint64_t times = 1;
         if (!is(l, 0, "rank") || !(ranks_of(s, l, 1) >> p->node->id & 1)) continue;
-        if (is(l, at, "start") && l->n == 4) continue; /* of the process */
+        if (is_process_start(l)) continue;
         if (is(l, at, "at")) {
             const uint64_t until = p->node->world->start_ns + time_of(s, l, at + 1);
             if (until > p->node->world->now) sim_sleep(p->node, until - p->node->world->now);
@@ -887,6 +895,8 @@ static void link_line(play *y, const line *l) {
     for (i = 3; i + 1 < l->n; i += 2) {
         if (is(l, i, "delay"))
             r.delay_ns = time_of(s, l, i + 1);
+        else if (is(l, i, "resend"))
+            r.resend_ns = time_of(s, l, i + 1);
         else if (is(l, i, "since"))
             r.since_ns = time_of(s, l, i + 1);
         else if (is(l, i, "until"))
@@ -915,7 +925,7 @@ static void world_lines(play *y) {
         if (is(l, 0, "at") || is(l, 0, "after")) fault_line(y, l);
         for (k = 0; is(l, 0, "hosts") && k < s->ranks; ++k)
             y->world->nodes[k].host = (uint32_t)number_of(s, l, k + 1);
-        for (k = 0; is(l, 0, "rank") && is(l, 2, "start") && l->n == 4 && k < s->ranks; ++k)
+        for (k = 0; is_process_start(l) && k < s->ranks; ++k)
             if (ranks_of(s, l, 1) >> k & 1)
                 y->world->nodes[k].wake_at = y->world->start_ns + time_of(s, l, 3);
     }
@@ -1233,7 +1243,7 @@ static bool number_smaller(const char *word, uint32_t way, char *out, size_t siz
             step *= 10;
         less = (double)(uint64_t)(v / step + 0.5) * step;
     }
-    if (less == v || v == 0) return false;
+    if (less >= v) return false;
     snprintf(out, size, "%.9g%s", less, end);
     return true;
 }
@@ -1241,7 +1251,7 @@ static bool number_smaller(const char *word, uint32_t way, char *out, size_t siz
 /* May the number in word `i` of this line become smaller? Not if it names a rank. */
 static bool may_shrink(const char *text, uint32_t i) {
     if (strncmp(text, "at ", 3) == 0 || strncmp(text, "after ", 6) == 0) return i == 1;
-    return strncmp(text, "sweep ", 6) == 0 || i >= 3;
+    return strncmp(text, "sweep ", 6) != 0 && i >= 3;
 }
 
 static bool reduce_number(text_lines *l, uint32_t i, const char *match) {
@@ -1281,10 +1291,14 @@ static int reduce(const char *name, const char *text, const char *match) {
         return 1;
     }
     while (any) {
-        any = reduce_lines(&l, match);
-        for (i = 0; i < l.n; ++i)
-            while (may_go(l.at[i]) && reduce_number(&l, i, match))
+        while (reduce_lines(&l, match)) {
+        }
+        any = false;
+        for (i = 0; i < l.n; ++i) {
+            uint32_t most = strncmp(l.at[i], "link", 4) == 0 ? 1 : 20;
+            while (may_go(l.at[i]) && most-- && reduce_number(&l, i, match))
                 any = true;
+        }
     }
     out = text_of(&l);
     printf("%s", out);
@@ -1352,7 +1366,7 @@ static int search(
         draw(&l, ranks, seed, f);
         fclose(f);
         script_try(name, drawn, &r, true);
-        if (r.bad && strstr(r.text, match)) {
+        if (r.bad && (strstr(r.text, match) || strncmp(r.text, "script: line", 12) == 0)) {
             printf("# drawn %llu: %s\n%s", (unsigned long long)seed, r.text, drawn);
             return 0;
         }

@@ -172,6 +172,7 @@ typedef struct sim_link_rule {
     uint32_t from, to;
     uint64_t since_ns, until_ns; /* virtual time since the start (until_ns 0: for ever)       */
     uint64_t delay_ns;           /* of every segment sent in that time                        */
+    uint64_t resend_ns;          /* so long after a partition what it held back comes         */
     uint32_t split_bytes;        /* longest segment                                           */
     uint32_t buffer_bytes;       /* send and receive buffer of connections made in that time  */
 } sim_link_rule;
@@ -727,6 +728,7 @@ SIM_API sim_link_rule sim__rule_of(const sim_world *w, uint32_t from, uint32_t t
         if (r->from != from || r->to != to || t < r->since_ns) continue;
         if (r->until_ns && t >= r->until_ns) continue;
         if (r->delay_ns) all.delay_ns = r->delay_ns;
+        if (r->resend_ns) all.resend_ns = r->resend_ns;
         if (r->split_bytes) all.split_bytes = r->split_bytes;
         if (r->buffer_bytes) all.buffer_bytes = r->buffer_bytes;
     }
@@ -897,8 +899,11 @@ SIM_API bool sim__held(
     sim_world *w, sim__event_kind kind, sim__sock *s, const sim_node *a, const sim_node *b) {
     const uint64_t until = sim__blocked(w, a, b);
     if (!until) return false;
-    if (until != SIM_FOREVER)
-        sim__at(w, until + 1 + sim_random(&w->network) % (200 * SIM_MS), kind, s, 0);
+    if (until != SIM_FOREVER) {
+        const uint64_t random = 1 + sim_random(&w->network) % (200 * SIM_MS);
+        const uint64_t chosen = w->rule_count ? sim__rule_of(w, a->id, b->id).resend_ns : 0;
+        sim__at(w, until + (chosen ? chosen : random), kind, s, 0);
+    }
     return true;
 }
 
