@@ -56,7 +56,7 @@
 #define SIM_MAX_NODES 64
 #define SIM_MAX_FDS 512
 #define SIM_MAX_FAULTS 8
-#define SIM_MAX_LINK_RULES 64
+#define SIM_MAX_LINK_RULES 1024
 #define SIM_SILENCE_NS (30 * SIM_S)  /* TCP_USER_TIMEOUT and the keepalive of cdp.h */
 #define SIM_CONNECT_NS (127 * SIM_S) /* what Linux takes to give up on an unanswered connect */
 
