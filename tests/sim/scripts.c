@@ -10,6 +10,7 @@
    0,2, or *. TIME is a number with ns, us, ms or s, $t (see sweep), or a sum such as $t+5ms.
 
      # comment
+     include FILE                   the lines of that file of the same folder
      world N [tcp | hub | store]    how many ranks, and what connects them (tcp); store: rank 0
                                     serves a store and calls nothing else, the others are clients
      hosts H0 H1 ...                which host each rank is on (each on its own)
@@ -1441,6 +1442,32 @@ static const char *known_of(const char *text, char *out, size_t size) {
     return out;
 }
 
+/* Replaces each line `include NAME` by the file of that name in the folder. */
+static char *with_includes(const char *folder, char *text) {
+    static char *all; /* static: open_memstream keeps its address */
+    char *at;
+    static size_t size;
+    FILE *out = open_memstream(&all, &size);
+    if (!out) abort();
+    for (at = text; at && *at;) {
+        char *end = strchr(at, '\n');
+        if (end) *end++ = 0;
+        if (strncmp(at, "include ", 8) == 0) {
+            char path[600], *part;
+            snprintf(path, sizeof path, "%s/%s", folder, at + 8);
+            part = file_read(path);
+            fputs(part, out);
+            free(part);
+        } else {
+            fprintf(out, "%s\n", at);
+        }
+        at = end;
+    }
+    fclose(out);
+    free(text);
+    return all;
+}
+
 typedef struct totals {
     uint32_t passed, failed, known, runs;
 } totals;
@@ -1450,7 +1477,7 @@ static void run_file(const char *folder, const char *file, totals *t) {
     char path[600], known[400], *text;
     const char *reason;
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    text = file_read(path);
+    text = with_includes(folder, file_read(path));
     reason = known_of(text, known, sizeof known);
     script_try(file, text, &r, false);
     free(text);
