@@ -9629,9 +9629,9 @@ CDP__PRIVATE cdp_group *cdp__message_lane(cdp_group *g, uint32_t from, uint32_t 
         lane->lane = true;
         lane->parent = top;
         ++top->lanes;
-        if (top->health != CDP__HEALTHY) { /* it is born broken */
+        if (top->health != CDP__HEALTHY) { /* it fails when, and for what, its group does */
             lane->error = top->error;
-            lane->health = CDP__FAILED;
+            lane->health = top->health;
             lane->settle_ns = CDP__NEVER;
         }
     }
