@@ -56,6 +56,19 @@
 #include "cdp.h"
 
 #include "sim.h"
+
+/* Names that have changed. Scripts are also run with older headers, to see them fail where a defect
+   was. */
+#if CDP_VERSION >= 200
+#define OS_RELEASE release
+#define OS_POLL net.poll_fds
+#define reduce_call cdp_reduce
+#else
+#define OS_RELEASE free
+#define OS_POLL poll
+#define reduce_call cdp_reduce_to
+#endif
+
 #include <ctype.h>
 #include <dirent.h>
 #include <sys/wait.h>
@@ -437,15 +450,16 @@ static bool collective(player *p, cdp_group *g, const line *l, uint32_t at, cdp_
 
 static cdp_status collective_now(cdp_group *g, const cdp_request *q) {
     const cdp_dtype t = q->dtype;
-    const cdp_reduce sum = CDP_REDUCE_SUM;
     switch (q->kind) {
-    case CDP_COLL_ALLREDUCE: return cdp_allreduce(g, q->in, q->out, q->count, t, sum);
+    case CDP_COLL_ALLREDUCE: return cdp_allreduce(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM);
     case CDP_COLL_BROADCAST: return cdp_broadcast(g, q->out, q->count, t, q->root);
     case CDP_COLL_ALLGATHER: return cdp_allgather(g, q->in, q->out, q->count, t);
-    case CDP_COLL_REDUCE: return cdp_reduce_to(g, q->in, q->out, q->count, t, sum, q->root);
+    case CDP_COLL_REDUCE:
+        return reduce_call(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM, q->root);
     case CDP_COLL_GATHER: return cdp_gather(g, q->in, q->out, q->count, t, q->root);
     case CDP_COLL_SCATTER: return cdp_scatter(g, q->in, q->out, q->count, t, q->root);
-    case CDP_COLL_REDUCE_SCATTER: return cdp_reduce_scatter(g, q->in, q->out, q->count, t, sum);
+    case CDP_COLL_REDUCE_SCATTER:
+        return cdp_reduce_scatter(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM);
     case CDP_COLL_ALLTOALL: return cdp_alltoall(g, q->in, q->out, q->count, t);
     default: return cdp_barrier(g);
     }
@@ -728,9 +742,9 @@ static cdp_status hub_open(play *y) {
     memset(&y->hub_os, 0, sizeof y->hub_os);
     y->hub_os.user = y;
     y->hub_os.alloc = hub_alloc;
-    y->hub_os.free = hub_free;
+    y->hub_os.OS_RELEASE = hub_free;
     y->hub_os.now_ns = hub_now;
-    y->hub_os.poll = hub_poll;
+    y->hub_os.OS_POLL = hub_poll;
     h.world_size = y->s->ranks;
     h.os = &y->hub_os;
     return cdp_hub_create(&h, &y->hub);
