@@ -18,6 +18,7 @@ UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 NCCL_SRC  := $(wildcard tests/nccl/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
+SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
@@ -29,13 +30,14 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 NCCL     := $(NCCL_SRC:tests/nccl/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
+SCRIPTS  := $(SCRIPT_SRC:tests/sim/%.c=%)
 ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
 LINEAR   := $(LINEAR_SRC:tests/sim/linear.c=linear)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(FUZZ) $(SIM) $(ROUNDS) $(LINEAR)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
 .PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize format format-check clean
 .DEFAULT_GOAL := help
@@ -97,7 +99,7 @@ $(BUILD)/$(1)/%: tests/sim/%.c
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
-ASAN_O = $(if $(filter sim linear test_table test_ddp_model test_ddp_hooks test_train_text,$(notdir $@)),-O1,-O0)
+ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
 $(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 

@@ -56,6 +56,7 @@
 #define SIM_MAX_NODES 64
 #define SIM_MAX_FDS 512
 #define SIM_MAX_FAULTS 8
+#define SIM_MAX_LINK_RULES 1024
 #define SIM_SILENCE_NS (30 * SIM_S)  /* TCP_USER_TIMEOUT and the keepalive of cdp.h */
 #define SIM_CONNECT_NS (127 * SIM_S) /* what Linux takes to give up on an unanswered connect */
 
@@ -136,9 +137,19 @@ typedef enum sim_fault_kind {
     SIM_FAULT_STOP,      /* node a: SIGSTOP, for for_ns                                       */
     SIM_FAULT_VANISH,    /* node a: the machine is gone                                       */
     SIM_FAULT_CUT,       /* some connection between two nodes (filled into a, b) is reset     */
+    SIM_FAULT_CUT_LINK,  /* all connections between nodes a and b are reset                   */
     SIM_FAULT_PARTITION, /* nodes of set_a and nodes of set_b do not reach each other for for_ns */
-    SIM_FAULT_NOMEM      /* node a: allocation number at_count returns NULL                   */
+    SIM_FAULT_NOMEM      /* node a: allocation number at_count returns NULL (by another trigger:
+                            the at_count-th allocation after it)                              */
 } sim_fault_kind;
+
+/* What makes a fault happen. */
+typedef enum sim_trigger {
+    SIM_ON_TIME_OR_COUNT, /* at_count if it is not 0, else at_ns                             */
+    SIM_ON_OPS,           /* node `watch` completes its trigger_count-th sim_op_done()        */
+    SIM_ON_BYTES,         /* trigger_count bytes from node `watch` have reached `watch_to`    */
+    SIM_ON_TIME           /* at_ns, also for kinds that count                                 */
+} sim_trigger;
 
 typedef struct sim_fault {
     sim_fault_kind kind;
@@ -147,10 +158,24 @@ typedef struct sim_fault {
     uint64_t at_ns;        /* virtual time since the start, or                                  */
     uint64_t at_count;     /* KILL, STOP: at this os call of node a, from 1; NOMEM: allocation  */
     uint64_t for_ns;       /* SIM_FOREVER: it stays so                                          */
+    sim_trigger trigger;
+    uint32_t watch, watch_to;
+    uint64_t trigger_count;
     bool happened;
     uint64_t happened_ns;
     uint32_t tries;
 } sim_fault;
+
+/* A chosen link instead of a seeded one: bytes from node `from` to node `to`. Zero fields keep what
+   the noise says; of several rules for a link the last one that sets a field counts. */
+typedef struct sim_link_rule {
+    uint32_t from, to;
+    uint64_t since_ns, until_ns; /* virtual time since the start (until_ns 0: for ever)       */
+    uint64_t delay_ns;           /* of every segment sent in that time                        */
+    uint64_t resend_ns;          /* so long after a partition what it held back comes         */
+    uint32_t split_bytes;        /* longest segment                                           */
+    uint32_t buffer_bytes;       /* send and receive buffer of connections made in that time  */
+} sim_link_rule;
 
 typedef struct sim_desc {
     uint64_t seed;
@@ -158,8 +183,9 @@ typedef struct sim_desc {
     void (*main)(sim_node *node, void *arg);
     void *arg;
     sim_noise noise;
-    bool one_host;     /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
-    FILE *trace;       /* NULL: none */
+    bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
+    bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
+    FILE *trace;   /* NULL: none */
     uint64_t limit_ns; /* virtual time after which the run counts as hanging */
     uint64_t limit_steps;
 } sim_desc;
@@ -179,7 +205,8 @@ struct sim_node {
     sim_world *world;
     uint32_t id, host;
     sim_node_state state;
-    bool queued; /* stands in the world's ready list */
+    bool queued;          /* stands in the world's ready list */
+    uint64_t ready_order; /* since when */
     bool stopped;
     uint64_t os_random; /* state of the generator behind os.random */
     /* coroutine */
@@ -199,6 +226,7 @@ struct sim_node {
     uint64_t block_count, block_bytes, alloc_calls;
     /* counters, and what a report shows */
     uint64_t calls, started_ns, ended_ns;
+    uint64_t ops_done; /* sim_op_done() */
     const char *last_call;
     char doing[160]; /* sim_doing() */
 };
@@ -209,8 +237,9 @@ typedef struct sim__pipe {
     uint64_t send_room, recv_room;
     uint64_t written, arrived, read; /* stream positions: read <= arrived <= written */
     uint64_t delay_ns, gap_ns, free_at;
-    bool on_the_way; /* a delivery event is queued */
-    bool fin;        /* the writer closed: an end follows the last byte */
+    uint32_t from, to; /* nodes */
+    bool on_the_way;   /* a delivery event is queued */
+    bool fin;          /* the writer closed: an end follows the last byte */
 } sim__pipe;
 
 typedef enum sim__sock_state {
@@ -276,6 +305,9 @@ struct sim_world {
     uint16_t next_port;
     sim_fault faults[SIM_MAX_FAULTS];
     uint32_t fault_count;
+    sim_link_rule rules[SIM_MAX_LINK_RULES];
+    uint32_t rule_count;
+    uint64_t *bytes_on; /* [a * n + b]: reached b from a */
     sim_node *running;
     sim__context scheduler;
     void *fake_stack;
@@ -473,6 +505,7 @@ SIM_API sim_world *sim__starting; /* makecontext passes no pointers */
 SIM_API void sim__queue(sim_world *w, sim_node *node) {
     if (node->queued || node->stopped || node->state != SIM_READY) return;
     node->queued = true;
+    node->ready_order = ++w->order;
     w->ready[w->ready_count++] = node->id;
 }
 
@@ -586,6 +619,7 @@ SIM_API void *sim__os_alloc(void *user, uint64_t bytes) {
         if (f->kind != SIM_FAULT_NOMEM || f->a != (int32_t)node->id
             || f->at_count != node->alloc_calls)
             continue;
+        if (f->trigger != SIM_ON_TIME_OR_COUNT && !f->happened) continue;
         f->happened = true;
         f->happened_ns = w->now;
         sim__trace(w, node, "FAULT: allocation %llu of %llu bytes fails",
@@ -683,12 +717,34 @@ SIM_API sim__sock *sim__sock_new(sim_world *w, sim_node *node, sim__sock_state s
     return s;
 }
 
+/* What the rules say of a link now; zero where they say nothing. */
+SIM_API sim_link_rule sim__rule_of(const sim_world *w, uint32_t from, uint32_t to) {
+    const uint64_t t = w->now - w->start_ns;
+    sim_link_rule all;
+    uint32_t i;
+    memset(&all, 0, sizeof all);
+    for (i = 0; i < w->rule_count; ++i) {
+        const sim_link_rule *r = &w->rules[i];
+        if (r->from != from || r->to != to || t < r->since_ns) continue;
+        if (r->until_ns && t >= r->until_ns) continue;
+        if (r->delay_ns) all.delay_ns = r->delay_ns;
+        if (r->resend_ns) all.resend_ns = r->resend_ns;
+        if (r->split_bytes) all.split_bytes = r->split_bytes;
+        if (r->buffer_bytes) all.buffer_bytes = r->buffer_bytes;
+    }
+    return all;
+}
+
 /* Small buffers come with small delays, or a few kilobytes would outlast every deadline. */
-SIM_API void sim__pipe_open(sim_world *w, sim__pipe *p) {
+SIM_API void sim__pipe_open(sim_world *w, sim__pipe *p, uint32_t from, uint32_t to) {
+    const sim_link_rule rule = sim__rule_of(w, from, to);
     const sim_noise *o = &w->desc.noise;
     uint64_t limit;
     p->send_room = sim_log_between(&w->network, o->buffer_min, o->buffer_max);
     p->recv_room = sim_log_between(&w->network, o->buffer_min, o->buffer_max);
+    p->from = from;
+    p->to = to;
+    if (rule.buffer_bytes) p->send_room = p->recv_room = rule.buffer_bytes;
     p->room = p->send_room + p->recv_room;
     limit = 20 * SIM_US + SIM_US * (p->send_room < p->recv_room ? p->send_room : p->recv_room);
     p->delay_ns = sim_log_between(&w->network, o->delay_min_ns, o->delay_max_ns);
@@ -700,6 +756,8 @@ SIM_API uint64_t sim__delay(sim_world *w, const sim__pipe *p) {
     const sim_noise *o = &w->desc.noise;
     uint64_t t =
         p->delay_ns + (o->split_1024 ? sim_random(&w->network) % (p->delay_ns / 4 + 1) : 0);
+    const uint64_t chosen = w->rule_count ? sim__rule_of(w, p->from, p->to).delay_ns : 0;
+    if (chosen) return chosen;
     if (sim_chance(&w->network, o->stall_1024)) t += sim_random(&w->network) % (o->stall_ns + 1);
     return t;
 }
@@ -823,6 +881,17 @@ SIM_API sim__sock *sim__find_listener(const sim_world *w, uint32_t host, uint16_
     return NULL;
 }
 
+/* The node that listens there; on a host without that port its first node. */
+SIM_API uint32_t sim__listener_node(
+    const sim_world *w, uint32_t host, uint16_t port, const sim_node *from) {
+    const sim__sock *l = sim__find_listener(w, host, port);
+    uint32_t i;
+    if (l) return l->node->id;
+    for (i = 0; i < w->n; ++i)
+        if (w->nodes[i].host == host) return i;
+    return from->id;
+}
+
 /* ---- >>packets: what happens when they arrive ------------------------------------------------ */
 
 /* True when the packet cannot pass now: it is sent again when the way is open, if ever. */
@@ -830,9 +899,42 @@ SIM_API bool sim__held(
     sim_world *w, sim__event_kind kind, sim__sock *s, const sim_node *a, const sim_node *b) {
     const uint64_t until = sim__blocked(w, a, b);
     if (!until) return false;
-    if (until != SIM_FOREVER)
-        sim__at(w, until + 1 + sim_random(&w->network) % (200 * SIM_MS), kind, s, 0);
+    if (until != SIM_FOREVER) {
+        const uint64_t random = 1 + sim_random(&w->network) % (200 * SIM_MS);
+        const uint64_t chosen = w->rule_count ? sim__rule_of(w, a->id, b->id).resend_ns : 0;
+        sim__at(w, until + (chosen ? chosen : random), kind, s, 0);
+    }
     return true;
+}
+
+SIM_API void sim__on_fault(sim_world *w, uint32_t index);
+
+/* How many of `n` bytes arrive in one segment: as a rule says, and not beyond the byte that sets
+   off a fault. */
+SIM_API uint64_t sim__chosen_bytes(const sim_world *w, const sim__pipe *p, uint64_t n) {
+    const uint64_t split = w->rule_count ? sim__rule_of(w, p->from, p->to).split_bytes : 0;
+    const uint64_t there = w->bytes_on[p->from * w->n + p->to];
+    uint32_t i;
+    if (split && n > split) n = split;
+    for (i = 0; i < w->fault_count; ++i) {
+        const sim_fault *f = &w->faults[i];
+        if (f->trigger == SIM_ON_BYTES && f->watch == p->from && f->watch_to == p->to
+            && there < f->trigger_count && n > f->trigger_count - there)
+            n = f->trigger_count - there;
+    }
+    return n;
+}
+
+SIM_API void sim__count_bytes(sim_world *w, const sim__pipe *p, uint64_t n) {
+    uint64_t *there = &w->bytes_on[p->from * w->n + p->to];
+    uint32_t i;
+    *there += n;
+    for (i = 0; n && i < w->fault_count; ++i) {
+        const sim_fault *f = &w->faults[i];
+        if (f->trigger == SIM_ON_BYTES && f->watch == p->from && f->watch_to == p->to
+            && *there == f->trigger_count)
+            sim__on_fault(w, i);
+    }
 }
 
 SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
@@ -859,7 +961,10 @@ SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
     if (n > room) n = room;
     if (n > 1 && sim_chance(&w->network, w->desc.noise.split_1024))
         n = 1 + sim_random(&w->network) % (sim_chance(&w->network, 512) && n > 16 ? 16 : n);
+    n = sim__chosen_bytes(w, p, n);
     p->arrived += n;
+    sim__count_bytes(w, p, n);
+    if (s->reset || to->reset) return; /* the fault that these bytes set off */
     if (p->arrived == p->written && p->fin)
         to->eof = true;
     else
@@ -888,9 +993,10 @@ SIM_API void sim__on_syn(sim_world *w, sim__sock *c) {
     s->listener = l;
     s->peer = c;
     c->peer = s;
+    c->out.to = l->node->id;
     s->local = c->remote;
     s->remote = c->local;
-    sim__pipe_open(w, &s->out);
+    sim__pipe_open(w, &s->out, l->node->id, c->node->id);
     sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYNACK, c, 0);
 }
 
@@ -956,7 +1062,7 @@ SIM_API void sim__enter(sim_node *node, const char *call) {
     for (i = 0; i < w->fault_count; ++i) {
         sim_fault *f = &w->faults[i];
         if ((f->kind != SIM_FAULT_KILL && f->kind != SIM_FAULT_STOP) || f->a != (int32_t)node->id
-            || f->at_count != node->calls)
+            || f->at_count != node->calls || f->trigger != SIM_ON_TIME_OR_COUNT)
             continue;
         f->happened = true;
         f->happened_ns = w->now;
@@ -1087,7 +1193,7 @@ SIM_API int32_t sim__os_connect(void *user, const cdp_addr *to) {
         s->remote = sim_host_addr(w, (uint32_t)host, to->port);
     }
     if (s->remote.ip[0] == 127) memcpy(s->local.ip, s->remote.ip, 4);
-    sim__pipe_open(w, &s->out);
+    sim__pipe_open(w, &s->out, node->id, sim__listener_node(w, (uint32_t)host, to->port, node));
     sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYN, s, 0);
     sim__at(w, w->now + SIM_CONNECT_NS, SIM__EV_UNREACH, s, ETIMEDOUT);
     if (w->lost[host] && sim_chance(&w->network, 512))
@@ -1359,6 +1465,20 @@ SIM_API bool sim__cut(sim_world *w, sim_fault *f) {
     return false;
 }
 
+SIM_API bool sim__cut_link(sim_world *w, uint32_t a, uint32_t b) {
+    bool any = false;
+    uint32_t i;
+    for (i = 0; i < w->sock_n; ++i) {
+        sim__sock *s = w->socks[i];
+        if (!sim__can_cut(s) || s->node->id != a || s->peer->node->id != b) continue;
+        any = true;
+        sim__trace(w, NULL, "FAULT: connection between n%u and n%u is cut", a, b);
+        sim__sock_reset(w, s, ECONNRESET, false);
+        sim__sock_reset(w, s->peer, ECONNRESET, false);
+    }
+    return any;
+}
+
 SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
     sim_fault *f = &w->faults[index];
     sim_node *a = f->a >= 0 ? &w->nodes[f->a] : NULL;
@@ -1387,6 +1507,11 @@ SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
                 if ((f->set_a >> i & 1) && (f->set_b >> k & 1))
                     sim__cut_off(
                         w, i, k, f->for_ns == SIM_FOREVER ? SIM_FOREVER : w->now + f->for_ns);
+    } else if (f->kind == SIM_FAULT_NOMEM) {
+        f->at_count += a->alloc_calls;
+    } else if (f->kind == SIM_FAULT_CUT_LINK) {
+        f->happened = sim__cut_link(w, (uint32_t)f->a, (uint32_t)f->b);
+        if (sim__cut_link(w, (uint32_t)f->b, (uint32_t)f->a)) f->happened = true;
     } else if (f->kind == SIM_FAULT_CUT) {
         f->happened = sim__cut(w, f);
         if (!f->happened && ++f->tries < 200)
@@ -1467,7 +1592,8 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
     w->nodes = (sim_node *)calloc(w->n, sizeof *w->nodes);
     w->blocked_until = (uint64_t *)calloc((size_t)w->n * w->n, sizeof *w->blocked_until);
     w->lost = (bool *)calloc(w->n, sizeof *w->lost);
-    if (!w->nodes || !w->blocked_until || !w->lost) abort();
+    w->bytes_on = (uint64_t *)calloc((size_t)w->n * w->n, sizeof *w->bytes_on);
+    if (!w->nodes || !w->blocked_until || !w->lost || !w->bytes_on) abort();
     if (!w->desc.limit_ns) w->desc.limit_ns = 3600 * SIM_S;
     if (!w->desc.limit_steps) w->desc.limit_steps = 5000000;
     for (i = 0; i < w->n; ++i) {
@@ -1494,10 +1620,29 @@ SIM_API sim_fault *sim_add_fault(sim_world *w, const sim_fault *fault) {
     if (w->fault_count == SIM_MAX_FAULTS) abort();
     f = &w->faults[w->fault_count];
     *f = *fault;
-    if (f->kind != SIM_FAULT_NONE && !f->at_count)
+    if (f->trigger == SIM_ON_TIME
+        || (f->kind != SIM_FAULT_NONE && f->trigger == SIM_ON_TIME_OR_COUNT && !f->at_count))
         sim__at(w, w->start_ns + f->at_ns, SIM__EV_FAULT, NULL, w->fault_count);
     w->fault_count++;
     return f;
+}
+
+SIM_API void sim_add_link_rule(sim_world *w, const sim_link_rule *rule) {
+    if (w->rule_count == SIM_MAX_LINK_RULES) abort();
+    w->rules[w->rule_count++] = *rule;
+}
+
+/* The scenario says that `node` has completed an operation: faults may wait for that. */
+SIM_API void sim_op_done(sim_node *node) {
+    sim_world *w = node->world;
+    uint32_t i;
+    ++node->ops_done;
+    for (i = 0; i < w->fault_count; ++i)
+        if (w->faults[i].trigger == SIM_ON_OPS && w->faults[i].watch == node->id
+            && w->faults[i].trigger_count == node->ops_done)
+            sim__on_fault(w, i);
+    /* it may have been this node itself */
+    if (node->stopped || node->state == SIM_DEAD) sim__leave(node);
 }
 
 /* One line per node: who waits where. */
@@ -1567,6 +1712,15 @@ SIM_API void sim__wake_due(sim_world *w) {
     w->soonest = sim__next_deadline(w);
 }
 
+/* Which of the ready nodes runs now. */
+SIM_API uint32_t sim__pick(sim_world *w) {
+    uint32_t best = 0, i;
+    if (!w->desc.in_order) return (uint32_t)(sim_random(&w->schedule) % w->ready_count);
+    for (i = 1; i < w->ready_count; ++i)
+        if (w->nodes[w->ready[i]].ready_order < w->nodes[w->ready[best]].ready_order) best = i;
+    return best;
+}
+
 /* Run until every node is finished, dead or stopped for good. False: see `failure`. */
 SIM_API bool sim_run(sim_world *w) {
     w->recount = true;
@@ -1586,7 +1740,7 @@ SIM_API bool sim_run(sim_world *w) {
         }
         sim__wake_due(w);
         if (w->ready_count) {
-            sim_node *node = &w->nodes[w->ready[sim_random(&w->schedule) % w->ready_count]];
+            sim_node *node = &w->nodes[w->ready[sim__pick(w)]];
             sim__unqueue(w, node);
             sim__resume(w, node);
             continue;
@@ -1615,6 +1769,7 @@ SIM_API void sim_close(sim_world *w) {
     free(w->socks);
     free(w->heap);
     free(w->lost);
+    free(w->bytes_on);
     free(w->blocked_until);
     free(w->nodes);
     free(w);
