@@ -3044,6 +3044,7 @@ typedef struct cdp__loop {
     int32_t wake_fd[2];
     int32_t many;   /* the system's list of the descriptors, -1: poll walks through ours */
     uint32_t moved; /* how many had something at the last look */
+    uint64_t turns; /* how often it has run: work that is to be spread over turns counts by it */
     bool awake;     /* wake was set and not yet cleared */
 } cdp__loop;
 
@@ -3203,6 +3204,7 @@ CDP__PRIVATE uint32_t cdp__loop_fill(cdp__loop *l) {
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
     uint32_t i;
     l->moved = 0;
+    ++l->turns;
     for (i = 0; i < l->polled_count; ++i) {
         cdp__io *io = l->polled[i];
         const uint16_t got = l->fds[i].got;

@@ -1375,7 +1375,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
                                      : -EINPROGRESS;
         if (r == -EINPROGRESS || r == -ENOTCONN) return;
         if (r >= 0 && m->keyed
-            && cdp__door_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
+            && cdp__auth_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
                 != CDP_OK)
             r = -EIO;
         if (r < 0) {
@@ -1386,7 +1386,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
     }
     if (!p->greeting) {
         int64_t result = 1;
-        const cdp_status st = m->keyed ? cdp__door_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
+        const cdp_status st = m->keyed ? cdp__auth_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
         if (st == CDP_ERR_MISMATCH)
             cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
         else if (st < 0)
@@ -1660,7 +1660,7 @@ CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
     cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank,
         "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
-    cdp__door_drain(&m->loop, &g->io);
+    cdp__auth_drain(&m->loop, &g->io);
     cdp__visitor_close(g);
 }
 
@@ -1668,7 +1668,7 @@ CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
 CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
     int64_t result;
     const cdp_status st =
-        g->guarded ? cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
+        g->guarded ? cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
     if (st == CDP_ERR_MISMATCH)
         cdp__visitor_refused(g, g->auth.refusal);
     else if (st < 0)
@@ -1683,11 +1683,11 @@ CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
 CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
-        (void)cdp__door_open(
+        (void)cdp__auth_open(
             &g->auth, g->mesh->os, NULL, true, CDP__AUTH_LINK, CDP__AUTH_NOT_NEEDED);
         g->auth.in[0] = 'c';
         (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
-        (void)cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result);
+        (void)cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result);
         cdp__visitor_refused(g, CDP__AUTH_NOT_NEEDED);
     } else {
         cdp__visitor_close(g);
@@ -1749,7 +1749,7 @@ CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr
     if (!m->keyed && !m->desc.trust_network) (void)m->os->net.local_addr(m->os->user, fd, &here);
     g->guarded = m->keyed || (!m->desc.trust_network && !cdp__addr_is_here(from, &here));
     return !g->guarded
-        || cdp__door_open(
+        || cdp__auth_open(
                &g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE)
         == CDP_OK;
 }

@@ -296,7 +296,7 @@ TEST(wire_limits) {
         {"06 03 00 00 00 00 00 00 00", CDP__WIRE_ITEM},
         {"06 04 00 00 00 00 00 00 00", CDP__WIRE_BAD},
         {"00", CDP__WIRE_BAD},
-        {"0e", CDP__WIRE_BAD},
+        {"13", CDP__WIRE_BAD},
         {"13", CDP__WIRE_BAD},
         {"47", CDP__WIRE_BAD},
         {"ff", CDP__WIRE_BAD},
@@ -379,6 +379,18 @@ static const step script[] = {
     {"c0 02 00 00 00 00 00 00 00 2f 57 01 00 00 00 00 00 00 00 77 c0 00 00 00 00 00 00 00 00 00 00 "
      "00 00 00 00 00 00",
         ""},
+    {"10 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "01"},
+    {"0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78", ""},
+    {"0e 02 00 00 00 00 00 00 00 2f 71 00 00 00 00 00 00 00 00", ""},
+    {"10 02 00 00 00 00 00 00 00 2f 71", "02 00 00 00 00 00 00 00"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "00"},
+    {"06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "00"},
+    {"08 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 78"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
     {"07", "07 00 00 00 00 00 00 00"},
 };
 #define SCRIPT_STEPS (sizeof script / sizeof *script)
@@ -464,7 +476,7 @@ TEST(bad_requests) {
         /* greeting twice */
         "00 ce f7 85 3c",
         /* queues are not served */
-        "0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",
+        "13 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",
         "ff",
         "13",
         "47",
@@ -596,7 +608,7 @@ TEST(blake2s_vectors) {
 static void auth_hear(cdp__auth *a, const uint8_t *message, cdp_status *status) {
     memcpy(a->in, message, CDP__AUTH_BYTES);
     a->got = CDP__AUTH_BYTES;
-    *status = cdp__auth_look(a);
+    *status = cdp__auth_read(a);
 }
 
 /* Let two ends talk until one has enough; all messages are noted. `flip`: a bit of the
@@ -620,8 +632,8 @@ static void auth_pair(
     cdp__auth *c, cdp__auth *s, const uint8_t *key_c, const uint8_t *key_s, uint32_t purpose_s) {
     memset(c, 0, sizeof *c);
     memset(s, 0, sizeof *s);
-    OK(cdp__door_open(c, cdp_os_default(), key_c, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER));
-    OK(cdp__door_open(s, cdp_os_default(), key_s, true, purpose_s, CDP__AUTH_REMOTE));
+    OK(cdp__auth_open(c, cdp_os_default(), key_c, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER));
+    OK(cdp__auth_open(s, cdp_os_default(), key_s, true, purpose_s, CDP__AUTH_REMOTE));
 }
 
 TEST(auth_talks) {
@@ -1344,7 +1356,7 @@ TEST(tcp) {
     cdp_store *c = client_open(cdp_store_server_port(s));
     static char long_key[8300];
     all_calls(c);
-    T(((cdp__client *)c->self)->ours);
+    T(((cdp__client *)c->self)->is_cdp);
     memset(long_key, 'k', sizeof long_key - 1);
     ST(cdp_store_set(c, long_key, "x", 1), CDP_ERR_INVALID);
     long_key[8191] = 0; /* with the slash: 8192 */
@@ -2547,7 +2559,7 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
     d.will_key = "will";
     d.will_value = bytes_of("never to be sent");
     OK(cdp_tcp_store_create(&d, &c));
-    T(c && !((cdp__client *)c->self)->ours);
+    T(c && !((cdp__client *)c->self)->is_cdp);
     return c;
 }
 
