@@ -550,6 +550,18 @@ typedef enum cdp_store_op {
     CDP_STORE_MULTI_GET,
     /* keys[i] := values[i] */
     CDP_STORE_MULTI_SET,
+    /* values[0] goes behind the others of the queue keys[0]; queues are no keys: they are neither
+       counted nor listed nor deleted, but waits for their names end when they have something */
+    CDP_STORE_QUEUE_PUSH,
+    /* waits until the queue keys[0] has something (delta 1: does not wait) and removes its first
+       value; result: that; `number`: how many there were (0: none, and the result is empty) */
+    CDP_STORE_QUEUE_POP,
+    /* `number`: values in the queue keys[0] */
+    CDP_STORE_QUEUE_LEN,
+    /* results: `number` keys, in any order */
+    CDP_STORE_LIST_KEYS,
+    /* adds 1 to keys[0], once, and waits until it is `delta` or more */
+    CDP_STORE_BARRIER,
     CDP_STORE_OP_COUNT
 } cdp_store_op;
 

@@ -62,6 +62,10 @@
         count arrivals, draw unique numbers               cdp_store_add
         let exactly one rank win                          cdp_store_compare_set(key, "" -> mine), compare the answer
         wait for keys / look whether they are there       cdp_store_wait / cdp_store_check
+        hand values from one rank to the next free one    cdp_store_queue_push, cdp_store_queue_pop
+        see which keys there are                          cdp_store_list_keys
+        wait until all have come                          cdp_store_barrier
+        wait on one thread and set on another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
         do without a server, on a file system that is shared   cdp_file_store_create
         bring a store of my own                           cdp_custom_store_create
@@ -207,7 +211,8 @@ typedef struct cdp_tcp_store_desc {
         /* compare_set(will_key, "" -> will_value). Copied. Only with servers of this library;
            others never hear of it (default: none) */
         will_value;
-    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES) */
+    /* larger values are not sent, and larger answers break the connection; above the default set
+       the server's max_value_bytes, too (default: CDP_STORE_MAX_VALUE_BYTES) */
     uint64_t max_value_bytes;
     /* the server's (default: none). Copied as a hash */
     const char *job_key;
@@ -351,6 +356,48 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *
 /* key += value; an absent key counts as empty. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any order,
+   each with a zero byte behind its end. Keys that are set or removed meanwhile may be missing. Free
+   *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom stores, and servers
+   of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the connection: STORE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
+    cdp_store *store, cdp_bytes **keys, uint64_t *count);
+
+/* Queues: first in, first out. A queue has a name of its own, which is no key: it is neither
+   counted nor listed nor deleted with keys, but cdp_store_wait and cdp_store_check of that name see
+   whether the queue holds something. Do not set an ordinary value under the same name. Errors:
+   UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
+
+/* Put a value behind the others of a queue, which needs no making. Wakes one waiting client. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_push(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get. Over
+   TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_pop(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+
+/* The same without waiting: *value is NULL when the queue is empty. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_try_pop(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes);
+
+/* How many values the queue holds. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
+    cdp_store *store, const char *key, int64_t *count);
+
+/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts them
+   and is not reset: take a fresh key each time. A caller that times out stays counted. Errors:
+   UNSUPPORTED (servers of PyTorch 1.13). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
+    cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
+
+/* A second connection to the server of a TCP store, or of a prefix store on one: a wait on one does
+   not delay the calls on the other. It has no last will. Blocks
+   until it is connected, at most the store's timeout. Destroy it with cdp_store_destroy(). Errors:
+   as cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores serve any number of threads
+   at a time and need no clone). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_clone(cdp_store *store, cdp_store **out);
 
 /* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero
    byte behind its end. Free *memory with cdp_store_free(). */
@@ -1585,9 +1632,16 @@ CDP__PRIVATE void cdp__store_request_drop_results(
     rq->results = NULL;
 }
 
+/* Of LIST_KEYS: as many as were found so far. */
 CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
-    if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
-    return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
+    switch (rq->op) {
+    case CDP_STORE_GET:
+    case CDP_STORE_COMPARE_SET:
+    case CDP_STORE_QUEUE_POP: return 1;
+    case CDP_STORE_MULTI_GET: return rq->key_count;
+    case CDP_STORE_LIST_KEYS: return rq->number > 0 ? (uint64_t)rq->number : 0;
+    default: return 0;
+    }
 }
 
 CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
@@ -1616,7 +1670,7 @@ CDP__PRIVATE bool cdp__store_request_put_result(
 }
 
 CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
-    if (op == CDP_STORE_NUM_KEYS) return 0;
+    if (op == CDP_STORE_NUM_KEYS || op == CDP_STORE_LIST_KEYS) return 0;
     return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET
             || op == CDP_STORE_MULTI_SET
         ? UINT32_MAX
@@ -1627,7 +1681,8 @@ CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
 CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET:
-    case CDP_STORE_APPEND: return 1;
+    case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH: return 1;
     case CDP_STORE_COMPARE_SET: return 2;
     case CDP_STORE_MULTI_SET: return rq->key_count;
     default: return 0;
@@ -1641,11 +1696,18 @@ CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes, uint64_t max) {
     cdp__key_text t;
     return cdp__fail(CDP_ERR_INVALID,
-        "the value for the store key \"%s\" has %llu bytes; at most %u are allowed",
-        cdp__key_print(&t, key), (unsigned long long)bytes, CDP_STORE_MAX_VALUE_BYTES);
+        "the value for the store key \"%s\" has %llu bytes; at most %llu are allowed "
+        "(max_value_bytes)",
+        cdp__key_print(&t, key), (unsigned long long)bytes, (unsigned long long)max);
+}
+
+CDP__PRIVATE cdp_status cdp__store_has_no_queues(const cdp_store_request *rq) {
+    (void)rq;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "file and custom stores have no queues; use a TCP store or a hash store");
 }
 
 /* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
@@ -1664,8 +1726,12 @@ CDP__PRIVATE bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp
 }
 
 #define CDP__STORE_TIMEOUT_MS 300000u
+/* `number` of a request that timed out. 0: the store has answered, the key is not there. */
+#define CDP__STORE_NO_ANSWER (-1)
+#define CDP__STORE_NOT_SENT (-2)
 
-CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
+    const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t values = cdp__store_request_values(rq);
     uint32_t i;
     if (rq->key_count > CDP_STORE_MAX_LIST)
@@ -1685,14 +1751,15 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(const cdp_store_reques
         if (!rq->values[i].data && rq->values[i].bytes)
             return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL",
                 cdp__key_print(&t, key));
-        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES)
-            return cdp__store_too_long(key, rq->values[i].bytes);
+        if (rq->values[i].bytes > max_value_bytes)
+            return cdp__store_too_long(key, rq->values[i].bytes, max_value_bytes);
     }
     return CDP_OK;
 }
 
 /* Whether a request makes sense, before anybody works on it. */
-CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__store_request_validate(
+    const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
         ? cdp__store_request_keys_needed(rq->op)
         : 0;
@@ -1704,7 +1771,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq)
     if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
         return cdp__fail(CDP_ERR_INVALID,
             "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
-    return cdp__store_request_validate_sizes(rq);
+    return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 
 /* ---- >>store-hash ---------------------------------------------------------------------------- */
@@ -1720,7 +1787,8 @@ CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
-        if (!cdp__kv_get(&h->kv, rq->keys[i])) return CDP_PENDING;
+        if (n ? !cdp__kv_get(&h->kv, rq->keys[i]) : !cdp__kv_available(&h->kv, rq->keys[i]))
+            return CDP_PENDING;
     if (!cdp__store_request_make_results(h->kv.os, rq))
         return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < n; ++i) {
@@ -1768,12 +1836,84 @@ CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *r
         const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
         const uint64_t bytes = rq->values[0].bytes + (old ? old->value_bytes : 0);
         return bytes > CDP_STORE_MAX_VALUE_BYTES
-            ? cdp__store_too_long(rq->keys[0], bytes)
+            ? cdp__store_too_long(rq->keys[0], bytes, CDP_STORE_MAX_VALUE_BYTES)
             : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
     }
     for (i = 0; i < rq->key_count && status == CDP_OK; ++i)
         status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
     return status;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_pop(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e = cdp__kv_find(&h->kv, rq->keys[0]);
+    cdp__kv_item *item;
+    cdp_bytes value;
+    const int64_t count = e ? (int64_t)e->item_count : 0;
+    if (!count && !rq->delta) return CDP_PENDING;
+    rq->number = count;
+    if (!cdp__store_request_make_results(h->kv.os, rq))
+        return cdp__fail_nomem("the result of a request", sizeof(cdp_bytes));
+    if (!count) return CDP_OK;
+    value.data = e->first_item + 1;
+    value.bytes = e->first_item->bytes;
+    if (!cdp__store_request_put_result(h->kv.os, rq, 0, value)) {
+        cdp__store_request_drop_results(h->kv.os, rq, 1);
+        return cdp__fail_nomem("a value", value.bytes);
+    }
+    item = cdp__kv_pop(&h->kv, e);
+    cdp__free(h->kv.os, item);
+    cdp__kv_release(&h->kv, e);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_push(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e;
+    return cdp__kv_push(&h->kv, rq->keys[0], rq->values[0], &e);
+}
+
+CDP__PRIVATE cdp_status cdp__hash_queue_len(cdp__hash_store *h, cdp_store_request *rq) {
+    const cdp__kv_entry *e = cdp__kv_find(&h->kv, rq->keys[0]);
+    rq->number = e ? (int64_t)e->item_count : 0;
+    return CDP_OK;
+}
+
+/* The first attempt counts, which `priv` remembers. */
+CDP__PRIVATE cdp_status cdp__hash_barrier(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[0]);
+    int64_t sum = 0;
+    if (!rq->priv) {
+        const cdp_status status = cdp__kv_add(&h->kv, rq->keys[0], 1, &sum, &e);
+        if (status != CDP_OK) return status;
+        rq->priv = h;
+    } else if (e && !cdp__number_parse(e->value, e->value_bytes, &sum)) {
+        return cdp__store_no_number(rq->keys[0]);
+    }
+    return sum >= rq->delta ? CDP_OK : CDP_PENDING;
+}
+
+/* All keys that the map holds, those that begin with `prefix` only, without it. */
+CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_store_request *rq) {
+    const uint64_t skip = strlen(prefix);
+    uint64_t i;
+    rq->number = 0;
+    rq->results = (cdp_bytes *)cdp__alloc_zero(kv->os, (kv->present_count + 1) * sizeof(cdp_bytes));
+    if (!rq->results) return cdp__fail_nomem("a list of keys", kv->present_count);
+    for (i = 0; i < kv->bucket_count; ++i) {
+        const cdp__kv_entry *e;
+        for (e = kv->buckets[i]; e; e = e->next) {
+            cdp_bytes key;
+            if (!e->present || e->key_bytes < skip || memcmp(cdp__kv_key(e), prefix, skip) != 0)
+                continue;
+            key.data = cdp__kv_key(e) + skip;
+            key.bytes = e->key_bytes - skip;
+            if (!cdp__store_request_put_result(kv->os, rq, (uint64_t)rq->number, key)) {
+                cdp__store_request_drop_results(kv->os, rq, (uint64_t)rq->number);
+                return cdp__fail_nomem("a key of a list", key.bytes);
+            }
+            ++rq->number;
+        }
+    }
+    return CDP_OK;
 }
 
 /* With the lock held: do it now, or CDP_PENDING. */
@@ -1789,16 +1929,25 @@ CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq)
         return status == CDP_PENDING ? CDP_OK : status;
     case CDP_STORE_DELETE: rq->number = cdp__kv_delete(&h->kv, rq->keys[0]); return CDP_OK;
     case CDP_STORE_NUM_KEYS: rq->number = (int64_t)h->kv.present_count; return CDP_OK;
+    case CDP_STORE_LIST_KEYS: return cdp__kv_list(&h->kv, "", rq);
+    case CDP_STORE_QUEUE_POP: return cdp__hash_pop(h, rq);
+    case CDP_STORE_QUEUE_LEN: return cdp__hash_queue_len(h, rq);
+    case CDP_STORE_QUEUE_PUSH: status = cdp__hash_push(h, rq); break;
+    case CDP_STORE_BARRIER: status = cdp__hash_barrier(h, rq); break;
     default: status = cdp__hash_write(h, rq); break;
     }
-    if (h->cond) h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
+    if (h->cond && rq->op != CDP_STORE_BARRIER)
+        h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
+    else if (h->cond && status == CDP_OK)
+        h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
     return status;
 }
 
 CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     rq->results = NULL;
-    rq->status = cdp__store_request_validate(rq);
+    rq->priv = NULL;
+    rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&h->lock);
     rq->status = cdp__hash_try(h, rq);
@@ -1876,14 +2025,48 @@ typedef struct cdp__polled {
 
 #define CDP__POLLED_PAUSE_MAX_NS (10 * CDP__MS)
 
+/* A barrier made of other operations: count once, which `priv` remembers, then look. */
+CDP__PRIVATE cdp_status cdp__polled_barrier(cdp__polled *t, cdp_store_request *rq) {
+    cdp_store_request part = *rq;
+    cdp_status status;
+    int64_t sum = 0;
+    part.results = NULL;
+    part.number = 0;
+    part.op = rq->priv ? CDP_STORE_GET : CDP_STORE_ADD;
+    part.delta = 1;
+    status = t->attempt(t, &part);
+    if (status != CDP_OK) return status;
+    if (!rq->priv) {
+        rq->priv = t;
+        sum = part.number;
+    } else {
+        const bool good =
+            cdp__number_parse((const uint8_t *)part.results[0].data, part.results[0].bytes, &sum);
+        cdp__store_request_drop_results(t->store.os, &part, 1);
+        if (!good) return cdp__store_no_number(rq->keys[0]);
+    }
+    return sum >= rq->delta ? CDP_OK : CDP_PENDING;
+}
+
+CDP__PRIVATE cdp_status cdp__polled_attempt(cdp__polled *t, cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_BARRIER: return cdp__polled_barrier(t, rq);
+    case CDP_STORE_QUEUE_PUSH:
+    case CDP_STORE_QUEUE_POP:
+    case CDP_STORE_QUEUE_LEN: return cdp__store_has_no_queues(rq);
+    default: return t->attempt(t, rq);
+    }
+}
+
 CDP__PRIVATE cdp_status cdp__polled_start(void *self, cdp_store_request *rq) {
     cdp__polled *t = (cdp__polled *)self;
     rq->results = NULL;
+    rq->priv = NULL;
     rq->number = 0;
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&t->lock);
-    rq->status = t->attempt(t, rq);
+    rq->status = cdp__polled_attempt(t, rq);
     cdp_lock_release(&t->lock);
     return rq->status;
 }
@@ -1907,7 +2090,7 @@ CDP__PRIVATE cdp_status cdp__polled_wait(void *self, cdp_store_request *rq, uint
         /* before the attempt: the last one comes after the deadline */
         const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
-        rq->status = t->attempt(t, rq);
+        rq->status = cdp__polled_attempt(t, rq);
         cdp_lock_release(&t->lock);
         if (rq->status != CDP_PENDING || now >= deadline_ns) break;
         cdp__polled_pause(t->store.os, attempts, now, deadline_ns);
@@ -1971,7 +2154,8 @@ CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_re
         out->bytes = cdp__number_text(rq->number, text);
     } else if (rq->op == CDP_STORE_APPEND && now) {
         if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES)
-            return cdp__store_too_long(rq->keys[0], now->bytes + out->bytes);
+            return cdp__store_too_long(
+                rq->keys[0], now->bytes + out->bytes, CDP_STORE_MAX_VALUE_BYTES);
         *memory = (uint8_t *)cdp__alloc(c->desc.os, now->bytes + out->bytes);
         if (!*memory) return cdp__fail_nomem("a value", now->bytes + out->bytes);
         cdp__record_copy(cdp__record_copy(*memory, *now), *out);
@@ -2028,6 +2212,8 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polled *t, cdp_store_request *r
             return cdp__fail(CDP_ERR_UNSUPPORTED,
                 "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
         return c->desc.num_keys(c->desc.user, &rq->number);
+    case CDP_STORE_LIST_KEYS:
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "a custom store cannot list its keys");
     case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
         while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
             status = cdp__custom_change(c, rq, (uint64_t)rq->number);
@@ -2110,6 +2296,7 @@ CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int fd, const struct stat 
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
     if (f->pin >= 0) close(f->pin);
+    /* without a copy of the descriptor, everything is read again at the next call: slow, not wrong */
     f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (st) {
         f->device = st->st_dev;
@@ -2337,7 +2524,8 @@ CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_r
         values = &rq->values[1];
     }
     if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES)
-        return cdp__store_too_long(rq->keys[0], old.bytes + values->bytes);
+        return cdp__store_too_long(
+            rq->keys[0], old.bytes + values->bytes, CDP_STORE_MAX_VALUE_BYTES);
     status = cdp__file_write(f, fd, rq, prefix, rq->op == CDP_STORE_APPEND ? old : none, values);
     rq->number = status != CDP_OK ? 0 : rq->op == CDP_STORE_ADD ? sum : 1;
     if (status != CDP_OK)
@@ -2378,12 +2566,14 @@ CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polled *t, cdp_store_request *rq)
     cdp__file_store *f = (cdp__file_store *)t;
     const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT
         || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK
-        || rq->op == CDP_STORE_NUM_KEYS;
+        || rq->op == CDP_STORE_NUM_KEYS || rq->op == CDP_STORE_LIST_KEYS;
     int fd;
     cdp_status status = cdp__file_enter(f, reads ? CDP__FILE_READ : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK) return status;
     if (rq->op == CDP_STORE_NUM_KEYS)
         rq->number = (int64_t)f->kv.present_count;
+    else if (rq->op == CDP_STORE_LIST_KEYS)
+        status = cdp__kv_list(&f->kv, "/", rq);
     else
         status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
     cdp__file_close(fd);
@@ -4106,11 +4296,14 @@ typedef enum cdp__client_state {
 /* What the next bytes from the server are. */
 typedef enum cdp__expect {
     CDP__EXPECT_NOTHING, /* the request has no answer: it is done when it is sent */
-    CDP__EXPECT_STOP,    /* of a WAIT */
+    CDP__EXPECT_STOP,    /* of a WAIT or BARRIER */
     CDP__EXPECT_CANCEL,  /* of a CANCEL_WAIT: the answer to the WAIT may come first */
     CDP__EXPECT_FLAG,    /* of a CHECK */
-    CDP__EXPECT_CHECK,   /* of a TRY_GET, or of a CHECK that precedes a WAIT */
+    CDP__EXPECT_CHECK,   /* of a CHECK that precedes a WAIT: it proves that the store answers */
+    CDP__EXPECT_TRY,     /* of a TRY_GET: when it is READY, the value follows */
     CDP__EXPECT_NUMBER,
+    CDP__EXPECT_POP,   /* a number; when it is not 0, a value follows */
+    CDP__EXPECT_COUNT, /* a number, and as many keys */
     CDP__EXPECT_VALUES
 } cdp__expect;
 
@@ -4167,6 +4360,7 @@ typedef struct cdp__client {
     cdp__expect expect;
     cdp_store_request *rq;     /* NULL when it was cancelled: its answer is dropped */
     uint64_t values, value_at; /* VALUES: how many there are, which one is next */
+    uint32_t empty_pops;       /* of a QUEUE_POP: how often another client was faster */
     uint8_t head[8];
     uint32_t head_used;
     bool in_value;
@@ -4188,8 +4382,19 @@ typedef struct cdp__client {
 
 /* Completion */
 
+/* Also of a key of a list that has not arrived as a whole. */
+CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq) {
+    if (rq->op == CDP_STORE_LIST_KEYS && rq->results && c->in_value) {
+        uint8_t *p;
+        memcpy(&p, &rq->results[rq->number].data, sizeof p);
+        cdp__free(c->os, p);
+    }
+    cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+}
+
 CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
+    if (rq && status != CDP_OK) cdp__client_drop_results(c, rq);
     c->busy = false;
     c->rq = NULL;
     c->expect = CDP__EXPECT_NOTHING;
@@ -4197,10 +4402,7 @@ CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     c->head_used = 0;
     /* one large value should not stay for good */
     if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
-    if (!rq) return;
-    if (status != CDP_OK)
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
-    rq->status = status;
+    if (rq) rq->status = status;
 }
 
 /* The last error says why: it is the end of this client, and of every request it has. */
@@ -4315,17 +4517,19 @@ CDP__PRIVATE bool cdp__client_put_key(
     if (rq->key_count) p = cdp__wire_put_string(p, c->bare ? "" : "/", rq->keys[0]);
     for (i = 0; i < values; ++i)
         p = cdp__wire_put_string(p, "", rq->values[i]);
-    if (op == CDP__OP_ADD) p = cdp__wire_put_number(p, (uint64_t)rq->delta);
+    if (op == CDP__OP_ADD || op == CDP__OP_BARRIER)
+        p = cdp__wire_put_number(p, (uint64_t)rq->delta);
     cdp__client_end(c, p);
     return true;
 }
 
-/* What to send first for a request that waits. Servers of this library answer a GET at once when
-   the key is there. In the old dialect nothing can end a wait but the end of the connection: so
-   first a CHECK, whose answer also says that everything sent before has arrived. */
+/* What to send for a request that waits: first a CHECK, whose answer says that everything sent
+   before has arrived and that the store answers, whatever becomes of the wait. Servers of this
+   library answer a GET at once when the key is there. */
 CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
-    if (c->expect == CDP__EXPECT_CHECK && !c->old)
-        return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    if (c->expect == CDP__EXPECT_TRY) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    if (c->expect == CDP__EXPECT_STOP && rq->op == CDP_STORE_BARRIER)
+        return cdp__client_put_key(c, CDP__OP_BARRIER, rq, 0);
     return cdp__client_put_list(
         c, c->expect == CDP__EXPECT_CHECK ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
@@ -4341,22 +4545,33 @@ CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     case CDP_STORE_APPEND: return cdp__client_put_key(c, CDP__OP_APPEND, rq, 1);
     case CDP_STORE_MULTI_SET: return cdp__client_put_list(c, CDP__OP_MULTI_SET, rq, true);
     case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
+    case CDP_STORE_QUEUE_PUSH: return cdp__client_put_key(c, CDP__OP_QUEUE_PUSH, rq, 1);
+    case CDP_STORE_QUEUE_LEN: return cdp__client_put_key(c, CDP__OP_QUEUE_LEN, rq, 0);
+    case CDP_STORE_LIST_KEYS: return cdp__client_put_key(c, CDP__OP_LIST_KEYS, rq, 0);
+    case CDP_STORE_QUEUE_POP:
+        return c->expect == CDP__EXPECT_POP ? cdp__client_put_key(c, CDP__OP_QUEUE_POP, rq, 0)
+                                            : cdp__client_put_wait(c, rq);
     default: return cdp__client_put_wait(c, rq);
     }
 }
 
-CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
-    switch (op) {
+/* The answer to the first that is sent for a request. */
+CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, const cdp_store_request *rq) {
+    switch (rq->op) {
     case CDP_STORE_SET:
     case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH:
     case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
     case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
     case CDP_STORE_ADD:
     case CDP_STORE_DELETE:
+    case CDP_STORE_QUEUE_LEN:
     case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
-    default:
-        return c->old || (c->is_cdp && op == CDP_STORE_GET) ? CDP__EXPECT_CHECK : CDP__EXPECT_STOP;
+    case CDP_STORE_LIST_KEYS: return CDP__EXPECT_COUNT;
+    case CDP_STORE_QUEUE_POP: return rq->delta ? CDP__EXPECT_POP : CDP__EXPECT_CHECK;
+    case CDP_STORE_GET: return c->is_cdp && !c->old ? CDP__EXPECT_TRY : CDP__EXPECT_CHECK;
+    default: return CDP__EXPECT_CHECK;
     }
 }
 
@@ -4413,37 +4628,78 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
     return (int64_t)n;
 }
 
-/* The key is there: done, or on to reading it; its value may be on its way already. */
-CDP__PRIVATE void cdp__client_stopped(cdp__client *c, bool comes) {
-    cdp_store_request *rq = c->rq;
-    if (!comes && (!rq || rq->op == CDP_STORE_WAIT)) {
-        cdp__client_done(c, CDP_OK);
-        return;
-    }
-    if (!comes
-        && !(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
-                                     : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
-        cdp__client_done(c, CDP_ERR_NOMEM);
-        return;
-    }
-    if (rq) rq->number = 1; /* whatever becomes of the server before it has sent the value */
-    c->expect = CDP__EXPECT_VALUES;
-    c->values = comes ? 1 : rq->key_count;
-    c->value_at = 0;
-    if (!c->values) cdp__client_done(c, CDP_OK); /* a list of none has no answer */
+/* The next part of a request is to be sent, and then this is expected. */
+CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
+    c->expect = expect;
+    if (!cdp__client_put(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
 }
 
-/* Whether it was there at once. If not, wait for it, unless nobody wants it any more. */
+/* The value or values of the request follow. */
+CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
+    if (c->rq && c->rq->op != CDP_STORE_LIST_KEYS)
+        c->rq->number =
+            cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
+    c->expect = CDP__EXPECT_VALUES;
+    c->values = count;
+    c->value_at = 0;
+    if (!count) cdp__client_done(c, CDP_OK); /* an empty list has no answer */
+}
+
+/* The key is there: done, or on to reading it. */
+CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    bool sent;
+    if (!rq || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_BARRIER) {
+        cdp__client_done(c, CDP_OK);
+        return;
+    }
+    if (rq->op == CDP_STORE_QUEUE_POP) {
+        cdp__client_proceed(c, CDP__EXPECT_POP);
+        return;
+    }
+    sent = rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
+                                   : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false);
+    if (sent)
+        cdp__client_expect_values(c, rq->key_count);
+    else
+        cdp__client_done(c, CDP_ERR_NOMEM);
+}
+
+/* Whether it was there at once. If not, wait for it, unless the request was cancelled. */
 CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
+    const bool there = v == CDP__WIRE_READY;
     if (v > CDP__WIRE_NOT_READY) {
         cdp__client_violated(c, "neither yes nor no to a check");
-    } else if (v == CDP__WIRE_READY) {
-        cdp__client_stopped(c, !c->old);
+    } else if (there && c->expect == CDP__EXPECT_TRY) {
+        cdp__client_expect_values(c, 1);
     } else if (!c->rq) {
         cdp__client_done(c, CDP_OK);
+    } else if (there && c->rq->op != CDP_STORE_BARRIER) {
+        cdp__client_stopped(c);
     } else {
         c->expect = CDP__EXPECT_STOP;
         if (!cdp__client_put_wait(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
+    }
+}
+
+#define CDP__CLIENT_MAX_EMPTY_POPS 1000u
+
+/* How many values the queue had. If none, another client was faster, or the wait was for an
+   ordinary key of the same name. */
+CDP__PRIVATE void cdp__client_popped(cdp__client *c, uint64_t count) {
+    if (c->rq) c->rq->number = (int64_t)count;
+    if (count) {
+        cdp__client_expect_values(c, 1);
+    } else if (!c->rq || c->rq->delta) {
+        cdp__client_done(c, CDP_OK);
+    } else if (++c->empty_pops > CDP__CLIENT_MAX_EMPTY_POPS) {
+        cdp__fail(CDP_ERR_STATE,
+            "the queue is empty though its key is there: was an ordinary value set under the same "
+            "key? (the store at %s)",
+            c->name);
+        cdp__client_done(c, CDP_ERR_STATE);
+    } else {
+        cdp__client_proceed(c, CDP__EXPECT_CHECK);
     }
 }
 
@@ -4457,10 +4713,10 @@ CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
         }
         if (c->rq) c->rq->number = v == CDP__WIRE_READY;
         cdp__client_done(c, CDP_OK);
-    } else if (c->expect == CDP__EXPECT_CHECK) {
+    } else if (c->expect == CDP__EXPECT_CHECK || c->expect == CDP__EXPECT_TRY) {
         cdp__client_checked(c, v);
     } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
-        cdp__client_stopped(c, false);
+        cdp__client_stopped(c);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
         cdp__client_done(c, CDP_OK);
         /* this one just missed the cancel */
@@ -4469,33 +4725,88 @@ CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
     }
 }
 
+/* Of a list of keys: one that begins with a slash is a program's and loses it, others are the
+   protocol's own, or fill the place of a removed one. */
+CDP__PRIVATE void cdp__client_key_listed(cdp__client *c) {
+    cdp_bytes *key = &c->rq->results[c->rq->number];
+    uint8_t *p = c->value - key->bytes; /* its end was reached */
+    if (key->bytes && p[0] == '/') {
+        memmove(p, p + 1, (size_t)key->bytes); /* with the zero behind it */
+        --key->bytes;
+        ++c->rq->number;
+        return;
+    }
+    cdp__free(c->os, p);
+    key->data = NULL;
+}
+
 CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
+    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) cdp__client_key_listed(c);
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
+}
+
+/* Room for one more key in the results of a LIST_KEYS; it grows with what arrives. */
+CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    const uint64_t n = (uint64_t)rq->number;
+    cdp_bytes *results;
+    if (rq->results && (n < 16 || (n & (n - 1)))) return true; /* room doubles at powers of two */
+    results = (cdp_bytes *)cdp__alloc_zero(c->os, cdp__max(16, 2 * n) * sizeof *results);
+    if (!results) return false;
+    if (rq->results) memcpy(results, rq->results, (size_t)n * sizeof *results);
+    cdp__free(c->os, rq->results);
+    rq->results = results;
+    return true;
+}
+
+/* No memory for an answer: tell the caller, and keep up with the stream. */
+CDP__PRIVATE void cdp__client_drop_answer(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    c->rq = NULL;
+    cdp__client_drop_results(c, rq);
+    rq->status = CDP_ERR_NOMEM;
 }
 
 /* The length of a value has arrived. */
 CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
+    uint64_t at = c->value_at;
     if (bytes > c->max_value_bytes) {
         cdp__client_violated(c, "a value is larger than max_value_bytes");
         return;
     }
-    c->value = c->rq ? cdp__store_request_result(c->os, c->rq, c->value_at, bytes) : NULL;
-    if (c->rq && !c->value) { /* tell the caller, and keep up with the stream */
-        cdp_store_request *rq = c->rq;
-        c->rq = NULL;
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
-        rq->status = CDP_ERR_NOMEM;
+    c->value = NULL;
+    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) {
+        at = (uint64_t)c->rq->number;
+        if (!cdp__client_grow_list(c)) cdp__client_drop_answer(c);
     }
+    if (c->rq) c->value = cdp__store_request_result(c->os, c->rq, at, bytes);
+    if (c->rq && !c->value) cdp__client_drop_answer(c);
     c->value_left = bytes;
     c->in_value = true;
     if (!bytes) cdp__client_next_value(c);
 }
 
+CDP__PRIVATE bool cdp__client_expects_number(const cdp__client *c) {
+    return c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES
+        || c->expect == CDP__EXPECT_POP || c->expect == CDP__EXPECT_COUNT;
+}
+
+CDP__PRIVATE void cdp__client_number(cdp__client *c, uint64_t v) {
+    switch (c->expect) {
+    case CDP__EXPECT_VALUES: cdp__client_value(c, v); break;
+    case CDP__EXPECT_POP: cdp__client_popped(c, v); break;
+    case CDP__EXPECT_COUNT: cdp__client_expect_values(c, v); break;
+    default:
+        if (c->rq) c->rq->number = (int64_t)v;
+        cdp__client_done(c, CDP_OK);
+        break;
+    }
+}
+
 /* A few bytes of the answer. False when there are none now. */
 CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
-    const uint32_t want =
-        c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
+    const uint32_t want = cdp__client_expects_number(c) ? 8 : 1;
     int64_t r;
     if (c->in_value) {
         r = cdp__client_take(c, c->rq ? c->value : NULL, c->value_left);
@@ -4510,14 +4821,10 @@ CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
     c->head_used += (uint32_t)r;
     if (c->head_used < want) return true;
     c->head_used = 0;
-    if (want == 1) {
+    if (want == 1)
         cdp__client_byte(c, c->head[0]);
-    } else if (c->expect == CDP__EXPECT_VALUES) {
-        cdp__client_value(c, cdp__get_u64(c->head));
-    } else {
-        if (c->rq) c->rq->number = (int64_t)cdp__get_u64(c->head);
-        cdp__client_done(c, CDP_OK);
-    }
+    else
+        cdp__client_number(c, cdp__get_u64(c->head));
     return true;
 }
 
@@ -4537,18 +4844,26 @@ CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
         "out of memory for a request to the store at %s, or for its answer", c->name);
 }
 
+CDP__PRIVATE bool cdp__client_old_can(cdp_store_op op) {
+    return op < CDP_STORE_QUEUE_PUSH && op != CDP_STORE_APPEND;
+}
+
 /* Put the next request on the wire. */
 CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     cdp_store_request *rq = c->first;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
-    c->expect = cdp__client_expects(c, rq->op);
-    if (c->old && rq->op == CDP_STORE_APPEND) {
+    if (c->old && !cdp__client_old_can(rq->op)) {
         rq->status = cdp__fail(CDP_ERR_UNSUPPORTED,
-            "the store at %s is one of PyTorch 1.13, which cannot append to values", c->name);
+            "the store at %s is one of PyTorch 1.13, which cannot append to values, list its keys, "
+            "hold queues or serve barriers",
+            c->name);
         return;
     }
+    rq->number = 0;
+    c->empty_pops = 0;
+    c->expect = cdp__client_expects(c, rq);
     if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
         cdp__store_request_drop_results(c->os, rq, 0);
         rq->status = cdp__client_no_memory(c);
@@ -4760,6 +5075,12 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!c->old) cdp__put_u32(nonce, c->way.nonce);
+    /* the answer and the announcement that the store is being closed: as one that has not begun */
+    if (!c->old && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
+        && c->in[4] == CDP__WIRE_READY && c->in[5] == CDP__WIRE_CLOSING) {
+        cdp__client_retry(c, ECONNREFUSED);
+        return;
+    }
     wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0
         || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
     if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0)
@@ -4907,7 +5228,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
     /* what the server would only answer by hanging up is refused here */
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, c->max_value_bytes);
     rq->results = NULL;
     rq->next = NULL;
     if (rq->status != CDP_OK) return rq->status;
@@ -4955,7 +5276,9 @@ CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     if (c->rq == rq) { /* it is on the wire: its answer must still be taken from there */
         c->rq = NULL;
         c->value = NULL;
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+        cdp__client_drop_results(c, rq);
+        /* for cdp__store_timed_out(): a wait that has begun was answered before */
+        rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
         if (c->expect != CDP__EXPECT_STOP) return;
         if (c->old) { /* or an answer that nobody expects any more would come some day */
             cdp__client_reconnect(c);
@@ -4969,6 +5292,7 @@ CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     for (; *at && *at != rq; at = &(*at)->next)
         before = *at;
     if (!*at) return;
+    rq->number = c->state == CDP__CLIENT_READY ? CDP__STORE_NOT_SENT : CDP__STORE_NO_ANSWER;
     *at = rq->next;
     if (c->last == rq) c->last = before;
 }
@@ -5123,6 +5447,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     memcpy(&will, &c->will_key.data, sizeof will);
     cdp__free(os, will);
     cdp__free(os, c->host);
+    cdp__wipe(c->key, sizeof c->key);
     cdp__free(os, c);
 }
 
@@ -5162,6 +5487,20 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     return cdp__loop_open(&c->own_loop, os);
 }
 
+/* What a second client of the same server is made from; the key travels as its hash. */
+CDP__PRIVATE void cdp__client_describe(const cdp__client *c, cdp_tcp_store_desc *d) {
+    memset(d, 0, sizeof *d);
+    d->host = c->host;
+    d->port = c->port;
+    d->os = c->os;
+    d->logger = c->logger;
+    d->timeout_ms = c->store.timeout_ms;
+    d->max_value_bytes = c->max_value_bytes;
+    if (!c->way.fixed) return;
+    d->addrs = c->way.at;
+    d->addr_count = c->way.count;
+}
+
 CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->os = d->os ? d->os : cdp_os_default();
     c->logger = d->logger;
@@ -5184,23 +5523,18 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.destroy = cdp__client_destroy;
 }
 
-CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
-    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
-    cdp__client *c;
+/* `key`: instead of the desc's, as its hash. */
+CDP__PRIVATE cdp_status cdp__client_create(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+    const cdp_os *os = desc->os ? desc->os : cdp_os_default();
+    cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     cdp_status status;
-    *out = NULL;
-    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
-    if (!desc->port && !desc->addr_count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
-    if (desc->will_key
-        && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
-            || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
-    c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
+    if (key) {
+        c->keyed = true;
+        memcpy(c->key, key, sizeof c->key);
+    }
     status = cdp__client_open(c, desc);
     if (status == CDP_OK)
         status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
@@ -5216,11 +5550,35 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
     return status;
 }
 
+CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out) {
+    cdp_tcp_store_desc d;
+    cdp__client_describe(c, &d);
+    return cdp__client_create(&d, c->keyed ? c->key : NULL, out);
+}
+
+CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    uint64_t max;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    *out = NULL;
+    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+    if (!desc->port && !desc->addr_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+    max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
+    if (desc->will_key
+        && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
+            || desc->will_value.bytes > max))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
+    return cdp__client_create(desc, NULL, out);
+}
+
 /* ---- >>store-prefix -------------------------------------------------------------------------- */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
     cdp_store *inner;
+    bool owns_inner;       /* a clone */
     uint64_t prefix_bytes; /* with the slash; the text follows the struct */
 } cdp__prefix_store;
 
@@ -5260,6 +5618,24 @@ CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(
     return p;
 }
 
+/* Of all keys that the inner store has listed, those under this prefix, without it. */
+CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_request *rq) {
+    int64_t i, kept = 0;
+    for (i = 0; i < rq->number; ++i) {
+        cdp_bytes *key = &rq->results[i];
+        uint8_t *p;
+        memcpy(&p, &key->data, sizeof p);
+        if (key->bytes >= s->prefix_bytes && memcmp(p, s + 1, (size_t)s->prefix_bytes) == 0) {
+            key->bytes -= s->prefix_bytes;
+            memmove(p, p + s->prefix_bytes, (size_t)key->bytes + 1);
+            rq->results[kept++] = *key;
+        } else {
+            cdp__free(s->store.os, p);
+        }
+    }
+    rq->number = kept;
+}
+
 /* Hand on what the inner request has come to. `status` is what the inner store said: while it
    says PENDING, another thread may be writing to the inner request. */
 CDP__PRIVATE cdp_status cdp__prefix_update(
@@ -5269,6 +5645,7 @@ CDP__PRIVATE cdp_status cdp__prefix_update(
     if (rq->status == CDP_PENDING) return rq->status;
     rq->number = p->inner.number;
     rq->results = p->inner.results;
+    if (rq->op == CDP_STORE_LIST_KEYS && rq->status == CDP_OK) cdp__prefix_filter(s, rq);
     cdp__free(s->store.os, p);
     rq->priv = NULL;
     return rq->status;
@@ -5279,7 +5656,7 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp__prefix_request *p;
     cdp_status status;
     rq->results = NULL;
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, UINT64_MAX);
     if (rq->status != CDP_OK) return rq->status;
     p = cdp__prefix_make(s, rq);
     if (!p) return rq->status = CDP_ERR_NOMEM;
@@ -5306,23 +5683,18 @@ CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
 
 CDP__PRIVATE void cdp__prefix_destroy(void *self) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
+    if (s->owns_inner) cdp_store_destroy(s->inner);
     cdp__free(s->store.os, s);
 }
 
-CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
-    const uint64_t n = prefix ? strlen(prefix) : 0;
-    cdp__prefix_store *s;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
-    *out = NULL;
-    if (!inner || !prefix)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
-    s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n + 1);
-    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n + 1);
+/* `prefix` has n bytes, the last of which is a slash. */
+CDP__PRIVATE cdp_status cdp__prefix_create(
+    cdp_store *inner, const void *prefix, uint64_t n, cdp_store **out) {
+    cdp__prefix_store *s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n);
+    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
-    ((uint8_t *)(s + 1))[n] = '/';
     s->inner = inner;
-    s->prefix_bytes = n + 1;
+    s->prefix_bytes = n;
     s->store = *inner; /* os and timeout */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
@@ -5330,6 +5702,23 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     s->store.cancel = cdp__prefix_cancel;
     s->store.destroy = cdp__prefix_destroy;
     *out = &s->store;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
+    const uint64_t n = prefix ? strlen(prefix) : 0;
+    cdp__prefix_store *s;
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
+    *out = NULL;
+    if (!inner || !prefix)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+    /* the zero at its end becomes the slash */
+    status = cdp__prefix_create(inner, prefix, n + 1, out);
+    if (status != CDP_OK) return status;
+    s = (cdp__prefix_store *)(*out)->self;
+    ((uint8_t *)(s + 1))[n] = '/';
     return CDP_OK;
 }
 
@@ -5361,21 +5750,30 @@ CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__PRIVATE const char *cdp__store_timeout_reason(cdp_store *s, bool waits) {
+CDP__PRIVATE const char *cdp__store_timeout_reason(cdp_store *s, const cdp_store_request *rq) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self))
-        return "its file is locked; does one of its users stand still?";
+        return "its file is locked; is one of its users stopped?";
 #endif
     (void)s;
-    return waits ? "nobody has set it, or the store does not answer" : "the store does not answer";
+    if (rq->number == CDP__STORE_NOT_SENT)
+        return "an earlier call on this client has not ended (cdp_store_clone makes another one)";
+    if (rq->number != 0) return "the store does not answer";
+    switch (rq->op) {
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return "nobody has set it";
+    case CDP_STORE_QUEUE_POP: return "the queue is empty";
+    case CDP_STORE_BARRIER: return "not everybody has come";
+    default: return "the store does not answer";
+    }
 }
 
 CDP__PRIVATE cdp_status cdp__store_timed_out(
     cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait",
-        "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
-    const bool waits =
-        rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
+        "check", "delete", "num_keys", "append", "multi_get", "multi_set", "queue_push",
+        "queue_pop", "queue_len", "list_keys", "barrier"};
     cdp__key_text t;
     cdp_bytes none;
     none.data = NULL;
@@ -5384,7 +5782,7 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
     return cdp__fail(CDP_ERR_TIMEOUT,
         "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
         rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-        cdp__store_timeout_reason(s, waits), cdp__store_name(s));
+        cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
 CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
@@ -5521,6 +5919,117 @@ CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_the
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
     if (was_there) *was_there = status == CDP_OK && c.rq.number == 1;
     return status;
+}
+
+CDP_API cdp_status cdp_store_queue_push(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_PUSH, key, value, bytes);
+    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+}
+
+CDP_API cdp_status cdp_store_queue_pop(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_pop: value is NULL");
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_queue_try_pop(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    c.rq.delta = 1;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_LEN, key, NULL, 0);
+    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    *count = status == CDP_OK ? c.rq.number : 0;
+    return status;
+}
+
+CDP_API cdp_status cdp_store_barrier(
+    cdp_store *s, const char *key, uint32_t count, uint32_t timeout_ms) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_BARRIER, key, NULL, 0);
+    c.rq.delta = count;
+    return status == CDP_OK ? cdp__store_call_run(s, &c, timeout_ms) : status;
+}
+
+/* The array and the keys behind it, in one block. */
+CDP__PRIVATE cdp_status cdp__store_pack_keys(
+    cdp_store *s, const cdp_store_request *rq, cdp_bytes **keys) {
+    const uint64_t n = (uint64_t)rq->number;
+    uint64_t total = n * sizeof **keys + 1, i;
+    uint8_t *p;
+    for (i = 0; i < n; ++i)
+        total += rq->results[i].bytes + 1;
+    *keys = (cdp_bytes *)cdp__alloc(s->os, total);
+    if (!*keys) return cdp__fail_nomem("a list of keys", total);
+    p = (uint8_t *)(*keys + n);
+    for (i = 0; i < n; ++i) {
+        const uint64_t bytes = rq->results[i].bytes;
+        memcpy(p, rq->results[i].data, (size_t)bytes + 1);
+        (*keys)[i].data = p;
+        (*keys)[i].bytes = bytes;
+        p += bytes + 1;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
+    cdp__store_call c;
+    cdp_status status;
+    if (!keys || !count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
+    *keys = NULL;
+    *count = 0;
+    status = cdp__store_call_make(&c, CDP_STORE_LIST_KEYS, "", NULL, 0);
+    c.rq.key_count = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status != CDP_OK) return status;
+    status = cdp__store_pack_keys(s, &c.rq, keys);
+    if (status == CDP_OK) *count = (uint64_t)c.rq.number;
+    cdp_store_request_free(s, &c.rq);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+    cdp_status status;
+    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
+    *out = NULL;
+    if (s->destroy == cdp__client_destroy)
+        return cdp__client_clone((const cdp__client *)s->self, out);
+    if (s->destroy == cdp__prefix_destroy) {
+        const cdp__prefix_store *p = (const cdp__prefix_store *)s->self;
+        cdp_store *inner;
+        status = cdp_store_clone(p->inner, &inner);
+        if (status != CDP_OK) return status;
+        status = cdp__prefix_create(inner, p + 1, p->prefix_bytes, out);
+        if (status == CDP_OK)
+            ((cdp__prefix_store *)(*out)->self)->owns_inner = true;
+        else
+            cdp_store_destroy(inner);
+        return status;
+    }
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_store_clone: only TCP stores, and prefixes of them, need clones; any number of "
+        "threads "
+        "may use this one");
 }
 
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
