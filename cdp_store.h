@@ -1331,10 +1331,10 @@ typedef struct cdp__kv {
     uint64_t bytes, max_bytes; /* as cdp__kv_cost() counts them */
 } cdp__kv;
 
-/* What `bytes` of memory really take: allocations are aligned to 64 bytes, and the allocator keeps a
-   header. */
+/* What `bytes` of memory really take, at most: allocations are aligned to 64 bytes, and the
+   allocator keeps headers and gaps between them. */
 CDP__PRIVATE uint64_t cdp__kv_cost(uint64_t bytes) {
-    return bytes ? (bytes + 63) / 64 * 64 + 16 : 0;
+    return bytes ? (bytes + 63) / 64 * 64 + 48 : 0;
 }
 
 CDP__PRIVATE void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {

@@ -184,18 +184,38 @@ TEST(memory_is_what_the_limit_says) {
     cdp_store_server_destroy(s);
 }
 
+/* As raw_read, from a buffer: a system call for each key would take most of the time. */
+static bool list_read(int fd, uint8_t *dst, uint64_t n) {
+    static uint8_t room[65536];
+    static size_t at, used;
+    while (n) {
+        const size_t part = n < used - at ? (size_t)n : used - at;
+        memcpy(dst, room + at, part);
+        at += part;
+        dst += part;
+        n -= part;
+        if (n) {
+            const ssize_t r = raw_readable(fd, 5000) ? recv(fd, room, sizeof room, 0) : -1;
+            if (r <= 0) return false;
+            at = 0;
+            used = (size_t)r;
+        }
+    }
+    return true;
+}
+
 /* Reads a LIST_KEYS to its end; returns how many keys with a slash there were, and how many of the
    `want` keys /0000000 ... were missing. */
 static uint32_t read_list(int fd, uint32_t want, uint32_t *missing) {
     uint8_t head[8], key[64];
     uint32_t got = 0;
     uint8_t *seen = (uint8_t *)calloc(want, 1);
-    T(raw_read(fd, head, 8));
+    T(list_read(fd, head, 8));
     uint64_t n = cdp__get_u64(head);
     while (n--) {
-        if (!T(raw_read(fd, head, 8)) || !T(cdp__get_u64(head) < sizeof key)) break;
+        if (!T(list_read(fd, head, 8)) || !T(cdp__get_u64(head) < sizeof key)) break;
         const uint64_t bytes = cdp__get_u64(head);
-        if (!T(raw_read(fd, key, bytes))) break;
+        if (!T(list_read(fd, key, bytes))) break;
         key[bytes] = 0;
         if (bytes == 8 && key[0] == '/') {
             const unsigned long at = strtoul((const char *)key + 1, NULL, 10);
@@ -210,6 +230,20 @@ static uint32_t read_list(int fd, uint32_t want, uint32_t *missing) {
     return got;
 }
 
+/* Keys "PREFIX0000000" and so on with empty values, a thousand at a time. */
+static void set_many(cdp_store *c, const char *prefix, uint32_t from, uint32_t n) {
+    static char text[1000][24];
+    static const char *keys[1000];
+    static cdp_bytes values[1000];
+    for (uint32_t i = 0; i < n; i += 1000) {
+        for (uint32_t k = 0; k < 1000; ++k) {
+            snprintf(text[k], sizeof text[k], "%s%07u", prefix, from + i + k);
+            keys[k] = text[k];
+        }
+        if (!OK(cdp_store_multi_set(c, keys, values, 1000))) return;
+    }
+}
+
 /* A list of very many keys is sent in pieces. What was there all the time is in it, although keys
    come and go, and the map grows, in between. */
 TEST(list_of_many_keys) {
@@ -220,39 +254,39 @@ TEST(list_of_many_keys) {
     cdp_store *c;
     char key[16];
     uint32_t missing, got;
+    const int small = 65536;
     int fd;
     turns_open(&t, server_desc());
     c = client_open(cdp_store_server_port(t.s));
-    for (uint32_t i = 0; i < KEYS; ++i) {
-        cdp__format(key, sizeof key, "%u", i + 10000000u);
-        if (cdp_store_set(c, key + 1, "", 0) != CDP_OK) break;
-    }
+    set_many(c, "", 0, KEYS);
     T(value_is(c, "0199999", ""));
-    t.longest_ns = 0;
+    turns_pause(&t);
+    t.longest_ns = 0; /* the growth of the map is another matter */
+    turns_go_on(&t);
     fd = raw_greeted(cdp_store_server_port(t.s));
-    for (int round = 0; round < 3; ++round)
-        T(raw_send(fd, "11"));
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    T(raw_send(fd, "11"));
     got = read_list(fd, KEYS, &missing);
     T_EQ(KEYS, got);
     T_EQ(0, missing);
-    /* the second list has begun: a full socket stops it */
-    for (uint32_t i = 0; i < 100000; ++i) {
-        cdp__format(key, sizeof key, "new%u", i);
-        if (cdp_store_set(c, key, "", 0) != CDP_OK) break;
-    }
-    for (uint32_t i = 0; i < 1000; ++i) {
-        cdp__format(key, sizeof key, "%u", i * 7 + 10000000u);
-        OK(cdp_store_delete(c, key + 1, NULL));
-    }
-    got = read_list(fd, KEYS, &missing);
-    T(got <= KEYS && missing <= 1000);
-    got = read_list(fd, KEYS, &missing);
-    T(got == KEYS - 1000 + 100000 && missing == 1000);
-    close(fd);
-    cdp_store_destroy(c);
     turns_pause(&t);
     short_turns(&t, 5);
     turns_go_on(&t);
+    T(raw_send(fd, "11"));
+    T(raw_readable(fd, 5000)); /* it has begun, and a full socket stops it */
+    set_many(c, "new", 0, 100000);
+    for (uint32_t i = 0; i < 1000; ++i) {
+        snprintf(key, sizeof key, "%07u", i * 7);
+        OK(cdp_store_delete(c, key, NULL));
+    }
+    got = read_list(fd, KEYS, &missing);
+    T(got > KEYS / 2 && got <= KEYS && missing <= 1000);
+    T(raw_send(fd, "11"));
+    got = read_list(fd, KEYS, &missing);
+    T_EQ(KEYS - 1000 + 100000, got);
+    T_EQ(1000, missing);
+    close(fd);
+    cdp_store_destroy(c);
     turns_close(&t);
 }
 
