@@ -2009,6 +2009,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();
     char own[sizeof e->text + 32];
+    struct timespec now;
     FILE *f;
     bool bad;
     if (!path || !*path) return CDP_ERR_INVALID;
@@ -2024,7 +2025,10 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
         cdp__json_put(f, e->file);
         fprintf(f, ":%u", e->line);
     }
-    fprintf(f, "\", \"timestamp\": \"%lld\"}}}\n", (long long)time(NULL));
+    clock_gettime(CLOCK_REALTIME, &now);
+    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
+    fprintf(f, "\", \"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
+        (long long)now.tv_sec, (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
     bad = ferror(f) != 0;
     return fclose(f) != 0 || bad ? CDP_ERR_IO : CDP_OK;
 #else

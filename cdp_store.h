@@ -171,12 +171,15 @@ typedef struct cdp_file_store_desc {
     /* required: a file that all users reach, on a file system with flock(); copied; made when
        absent */
     const char *path;
-    uint32_t
-        /* how many users there are: when so many have left and nobody is left, the file is
-           removed (default: 0, it stays) */
-        world_size;
-    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* how many users there are: when so many have left and nobody is left, the file is removed
+       (default: 0, it stays) */
+    uint32_t world_size;
+    /* of calls that are given 0, and of the creation (default: 300000; CDP_NO_TIMEOUT: never) */
     uint32_t timeout_ms;
+    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may be
+       written by others is refused (INVALID). For folders in which others may put files, as /tmp
+       (default: mode 0644, no check) */
+    bool private_file;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
 } cdp_file_store_desc;
@@ -2267,6 +2270,7 @@ typedef struct cdp__file_store {
     cdp__kv kv; /* with keys as in the file */
     char *path; /* behind the struct */
     uint32_t world_size;
+    bool private_file;
     uint64_t at; /* how much of the file is in the map */
     /* the file that was read; open, so that its number is not given to another one meanwhile */
     int32_t pin;
@@ -2393,6 +2397,13 @@ CDP__PRIVATE cdp_status cdp__file_refresh(
     if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
     if (!S_ISREG(st.st_mode))
         return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
+    if (f->private_file && (st.st_uid != geteuid() || (st.st_mode & 022)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "the file store %s belongs to user %u and has mode %u%u%u: it must belong to this "
+            "user, "
+            "and others must not be allowed to write to it; remove it, or take another path",
+            f->path, (unsigned)st.st_uid, (unsigned)(st.st_mode >> 6 & 7),
+            (unsigned)(st.st_mode >> 3 & 7), (unsigned)(st.st_mode & 7));
     if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device
         && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
         return CDP_OK; /* nothing is new, so nobody needs to be kept from writing */
@@ -2426,8 +2437,16 @@ CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode,
     *out = -1;
     /* NONBLOCK: it may be a pipe */
     do
-        fd = open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0644);
+        fd =
+            open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK | (f->private_file ? O_NOFOLLOW : 0),
+                f->private_file ? 0600 : 0644);
     while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ELOOP && f->private_file)
+        return cdp__fail_peer(CDP_ERR_INVALID, -1, ELOOP,
+            "the file store %s is a symbolic link, which another user may have put there; remove "
+            "it, "
+            "or take another path",
+            f->path);
     if (fd < 0 && errno == ENOENT && mode != CDP__FILE_WRITE) {
         cdp__file_reset(f, -1, NULL);
         return CDP_OK;
@@ -2683,6 +2702,7 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     f->path = (char *)(f + 1);
     memcpy(f->path, desc->path, (size_t)path_bytes);
     f->world_size = desc->world_size;
+    f->private_file = desc->private_file;
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);

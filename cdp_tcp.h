@@ -2933,9 +2933,16 @@ CDP__PRIVATE bool cdp__mesh_read_word(
     return n > 0;
 }
 
+CDP__PRIVATE uint32_t cdp__mesh_ms_left(const cdp__mesh *m, uint64_t deadline_ns) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
+    return (uint32_t)cdp__min(1 + (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS, 1u << 31);
+}
+
 /* The store through which the ranks meet, if it is one. */
-CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_ns) {
 #ifdef CDP_NO_FILE_STORE
+    (void)deadline_ns;
     m->meeting = m->desc.store;
     return m->desc.file
         ? cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -2949,6 +2956,8 @@ CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
     d.path = m->desc.file;
     d.world_size = m->desc.world_size;
     d.os = m->os;
+    d.private_file = true; /* by default it is in a folder in which everybody may put files */
+    d.timeout_ms = cdp__mesh_ms_left(m, deadline_ns);
     return cdp_file_store_create(&d, &m->meeting);
 #endif
 }
@@ -3028,7 +3037,7 @@ CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
-    cdp_status st = cdp__mesh_meeting_store(m);
+    cdp_status st = cdp__mesh_meeting_store(m, deadline_ns);
     if (st != CDP_OK) return st;
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
