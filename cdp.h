@@ -569,6 +569,18 @@ typedef enum cdp_store_op {
     CDP_STORE_MULTI_GET,
     /* keys[i] := values[i] */
     CDP_STORE_MULTI_SET,
+    /* values[0] goes behind the others of the queue keys[0]; queues are no keys: they are neither
+       counted nor listed nor deleted, but waits for their names end when they have something */
+    CDP_STORE_QUEUE_PUSH,
+    /* waits until the queue keys[0] has something (delta 1: does not wait) and removes its first
+       value; result: that; `number`: how many there were (0: none, and the result is empty) */
+    CDP_STORE_QUEUE_POP,
+    /* `number`: values in the queue keys[0] */
+    CDP_STORE_QUEUE_LEN,
+    /* results: `number` keys, in any order */
+    CDP_STORE_LIST_KEYS,
+    /* adds 1 to keys[0], once, and waits until it is `delta` or more */
+    CDP_STORE_BARRIER,
     CDP_STORE_OP_COUNT
 } cdp_store_op;
 
@@ -2047,6 +2059,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();
     char own[sizeof e->text + 32];
+    struct timespec now;
     FILE *f;
     bool bad;
     if (!path || !*path) return CDP_ERR_INVALID;
@@ -2062,7 +2075,10 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
         cdp__json_put(f, e->file);
         fprintf(f, ":%u", e->line);
     }
-    fprintf(f, "\", \"timestamp\": \"%lld\"}}}\n", (long long)time(NULL));
+    clock_gettime(CLOCK_REALTIME, &now);
+    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
+    fprintf(f, "\", \"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
+        (long long)now.tv_sec, (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
     bad = ferror(f) != 0;
     return fclose(f) != 0 || bad ? CDP_ERR_IO : CDP_OK;
 #else
@@ -3094,6 +3110,7 @@ typedef struct cdp__loop {
     int32_t wake_fd[2];
     int32_t many;   /* the system's list of the descriptors, -1: poll walks through ours */
     uint32_t moved; /* how many had something at the last look */
+    uint64_t turns; /* how often it has run: work that is to be spread over turns counts by it */
     bool awake;     /* wake was set and not yet cleared */
 } cdp__loop;
 
@@ -3253,6 +3270,7 @@ CDP__PRIVATE uint32_t cdp__loop_fill(cdp__loop *l) {
 CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
     uint32_t i;
     l->moved = 0;
+    ++l->turns;
     for (i = 0; i < l->polled_count; ++i) {
         cdp__io *io = l->polled[i];
         const uint16_t got = l->fds[i].got;

@@ -62,6 +62,10 @@
         count arrivals, draw unique numbers               cdp_store_add
         let exactly one rank win                          cdp_store_compare_set(key, "" -> mine), compare the answer
         wait for keys / look whether they are there       cdp_store_wait / cdp_store_check
+        hand values from one rank to the next free one    cdp_store_queue_push, cdp_store_queue_pop
+        see which keys there are                          cdp_store_list_keys
+        wait until all have come                          cdp_store_barrier
+        wait on one thread and set on another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
         do without a server, on a file system that is shared   cdp_file_store_create
         bring a store of my own                           cdp_custom_store_create
@@ -167,12 +171,15 @@ typedef struct cdp_file_store_desc {
     /* required: a file that all users reach, on a file system with flock(); copied; made when
        absent */
     const char *path;
-    uint32_t
-        /* how many users there are: when so many have left and nobody is left, the file is
-           removed (default: 0, it stays) */
-        world_size;
-    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* how many users there are: when so many have left and nobody is left, the file is removed
+       (default: 0, it stays) */
+    uint32_t world_size;
+    /* of calls that are given 0, and of the creation (default: 300000; CDP_NO_TIMEOUT: never) */
     uint32_t timeout_ms;
+    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may be
+       written by others is refused (INVALID). For folders in which others may put files, as /tmp
+       (default: mode 0644, no check) */
+    bool private_file;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
 } cdp_file_store_desc;
@@ -207,7 +214,8 @@ typedef struct cdp_tcp_store_desc {
         /* compare_set(will_key, "" -> will_value). Copied. Only with servers of this library;
            others never hear of it (default: none) */
         will_value;
-    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES) */
+    /* larger values are not sent, and larger answers break the connection; above the default set
+       the server's max_value_bytes, too (default: CDP_STORE_MAX_VALUE_BYTES) */
     uint64_t max_value_bytes;
     /* the server's (default: none). Copied as a hash */
     const char *job_key;
@@ -351,6 +359,48 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *
 /* key += value; an absent key counts as empty. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any order,
+   each with a zero byte behind its end. Keys that are set or removed meanwhile may be missing. Free
+   *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom stores, and servers
+   of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the connection: STORE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
+    cdp_store *store, cdp_bytes **keys, uint64_t *count);
+
+/* Queues: first in, first out. A queue has a name of its own, which is no key: it is neither
+   counted nor listed nor deleted with keys, but cdp_store_wait and cdp_store_check of that name see
+   whether the queue holds something. Do not set an ordinary value under the same name. Errors:
+   UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
+
+/* Put a value behind the others of a queue, which needs no making. Wakes one waiting client. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_push(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get. Over
+   TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_pop(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+
+/* The same without waiting: *value is NULL when the queue is empty. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_try_pop(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes);
+
+/* How many values the queue holds. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
+    cdp_store *store, const char *key, int64_t *count);
+
+/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts them
+   and is not reset: take a fresh key each time. A caller that times out stays counted. Errors:
+   UNSUPPORTED (servers of PyTorch 1.13). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
+    cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
+
+/* A second connection to the server of a TCP store, or of a prefix store on one: a wait on one does
+   not delay the calls on the other. It has no last will. Blocks
+   until it is connected, at most the store's timeout. Destroy it with cdp_store_destroy(). Errors:
+   as cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores serve any number of threads
+   at a time and need no clone). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_clone(cdp_store *store, cdp_store **out);
 
 /* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero
    byte behind its end. Free *memory with cdp_store_free(). */
@@ -615,9 +665,12 @@ typedef enum cdp__cmd {
     CDP__CMD_MULTI_SET,
     CDP__CMD_CANCEL_WAIT,
     CDP__CMD_PING,
+    CDP__CMD_QUEUE_PUSH,
+    CDP__CMD_QUEUE_POP,
+    CDP__CMD_QUEUE_LEN,
     CDP__CMD_LIST_KEYS,
     CDP__CMD_BARRIER,
-    CDP__CMD_WILL,
+    CDP__CMD_LAST_WILL,
     CDP__CMD_TRY_GET,
     CDP__CMD_WATCH,
     CDP__CMD_KEY,
@@ -638,9 +691,12 @@ typedef enum cdp__cmd {
 #define CDP__OP_MULTI_SET 11
 #define CDP__OP_CANCEL_WAIT 12
 #define CDP__OP_PING 13
+#define CDP__OP_QUEUE_PUSH 14
+#define CDP__OP_QUEUE_POP 15
+#define CDP__OP_QUEUE_LEN 16
 #define CDP__OP_LIST_KEYS 17
 #define CDP__OP_BARRIER 18
-#define CDP__OP_WILL 0xC0 /* ours */
+#define CDP__OP_LAST_WILL 0xC0 /* ours */
 /* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one
    turn */
 #define CDP__OP_TRY_GET 0xC1
@@ -662,7 +718,7 @@ typedef enum cdp__cmd {
 
 /* The key by whose presence a client knows a server of this library. Keys of programs begin with
    a slash. */
-#define CDP__WIRE_OURS "cdp/server"
+#define CDP__WIRE_CDP_SERVER "cdp/server"
 
 /* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a
    leading * means a 64-bit count and that many repetitions of the rest. */
@@ -713,9 +769,12 @@ static const cdp__wire_row cdp__wire_v2[] = {
     {CDP__OP_MULTI_SET, CDP__CMD_MULTI_SET, "*kv"},
     {CDP__OP_CANCEL_WAIT, CDP__CMD_CANCEL_WAIT, ""},
     {CDP__OP_PING, CDP__CMD_PING, "u"},
+    {CDP__OP_QUEUE_PUSH, CDP__CMD_QUEUE_PUSH, "kv"},
+    {CDP__OP_QUEUE_POP, CDP__CMD_QUEUE_POP, "k"},
+    {CDP__OP_QUEUE_LEN, CDP__CMD_QUEUE_LEN, "k"},
     {CDP__OP_LIST_KEYS, CDP__CMD_LIST_KEYS, ""},
     {CDP__OP_BARRIER, CDP__CMD_BARRIER, "ki"},
-    {CDP__OP_WILL, CDP__CMD_WILL, "kv"},
+    {CDP__OP_LAST_WILL, CDP__CMD_LAST_WILL, "kv"},
     {CDP__OP_TRY_GET, CDP__CMD_TRY_GET, "k"},
     {0, CDP__CMD_NONE, NULL},
 };
@@ -1028,6 +1087,13 @@ CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t
         h[i] ^= v[i] ^ v[i + 8];
 }
 
+/* Overwrites what nobody may find in memory later; never left out as useless. */
+CDP__PRIVATE void cdp__wipe(void *p, uint64_t bytes) {
+    volatile uint8_t *at = (volatile uint8_t *)p;
+    while (bytes--)
+        *at++ = 0;
+}
+
 /* `out_bytes` 1 .. 32 of the hash; with a key of 1 .. 32 bytes, of the keyed one. */
 CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data,
     uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
@@ -1055,6 +1121,7 @@ CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *
     }
     for (i = 0; i < out_bytes; ++i)
         out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
+    cdp__wipe(block, sizeof block); /* it may have held a key */
 }
 
 /* With a key, the first that two processes say to each other, on connections to the store and between ranks, is
@@ -1107,6 +1174,9 @@ typedef struct cdp__auth {
     uint8_t in[CDP__AUTH_BYTES], out[CDP__AUTH_BYTES];
 } cdp__auth;
 
+/* shorter keys are worth a warning */
+#define CDP__AUTH_SHORT_KEY 16u
+
 /* What a key's text is kept as. */
 CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) {
     cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
@@ -1130,7 +1200,7 @@ CDP__PRIVATE bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n
     return !differ;
 }
 
-CDP__PRIVATE void cdp__auth_say(cdp__auth *a, const char *tag) {
+CDP__PRIVATE void cdp__auth_put(cdp__auth *a, const char *tag) {
     memset(a->out, 0, sizeof a->out);
     memcpy(a->out, tag, 8);
     a->left = CDP__AUTH_BYTES;
@@ -1140,7 +1210,7 @@ CDP__PRIVATE void cdp__auth_say(cdp__auth *a, const char *tag) {
 /* With this end's nonce in place. A connector speaks first. */
 CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     if (a->listener) return;
-    cdp__auth_say(a, "cdp-key1");
+    cdp__auth_put(a, "cdp-key1");
     a->out[8] = (uint8_t)a->purpose;
     memcpy(a->out + 16, a->nonce[0], 16);
 }
@@ -1149,7 +1219,7 @@ CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
    store's. */
 CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
-    cdp__auth_say(a, "cdp-no: ");
+    cdp__auth_put(a, "cdp-no: ");
     a->out[8] = a->refusal = (uint8_t)refusal;
     a->left = answer ? CDP__AUTH_BYTES : 0;
     return CDP_ERR_MISMATCH;
@@ -1157,7 +1227,7 @@ CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal
 
 /* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides
    have proved themselves; MISMATCH: a->refusal says why. */
-CDP__PRIVATE cdp_status cdp__auth_look(cdp__auth *a) {
+CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
     static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
     const uint64_t n = cdp__min(a->got, 8);
     uint8_t proof[24];
@@ -1177,7 +1247,7 @@ CDP__PRIVATE cdp_status cdp__auth_look(cdp__auth *a) {
         if (a->listener && a->in[8] != a->purpose) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
         memcpy(a->nonce[!a->listener], a->in + 16, 16);
         ++a->step;
-        cdp__auth_say(a, a->listener ? "cdp-key2" : "cdp-key3");
+        cdp__auth_put(a, a->listener ? "cdp-key2" : "cdp-key3");
         if (a->listener)
             memcpy(a->out + 16, a->nonce[1], 16);
         else
@@ -1188,23 +1258,70 @@ CDP__PRIVATE cdp_status cdp__auth_look(cdp__auth *a) {
     if (!cdp__auth_equal(proof, a->in + 8, sizeof proof))
         return cdp__auth_refuse(a, CDP__AUTH_WRONG);
     a->done = true;
-    if (a->listener) cdp__auth_say(a, "cdp-key4");
+    if (a->listener) cdp__auth_put(a, "cdp-key4");
     if (a->listener) cdp__auth_proof(a, true, a->out + 8);
     return CDP_OK;
 }
 
 /* ---- >>kv: the map --------------------------------------------------------------------------- */
 
-struct cdp__waiter;
+/* A link of a chain, which is a ring of links whose head is a link, too: so a link leaves its chain
+   without knowing the head, and a whole chain moves in one step. */
+typedef struct cdp__chain {
+    struct cdp__chain *next, *prev;
+} cdp__chain;
 
-/* An entry may exist without a value, because somebody waits for it. The key follows the struct. */
+CDP__PRIVATE void cdp__chain_open(cdp__chain *head) {
+    head->next = head->prev = head;
+}
+
+CDP__PRIVATE bool cdp__chain_empty(const cdp__chain *head) {
+    return head->next == head;
+}
+
+CDP__PRIVATE void cdp__chain_add(cdp__chain *head, cdp__chain *link) {
+    link->next = head;
+    link->prev = head->prev;
+    link->prev->next = link->next->prev = link;
+}
+
+/* Returns the head when the chain is empty now, else NULL. */
+CDP__PRIVATE cdp__chain *cdp__chain_remove(cdp__chain *link) {
+    cdp__chain *next = link->next, *prev = link->prev;
+    next->prev = prev;
+    prev->next = next;
+    link->next = link->prev = NULL;
+    return next == prev && next->next == next ? next : NULL;
+}
+
+/* All links of `from`, in their order, behind those of `to`. */
+CDP__PRIVATE void cdp__chain_move(cdp__chain *from, cdp__chain *to) {
+    if (cdp__chain_empty(from)) return;
+    from->next->prev = to->prev;
+    to->prev->next = from->next;
+    from->prev->next = to;
+    to->prev = from->prev;
+    cdp__chain_open(from);
+}
+
+/* One value of a queue; its bytes follow the struct. */
+typedef struct cdp__kv_item {
+    struct cdp__kv_item *next;
+    uint64_t bytes;
+} cdp__kv_item;
+
+/* A key with a value, with a queue, or with connections that wait for it; at least one of these.
+   The key's bytes follow the struct. */
 typedef struct cdp__kv_entry {
     struct cdp__kv_entry *next;
     uint64_t hash, key_bytes;
     uint8_t *value;
     uint64_t value_bytes, value_room;
-    struct cdp__waiter *waiters; /* the server's */
-    bool present;
+    uint64_t since;                       /* kv->arrivals when the key got its value */
+    cdp__kv_item *first_item, *last_item; /* the queue, which has nothing to do with the value */
+    uint64_t item_count;
+    cdp__chain waits, watches; /* the server's */
+    bool present;              /* has a value */
 } cdp__kv_entry;
 
 typedef struct cdp__kv {
@@ -1212,9 +1329,16 @@ typedef struct cdp__kv {
     cdp__kv_entry **buckets;
     uint64_t bucket_count; /* a power of two, or 0 before the first entry */
     uint64_t entry_count, present_count;
+    uint64_t arrivals; /* how often a key without a value got one */
     uint64_t seed;
-    uint64_t bytes, max_bytes; /* of entries and values */
+    uint64_t bytes, max_bytes; /* as cdp__kv_cost() counts them */
 } cdp__kv;
+
+/* What `bytes` of memory really take, at most: allocations are aligned to 64 bytes, and the
+   allocator keeps headers and gaps between them. */
+CDP__PRIVATE uint64_t cdp__kv_cost(uint64_t bytes) {
+    return bytes ? (bytes + 63) / 64 * 64 + 48 : 0;
+}
 
 CDP__PRIVATE void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
     memset(kv, 0, sizeof *kv);
@@ -1227,12 +1351,28 @@ CDP__PRIVATE const uint8_t *cdp__kv_key(const cdp__kv_entry *e) {
     return (const uint8_t *)(e + 1);
 }
 
+CDP__PRIVATE cdp__kv_item *cdp__kv_pop(cdp__kv *kv, cdp__kv_entry *e) {
+    cdp__kv_item *item = e->first_item;
+    CDP_ASSERT(e->item_count && item);
+    e->first_item = item->next;
+    if (!item->next) e->last_item = NULL;
+    --e->item_count;
+    kv->bytes -= cdp__kv_cost(sizeof *item + item->bytes);
+    return item; /* the caller frees it, and then may release the entry */
+}
+
+CDP__PRIVATE void cdp__kv_drop_items(cdp__kv *kv, cdp__kv_entry *e) {
+    while (e->item_count)
+        cdp__free(kv->os, cdp__kv_pop(kv, e));
+}
+
 CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
     uint64_t i;
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
         for (; e; e = next) {
             next = e->next;
+            cdp__kv_drop_items(kv, e);
             cdp__free(kv->os, e->value);
             cdp__free(kv->os, e);
         }
@@ -1279,6 +1419,10 @@ CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
     return true;
 }
 
+CDP__PRIVATE bool cdp__kv_has_room(const cdp__kv *kv, uint64_t bytes) {
+    return cdp__kv_cost(bytes) <= kv->max_bytes - cdp__min(kv->bytes, kv->max_bytes);
+}
+
 CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
     return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)",
         (unsigned long long)kv->max_bytes);
@@ -1290,7 +1434,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
     if (e) return e;
-    if (bytes > kv->max_bytes - cdp__min(kv->bytes, kv->max_bytes)) {
+    if (!cdp__kv_has_room(kv, bytes)) {
         cdp__kv_full(kv);
         return NULL;
     }
@@ -1300,25 +1444,28 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
         return NULL;
     }
     if (key.bytes) memcpy(e + 1, key.data, (size_t)key.bytes);
+    cdp__chain_open(&e->waits);
+    cdp__chain_open(&e->watches);
     e->key_bytes = key.bytes;
     e->hash = cdp__hash(kv->seed, key.data, key.bytes);
     bucket = &kv->buckets[e->hash & (kv->bucket_count - 1)];
     e->next = *bucket;
     *bucket = e;
     ++kv->entry_count;
-    kv->bytes += bytes;
+    kv->bytes += cdp__kv_cost(bytes);
     return e;
 }
 
-/* Drop an entry that has neither a value nor anybody waiting. */
+/* Drop an entry that has neither a value nor a queue, and for which nobody waits. */
 CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
-    if (!e || e->present || e->waiters) return;
+    if (!e || e->present || e->item_count) return;
+    if (!cdp__chain_empty(&e->waits) || !cdp__chain_empty(&e->watches)) return;
     for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;)
         at = &(*at)->next;
     *at = e->next;
     --kv->entry_count;
-    kv->bytes -= sizeof(cdp__kv_entry) + e->key_bytes;
+    kv->bytes -= cdp__kv_cost(sizeof(cdp__kv_entry) + e->key_bytes);
     CDP_ASSERT(!e->value);
     cdp__free(kv->os, e);
 }
@@ -1331,13 +1478,14 @@ CDP__PRIVATE cdp_status cdp__kv_reserve(
     const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes;
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
-    if (room > kv->max_bytes - cdp__min(kv->bytes - e->value_room, kv->max_bytes))
+    if (cdp__kv_cost(room)
+        > kv->max_bytes - cdp__min(kv->bytes - cdp__kv_cost(e->value_room), kv->max_bytes))
         return cdp__kv_full(kv);
     value = (uint8_t *)cdp__alloc(kv->os, room);
     if (!value) return cdp__fail_nomem("a value of the store", room);
     if (keep) memcpy(value, e->value, (size_t)keep);
     cdp__free(kv->os, e->value);
-    kv->bytes += room - e->value_room;
+    kv->bytes += cdp__kv_cost(room) - cdp__kv_cost(e->value_room);
     e->value = value;
     e->value_room = room;
     return CDP_OK;
@@ -1352,7 +1500,10 @@ CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at
     }
     if (value.bytes) memcpy(e->value + at, value.data, (size_t)value.bytes);
     e->value_bytes = at + value.bytes;
-    kv->present_count += !e->present;
+    if (!e->present) {
+        ++kv->present_count;
+        e->since = ++kv->arrivals;
+    }
     e->present = true;
     return CDP_OK;
 }
@@ -1413,13 +1564,61 @@ CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     if (!e) return false;
     cdp__free(kv->os, e->value);
-    kv->bytes -= e->value_room;
+    kv->bytes -= cdp__kv_cost(e->value_room);
     e->value = NULL;
     e->value_bytes = e->value_room = 0;
     e->present = false;
     --kv->present_count;
     cdp__kv_release(kv, e);
     return true;
+}
+
+/* A value behind the others of a key's queue. */
+CDP__PRIVATE cdp_status cdp__kv_push(
+    cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+    cdp__kv_entry *e = cdp__kv_obtain(kv, key);
+    cdp__kv_item *item = NULL;
+    *out = NULL;
+    if (!e) return CDP_ERR_NOMEM;
+    if (cdp__kv_has_room(kv, sizeof *item + value.bytes))
+        item = (cdp__kv_item *)cdp__alloc(kv->os, sizeof *item + value.bytes);
+    if (!item) {
+        cdp__kv_release(kv, e);
+        return cdp__kv_full(kv);
+    }
+    item->next = NULL;
+    item->bytes = value.bytes;
+    if (value.bytes) memcpy(item + 1, value.data, (size_t)value.bytes);
+    if (e->last_item)
+        e->last_item->next = item;
+    else
+        e->first_item = item;
+    e->last_item = item;
+    ++e->item_count;
+    kv->bytes += cdp__kv_cost(sizeof *item + value.bytes);
+    *out = e;
+    return CDP_OK;
+}
+
+/* Whether a wait for this key is over: it has a value, or something is in its queue. */
+CDP__PRIVATE bool cdp__kv_available(const cdp__kv *kv, cdp_bytes key) {
+    const cdp__kv_entry *e = cdp__kv_find(kv, key);
+    return e && (e->present || e->item_count);
+}
+
+CDP__PRIVATE uint64_t cdp__kv_reverse(uint64_t v) {
+    uint64_t out = 0, i;
+    for (i = 0; i < 64; ++i)
+        out |= (v >> i & 1) << (63 - i);
+    return out;
+}
+
+/* The bucket to look at after `cursor`; 0 when all were seen, since the first one. Counts from the
+   highest bit of the bucket's number down: when the table doubles between two looks, what was seen
+   of the old one is exactly what need not be seen of the new one. */
+CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
+    CDP_ASSERT(kv->bucket_count);
+    return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
 }
 
 /* ---- >>request: what all stores do with one -------------------------------------------------- */
@@ -1436,9 +1635,16 @@ CDP__PRIVATE void cdp__store_request_drop_results(
     rq->results = NULL;
 }
 
+/* Of LIST_KEYS: as many as were found so far. */
 CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
-    if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
-    return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
+    switch (rq->op) {
+    case CDP_STORE_GET:
+    case CDP_STORE_COMPARE_SET:
+    case CDP_STORE_QUEUE_POP: return 1;
+    case CDP_STORE_MULTI_GET: return rq->key_count;
+    case CDP_STORE_LIST_KEYS: return rq->number > 0 ? (uint64_t)rq->number : 0;
+    default: return 0;
+    }
 }
 
 CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
@@ -1467,7 +1673,7 @@ CDP__PRIVATE bool cdp__store_request_put_result(
 }
 
 CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
-    if (op == CDP_STORE_NUM_KEYS) return 0;
+    if (op == CDP_STORE_NUM_KEYS || op == CDP_STORE_LIST_KEYS) return 0;
     return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET
             || op == CDP_STORE_MULTI_SET
         ? UINT32_MAX
@@ -1478,7 +1684,8 @@ CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
 CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET:
-    case CDP_STORE_APPEND: return 1;
+    case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH: return 1;
     case CDP_STORE_COMPARE_SET: return 2;
     case CDP_STORE_MULTI_SET: return rq->key_count;
     default: return 0;
@@ -1492,11 +1699,18 @@ CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes, uint64_t max) {
     cdp__key_text t;
     return cdp__fail(CDP_ERR_INVALID,
-        "the value for the store key \"%s\" has %llu bytes; at most %u are allowed",
-        cdp__key_print(&t, key), (unsigned long long)bytes, CDP_STORE_MAX_VALUE_BYTES);
+        "the value for the store key \"%s\" has %llu bytes; at most %llu are allowed "
+        "(max_value_bytes)",
+        cdp__key_print(&t, key), (unsigned long long)bytes, (unsigned long long)max);
+}
+
+CDP__PRIVATE cdp_status cdp__store_has_no_queues(const cdp_store_request *rq) {
+    (void)rq;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "file and custom stores have no queues; use a TCP store or a hash store");
 }
 
 /* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
@@ -1515,8 +1729,12 @@ CDP__PRIVATE bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp
 }
 
 #define CDP__STORE_TIMEOUT_MS 300000u
+/* `number` of a request that timed out. 0: the store has answered, the key is not there. */
+#define CDP__STORE_NO_ANSWER (-1)
+#define CDP__STORE_NOT_SENT (-2)
 
-CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
+    const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t values = cdp__store_request_values(rq);
     uint32_t i;
     if (rq->key_count > CDP_STORE_MAX_LIST)
@@ -1536,14 +1754,15 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(const cdp_store_reques
         if (!rq->values[i].data && rq->values[i].bytes)
             return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL",
                 cdp__key_print(&t, key));
-        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES)
-            return cdp__store_too_long(key, rq->values[i].bytes);
+        if (rq->values[i].bytes > max_value_bytes)
+            return cdp__store_too_long(key, rq->values[i].bytes, max_value_bytes);
     }
     return CDP_OK;
 }
 
 /* Whether a request makes sense, before anybody works on it. */
-CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__store_request_validate(
+    const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
         ? cdp__store_request_keys_needed(rq->op)
         : 0;
@@ -1555,7 +1774,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate(const cdp_store_request *rq)
     if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
         return cdp__fail(CDP_ERR_INVALID,
             "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
-    return cdp__store_request_validate_sizes(rq);
+    return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 
 /* ---- >>store-hash ---------------------------------------------------------------------------- */
@@ -1571,7 +1790,8 @@ CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
-        if (!cdp__kv_get(&h->kv, rq->keys[i])) return CDP_PENDING;
+        if (n ? !cdp__kv_get(&h->kv, rq->keys[i]) : !cdp__kv_available(&h->kv, rq->keys[i]))
+            return CDP_PENDING;
     if (!cdp__store_request_make_results(h->kv.os, rq))
         return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < n; ++i) {
@@ -1619,12 +1839,84 @@ CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *r
         const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
         const uint64_t bytes = rq->values[0].bytes + (old ? old->value_bytes : 0);
         return bytes > CDP_STORE_MAX_VALUE_BYTES
-            ? cdp__store_too_long(rq->keys[0], bytes)
+            ? cdp__store_too_long(rq->keys[0], bytes, CDP_STORE_MAX_VALUE_BYTES)
             : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
     }
     for (i = 0; i < rq->key_count && status == CDP_OK; ++i)
         status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
     return status;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_pop(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e = cdp__kv_find(&h->kv, rq->keys[0]);
+    cdp__kv_item *item;
+    cdp_bytes value;
+    const int64_t count = e ? (int64_t)e->item_count : 0;
+    if (!count && !rq->delta) return CDP_PENDING;
+    rq->number = count;
+    if (!cdp__store_request_make_results(h->kv.os, rq))
+        return cdp__fail_nomem("the result of a request", sizeof(cdp_bytes));
+    if (!count) return CDP_OK;
+    value.data = e->first_item + 1;
+    value.bytes = e->first_item->bytes;
+    if (!cdp__store_request_put_result(h->kv.os, rq, 0, value)) {
+        cdp__store_request_drop_results(h->kv.os, rq, 1);
+        return cdp__fail_nomem("a value", value.bytes);
+    }
+    item = cdp__kv_pop(&h->kv, e);
+    cdp__free(h->kv.os, item);
+    cdp__kv_release(&h->kv, e);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_push(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e;
+    return cdp__kv_push(&h->kv, rq->keys[0], rq->values[0], &e);
+}
+
+CDP__PRIVATE cdp_status cdp__hash_queue_len(cdp__hash_store *h, cdp_store_request *rq) {
+    const cdp__kv_entry *e = cdp__kv_find(&h->kv, rq->keys[0]);
+    rq->number = e ? (int64_t)e->item_count : 0;
+    return CDP_OK;
+}
+
+/* The first attempt counts, which `priv` remembers. */
+CDP__PRIVATE cdp_status cdp__hash_barrier(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[0]);
+    int64_t sum = 0;
+    if (!rq->priv) {
+        const cdp_status status = cdp__kv_add(&h->kv, rq->keys[0], 1, &sum, &e);
+        if (status != CDP_OK) return status;
+        rq->priv = h;
+    } else if (e && !cdp__number_parse(e->value, e->value_bytes, &sum)) {
+        return cdp__store_no_number(rq->keys[0]);
+    }
+    return sum >= rq->delta ? CDP_OK : CDP_PENDING;
+}
+
+/* All keys that the map holds, those that begin with `prefix` only, without it. */
+CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_store_request *rq) {
+    const uint64_t skip = strlen(prefix);
+    uint64_t i;
+    rq->number = 0;
+    rq->results = (cdp_bytes *)cdp__alloc_zero(kv->os, (kv->present_count + 1) * sizeof(cdp_bytes));
+    if (!rq->results) return cdp__fail_nomem("a list of keys", kv->present_count);
+    for (i = 0; i < kv->bucket_count; ++i) {
+        const cdp__kv_entry *e;
+        for (e = kv->buckets[i]; e; e = e->next) {
+            cdp_bytes key;
+            if (!e->present || e->key_bytes < skip || memcmp(cdp__kv_key(e), prefix, skip) != 0)
+                continue;
+            key.data = cdp__kv_key(e) + skip;
+            key.bytes = e->key_bytes - skip;
+            if (!cdp__store_request_put_result(kv->os, rq, (uint64_t)rq->number, key)) {
+                cdp__store_request_drop_results(kv->os, rq, (uint64_t)rq->number);
+                return cdp__fail_nomem("a key of a list", key.bytes);
+            }
+            ++rq->number;
+        }
+    }
+    return CDP_OK;
 }
 
 /* With the lock held: do it now, or CDP_PENDING. */
@@ -1640,16 +1932,25 @@ CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq)
         return status == CDP_PENDING ? CDP_OK : status;
     case CDP_STORE_DELETE: rq->number = cdp__kv_delete(&h->kv, rq->keys[0]); return CDP_OK;
     case CDP_STORE_NUM_KEYS: rq->number = (int64_t)h->kv.present_count; return CDP_OK;
+    case CDP_STORE_LIST_KEYS: return cdp__kv_list(&h->kv, "", rq);
+    case CDP_STORE_QUEUE_POP: return cdp__hash_pop(h, rq);
+    case CDP_STORE_QUEUE_LEN: return cdp__hash_queue_len(h, rq);
+    case CDP_STORE_QUEUE_PUSH: status = cdp__hash_push(h, rq); break;
+    case CDP_STORE_BARRIER: status = cdp__hash_barrier(h, rq); break;
     default: status = cdp__hash_write(h, rq); break;
     }
-    if (h->cond) h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
+    if (h->cond && rq->op != CDP_STORE_BARRIER)
+        h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
+    else if (h->cond && status == CDP_OK)
+        h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
     return status;
 }
 
 CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     rq->results = NULL;
-    rq->status = cdp__store_request_validate(rq);
+    rq->priv = NULL;
+    rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&h->lock);
     rq->status = cdp__hash_try(h, rq);
@@ -1719,73 +2020,107 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
 /* What is common to stores that nobody wakes: an attempt does a request at once, or says
    CDP_PENDING and has done nothing that the next attempt would do twice; whoever waits tries
    again, ever more slowly. */
-typedef struct cdp__tried {
+typedef struct cdp__polled {
     cdp_store store;
     cdp_lock lock;
-    cdp_status (*attempt)(struct cdp__tried *t, cdp_store_request *rq);
-} cdp__tried;
+    cdp_status (*attempt)(struct cdp__polled *t, cdp_store_request *rq);
+} cdp__polled;
 
-#define CDP__TRIED_PAUSE_MAX_NS (10 * CDP__MS)
+#define CDP__POLLED_PAUSE_MAX_NS (10 * CDP__MS)
 
-CDP__PRIVATE cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
-    cdp__tried *t = (cdp__tried *)self;
+/* A barrier made of other operations: count once, which `priv` remembers, then look. */
+CDP__PRIVATE cdp_status cdp__polled_barrier(cdp__polled *t, cdp_store_request *rq) {
+    cdp_store_request part = *rq;
+    cdp_status status;
+    int64_t sum = 0;
+    part.results = NULL;
+    part.number = 0;
+    part.op = rq->priv ? CDP_STORE_GET : CDP_STORE_ADD;
+    part.delta = 1;
+    status = t->attempt(t, &part);
+    if (status != CDP_OK) return status;
+    if (!rq->priv) {
+        rq->priv = t;
+        sum = part.number;
+    } else {
+        const bool good =
+            cdp__number_parse((const uint8_t *)part.results[0].data, part.results[0].bytes, &sum);
+        cdp__store_request_drop_results(t->store.os, &part, 1);
+        if (!good) return cdp__store_no_number(rq->keys[0]);
+    }
+    return sum >= rq->delta ? CDP_OK : CDP_PENDING;
+}
+
+CDP__PRIVATE cdp_status cdp__polled_attempt(cdp__polled *t, cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_BARRIER: return cdp__polled_barrier(t, rq);
+    case CDP_STORE_QUEUE_PUSH:
+    case CDP_STORE_QUEUE_POP:
+    case CDP_STORE_QUEUE_LEN: return cdp__store_has_no_queues(rq);
+    default: return t->attempt(t, rq);
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__polled_start(void *self, cdp_store_request *rq) {
+    cdp__polled *t = (cdp__polled *)self;
     rq->results = NULL;
+    rq->priv = NULL;
     rq->number = 0;
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&t->lock);
-    rq->status = t->attempt(t, rq);
+    rq->status = cdp__polled_attempt(t, rq);
     cdp_lock_release(&t->lock);
     return rq->status;
 }
 
 /* Sleep until the next look. The first ones are close together: what was in the way may be over
    in microseconds. */
-CDP__PRIVATE void cdp__tried_pause(
+CDP__PRIVATE void cdp__polled_pause(
     const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
     if (attempts < 4 && os->threads.yield)
         os->threads.yield(os->user);
     else
         os->net.poll_fds(os->user, NULL, 0,
             cdp__min(deadline_ns,
-                now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
+                now + cdp__min(CDP__POLLED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
 
-CDP__PRIVATE cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
-    cdp__tried *t = (cdp__tried *)self;
+CDP__PRIVATE cdp_status cdp__polled_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__polled *t = (cdp__polled *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
         /* before the attempt: the last one comes after the deadline */
         const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
-        rq->status = t->attempt(t, rq);
+        rq->status = cdp__polled_attempt(t, rq);
         cdp_lock_release(&t->lock);
         if (rq->status != CDP_PENDING || now >= deadline_ns) break;
-        cdp__tried_pause(t->store.os, attempts, now, deadline_ns);
+        cdp__polled_pause(t->store.os, attempts, now, deadline_ns);
     }
     return rq->status;
 }
 
-CDP__PRIVATE void cdp__tried_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__polled_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
-CDP__PRIVATE bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms,
-    cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
+CDP__PRIVATE bool cdp__polled_open(cdp__polled *t, const cdp_os *os, uint32_t timeout_ms,
+    cdp_status (*attempt)(cdp__polled *t, cdp_store_request *rq)) {
     t->store.self = t;
     t->store.os = os;
     t->store.timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
-    t->store.start = cdp__tried_start;
-    t->store.wait = cdp__tried_wait;
-    t->store.cancel = cdp__tried_cancel;
+    t->store.start = cdp__polled_start;
+    t->store.wait = cdp__polled_wait;
+    t->store.cancel = cdp__polled_cancel;
     t->attempt = attempt;
     return cdp__lock_open(&t->lock, os, true);
 }
 
 typedef struct cdp__custom_store {
-    cdp__tried tried;
+    cdp__polled tried;
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
@@ -1807,8 +2142,8 @@ CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request
 
 /* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory
    is to be freed afterwards. *out is NULL for nothing at all; PENDING: it is to stay as it is. */
-CDP__PRIVATE cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i,
-    const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
+CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_request *rq,
+    uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
     *out = rq->op == CDP_STORE_COMPARE_SET                      ? rq->values[1]
         : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out
@@ -1822,7 +2157,8 @@ CDP__PRIVATE cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request
         out->bytes = cdp__number_text(rq->number, text);
     } else if (rq->op == CDP_STORE_APPEND && now) {
         if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES)
-            return cdp__store_too_long(rq->keys[0], now->bytes + out->bytes);
+            return cdp__store_too_long(
+                rq->keys[0], now->bytes + out->bytes, CDP_STORE_MAX_VALUE_BYTES);
         *memory = (uint8_t *)cdp__alloc(c->desc.os, now->bytes + out->bytes);
         if (!*memory) return cdp__fail_nomem("a value", now->bytes + out->bytes);
         cdp__record_copy(cdp__record_copy(*memory, *now), *out);
@@ -1844,7 +2180,8 @@ CDP__PRIVATE cdp_status cdp__custom_change(
     cdp_status status = found < 0 ? found : CDP_OK;
     memset(&wish, 0, sizeof wish);
     if (status == CDP_OK)
-        status = cdp__custom_wish(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
+        status =
+            cdp__custom_new_value(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
     if (rq->op == CDP_STORE_COMPARE_SET && status >= 0
         && !cdp__store_answer(c->desc.os, rq,
             status == CDP_OK      ? rq->values[1]
@@ -1862,7 +2199,7 @@ CDP__PRIVATE cdp_status cdp__custom_change(
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polled *t, cdp_store_request *rq) {
     cdp__custom_store *c = (cdp__custom_store *)t;
     cdp_status status = CDP_OK;
     switch (rq->op) {
@@ -1878,6 +2215,8 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq
             return cdp__fail(CDP_ERR_UNSUPPORTED,
                 "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
         return c->desc.num_keys(c->desc.user, &rq->number);
+    case CDP_STORE_LIST_KEYS:
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "a custom store cannot list its keys");
     case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
         while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
             status = cdp__custom_change(c, rq, (uint64_t)rq->number);
@@ -1908,7 +2247,7 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     c->desc = *desc;
     c->desc.os = os;
     c->tried.store.destroy = cdp__custom_destroy;
-    if (!cdp__tried_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
+    if (!cdp__polled_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
         cdp__free(os, c); /* not destroyed: `user` stays the caller's when there is no store */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
@@ -1926,11 +2265,12 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
    processes that share a real file system, which no replaced os can give them. Memory, clock,
    sleep and locks between threads are those of the os. */
 typedef struct cdp__file_store {
-    cdp__tried tried;
+    cdp__polled tried;
     const cdp_os *os;
     cdp__kv kv; /* with keys as in the file */
     char *path; /* behind the struct */
     uint32_t world_size;
+    bool private_file;
     uint64_t at; /* how much of the file is in the map */
     /* the file that was read; open, so that its number is not given to another one meanwhile */
     int32_t pin;
@@ -1960,6 +2300,7 @@ CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int fd, const struct stat 
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
     if (f->pin >= 0) close(f->pin);
+    /* without a copy of the descriptor, everything is read again at the next call: slow, not wrong */
     f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (st) {
         f->device = st->st_dev;
@@ -1975,7 +2316,7 @@ CDP__PRIVATE void cdp__file_close(int fd) {
     close(fd);
 }
 
-CDP__PRIVATE cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
+CDP__PRIVATE cdp_status cdp__file_apply(cdp__file_store *f, const cdp__record *r) {
     cdp__kv_entry *e;
     if (!r->removal) return cdp__kv_set(&f->kv, r->key, r->value, &e);
     (void)cdp__kv_delete(&f->kv, r->key);
@@ -1984,7 +2325,7 @@ CDP__PRIVATE cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r
 
 /* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes
    the next one takes. */
-CDP__PRIVATE cdp_status cdp__file_learn_all(
+CDP__PRIVATE cdp_status cdp__file_apply_all(
     cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
     const uint64_t start = f->at;
     while (f->at < size) {
@@ -2000,7 +2341,7 @@ CDP__PRIVATE cdp_status cdp__file_learn_all(
                 "another path, or remove it when nobody uses it",
                 f->path, (unsigned long long)f->at);
         if (result != CDP__RECORD_WHOLE) return CDP_OK;
-        if (cdp__file_learn(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
+        if (cdp__file_apply(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
         f->at += r.bytes;
     }
     return CDP_OK;
@@ -2023,7 +2364,7 @@ CDP__PRIVATE cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size
             status = cdp__file_fail(f, n ? errno : EIO, "cannot read");
             break;
         }
-        status = cdp__file_learn_all(f, p, (uint64_t)n, size, &need);
+        status = cdp__file_apply_all(f, p, (uint64_t)n, size, &need);
         if (need > room) {
             cdp__free(f->os, p);
             p = NULL;
@@ -2047,7 +2388,7 @@ CDP__PRIVATE cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mod
 
 /* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a
    record. *gone: it was removed, and perhaps made anew, just before it was locked. */
-CDP__PRIVATE cdp_status cdp__file_look(
+CDP__PRIVATE cdp_status cdp__file_refresh(
     cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
     struct stat st;
     cdp_status status;
@@ -2056,6 +2397,13 @@ CDP__PRIVATE cdp_status cdp__file_look(
     if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
     if (!S_ISREG(st.st_mode))
         return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
+    if (f->private_file && (st.st_uid != geteuid() || (st.st_mode & 022)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "the file store %s belongs to user %u and has mode %u%u%u: it must belong to this "
+            "user, "
+            "and others must not be allowed to write to it; remove it, or take another path",
+            f->path, (unsigned)st.st_uid, (unsigned)(st.st_mode >> 6 & 7),
+            (unsigned)(st.st_mode >> 3 & 7), (unsigned)(st.st_mode & 7));
     if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device
         && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
         return CDP_OK; /* nothing is new, so nobody needs to be kept from writing */
@@ -2089,8 +2437,16 @@ CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode,
     *out = -1;
     /* NONBLOCK: it may be a pipe */
     do
-        fd = open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0644);
+        fd =
+            open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK | (f->private_file ? O_NOFOLLOW : 0),
+                f->private_file ? 0600 : 0644);
     while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ELOOP && f->private_file)
+        return cdp__fail_peer(CDP_ERR_INVALID, -1, ELOOP,
+            "the file store %s is a symbolic link, which another user may have put there; remove "
+            "it, "
+            "or take another path",
+            f->path);
     if (fd < 0 && errno == ENOENT && mode != CDP__FILE_WRITE) {
         cdp__file_reset(f, -1, NULL);
         return CDP_OK;
@@ -2099,7 +2455,7 @@ CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode,
         return cdp__file_fail(f, errno,
             mode == CDP__FILE_READ ? "cannot open it"
                                    : "cannot open it for writing; all users must be allowed to");
-    status = cdp__file_look(f, fd, mode, &gone);
+    status = cdp__file_refresh(f, fd, mode, &gone);
     if (status == CDP_OK && !gone) {
         *out = fd;
         return CDP_OK;
@@ -2187,7 +2543,8 @@ CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_r
         values = &rq->values[1];
     }
     if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES)
-        return cdp__store_too_long(rq->keys[0], old.bytes + values->bytes);
+        return cdp__store_too_long(
+            rq->keys[0], old.bytes + values->bytes, CDP_STORE_MAX_VALUE_BYTES);
     status = cdp__file_write(f, fd, rq, prefix, rq->op == CDP_STORE_APPEND ? old : none, values);
     rq->number = status != CDP_OK ? 0 : rq->op == CDP_STORE_ADD ? sum : 1;
     if (status != CDP_OK)
@@ -2216,7 +2573,7 @@ CDP__PRIVATE cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *
 
 /* Half a record that a reader met is cut off before a user comes who does not know how; where
    this one may not, it stays. */
-CDP__PRIVATE void cdp__file_mend(cdp__file_store *f) {
+CDP__PRIVATE void cdp__file_repair(cdp__file_store *f) {
     const cdp_error before = *cdp_last_error();
     int fd;
     if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(fd);
@@ -2224,20 +2581,22 @@ CDP__PRIVATE void cdp__file_mend(cdp__file_store *f) {
     *cdp__error_slot() = before;
 }
 
-CDP__PRIVATE cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polled *t, cdp_store_request *rq) {
     cdp__file_store *f = (cdp__file_store *)t;
     const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT
         || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK
-        || rq->op == CDP_STORE_NUM_KEYS;
+        || rq->op == CDP_STORE_NUM_KEYS || rq->op == CDP_STORE_LIST_KEYS;
     int fd;
     cdp_status status = cdp__file_enter(f, reads ? CDP__FILE_READ : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK) return status;
     if (rq->op == CDP_STORE_NUM_KEYS)
         rq->number = (int64_t)f->kv.present_count;
+    else if (rq->op == CDP_STORE_LIST_KEYS)
+        status = cdp__kv_list(&f->kv, "/", rq);
     else
         status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
     cdp__file_close(fd);
-    cdp__file_mend(f);
+    cdp__file_repair(f);
     if (rq->op != CDP_STORE_CHECK || status < 0) return status;
     rq->number = status == CDP_OK;
     return CDP_OK;
@@ -2309,7 +2668,7 @@ CDP__PRIVATE cdp_status cdp__file_register_until(
         const uint64_t now = f->os->now_ns(f->os->user);
         const cdp_status status = cdp__file_register(f, leave);
         if (status != CDP_PENDING || now >= deadline_ns) return status;
-        cdp__tried_pause(f->os, attempts, now, deadline_ns);
+        cdp__polled_pause(f->os, attempts, now, deadline_ns);
     }
 }
 
@@ -2343,11 +2702,12 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     f->path = (char *)(f + 1);
     memcpy(f->path, desc->path, (size_t)path_bytes);
     f->world_size = desc->world_size;
+    f->private_file = desc->private_file;
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->tried.store.destroy = cdp__file_destroy;
-    if (!cdp__tried_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
+    if (!cdp__polled_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
         status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
     else
         status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
@@ -2401,29 +2761,34 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
     return true;
 }
 
-/* ---- >>door: proving on a socket ------------------------------------------------------------- */
+/* ---- >>auth-exchange: proving on a socket ---------------------------------------------------- */
 
-/* `key` NULL: everybody is refused for this reason. The memory that `a` is in stays the
-   caller's. */
-CDP__PRIVATE cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
+/* `key` NULL: everybody is refused for this reason, and no nonce is needed. The memory that `a` is
+   in stays the caller's. */
+CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const uint8_t *key,
     bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
-    const cdp_status st =
-        key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
+    CDP_ASSERT(nonce || !key);
+    memset(a, 0, sizeof *a);
+    if (nonce) memcpy(a->nonce[listener], nonce, sizeof a->nonce[listener]);
     a->key = key;
     a->listener = listener;
-    a->also = 0;
-    a->done = false;
-    a->step = 0;
     a->refusal = (uint8_t)refusal;
     a->purpose = purpose;
-    a->got = a->left = 0;
-    if (st == CDP_OK && key) cdp__auth_begin(a);
-    return st; /* without chance there are no proofs */
+    if (key) cdp__auth_begin(a);
+}
+
+/* Errors: those of os->random; without random bytes there are no proofs. */
+CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
+    bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
+    uint8_t nonce[16];
+    const cdp_status st = key ? os->random(os->user, nonce, sizeof nonce) : CDP_OK;
+    if (st == CDP_OK) cdp__auth_open_with(a, key ? nonce : NULL, key, listener, purpose, refusal);
+    return st;
 }
 
 /* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST
    (*result: as of recv). Not one byte more is read than belongs here. */
-CDP__PRIVATE cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
+CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
     for (;;) {
@@ -2443,7 +2808,7 @@ CDP__PRIVATE cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
         *result = cdp__io_recv(l, io, &v, 1);
         if (*result <= 0) break;
         a->got += (uint32_t)*result;
-        st = cdp__auth_look(a);
+        st = cdp__auth_read(a);
     }
     if (*result < 0 || (*result == 0 && io->broken)) return CDP_ERR_PEER_LOST;
     return a->left ? CDP_PENDING : st;
@@ -2451,7 +2816,7 @@ CDP__PRIVATE cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
 
 /* What was refused may have said more. Unread, it would make the system drop the refusal at
    closing. */
-CDP__PRIVATE void cdp__door_drain(cdp__loop *l, cdp__io *io) {
+CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
     uint8_t sink[256];
     cdp_iov v;
     uint32_t i;
@@ -2461,49 +2826,66 @@ CDP__PRIVATE void cdp__door_drain(cdp__loop *l, cdp__io *io) {
     }
 }
 
-/* ---- >>store-tcp-server ---------------------------------------------------------------------- */
+/* ---- >>store-server: connections, their memory and their answers ----------------------------- */
 
-struct cdp__guest;
+/* Knows: what a server and its connections are made of. Promises: memory stays within
+   desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other sections
+   of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
 
-/* One connection waiting for one key: in the list of the key and in that of the connection. */
+struct cdp__conn;
+
+/* One connection waiting for one key. */
 typedef struct cdp__waiter {
-    struct cdp__guest *conn;
-    cdp__kv_entry *entry;
+    /* in the key's waits or watches, or in server->satisfied; must be first */
+    cdp__chain of_key;
+    cdp__chain of_conn;
+    struct cdp__conn *conn;
     bool watch; /* for every change, not for a value alone */
-    struct cdp__waiter *key_next, *key_prev, *conn_next, *conn_prev;
 } cdp__waiter;
 
-typedef struct cdp__will {
+typedef struct cdp__last_will {
     cdp_bytes key, value; /* behind this struct */
-} cdp__will;
+} cdp__last_will;
 
-typedef struct cdp__guest {
+/* A LIST_KEYS that is being answered, a few keys at a time. */
+typedef struct cdp__listing {
+    uint64_t left;   /* keys still to be sent, as promised at the start; 0: no listing */
+    uint64_t cursor; /* of cdp__kv_next_bucket() */
+    uint64_t since;  /* keys that came later are left out */
+    bool seen_all;   /* some were removed meanwhile: empty strings take their places */
+} cdp__listing;
+
+typedef struct cdp__conn {
     cdp__io io;
     cdp_store_server *server;
     /* in server->fresh until it has greeted, then in server->conns */
-    struct cdp__guest *next, *prev;
-    struct cdp__guest *next_dirty;
+    struct cdp__conn *next, *prev;
+    struct cdp__conn *next_dirty;
+    cdp__chain deferred; /* in server->deferred: has work for a later turn; next NULL: has none */
     /* in server->dirty: to be flushed, or closed, before the current callback ends */
     bool dirty;
-    bool doomed; /* to be closed; nothing more is read or answered */
+    bool closing; /* to be closed; nothing more is read or answered */
     bool greeted;
-    bool old; /* speaks the dialect of PyTorch 1.13 */
-    /* a client of this library: it is told when the server is closed, whatever it does then */
-    bool ours;
-    bool truth; /* CHECK: every key so far is there */
+    bool parked; /* not in the loop, but looked at now and then; see cdp__server_park() */
+    bool old;    /* speaks the dialect of PyTorch 1.13 */
+    /* a client of this library: the server announces to it that it is closed */
+    bool is_cdp;
+    bool all_there; /* CHECK: every key so far is there */
     /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint32_t awaited;
-    uint64_t born_ns;
+    uint32_t wait_count, watch_count; /* of `waiters` */
+    uint64_t born_ns, active_ns;
     cdp_addr from;
-    uint32_t purpose; /* what it has proved its key for; 0: nothing, it had not to */
+    uint32_t purpose; /* what it has proved its key for; 0: nothing, it did not have to */
     uint64_t need;    /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
-    cdp__waiter *waiters;
-    cdp__will *will;
-    /* until it has proved that it knows the key, or is told why it may not come in */
+    cdp__chain waiters;
+    cdp__listing listing;
+    cdp__last_will *last_will;
+    /* until the client has proved that it knows the key, or was told why it is refused */
     cdp__auth *auth;
-} cdp__guest;
+} cdp__conn;
 
 #define CDP__SERVER_SCRATCH 65536u
 /* half an item up to this size is copied to the scratch and back */
@@ -2512,9 +2894,21 @@ typedef struct cdp__guest {
 /* bytes from one connection before the others have their turn */
 #define CDP__SERVER_READ_BUDGET 1048576u
 #define CDP__SERVER_ACCEPT_RETRY_NS (100 * CDP__MS)
+/* Work of one turn of the loop, which may be that of a training rank: a command, a key of a list, a
+   connection that is woken, or 4 KiB of a value is one unit, about a quarter of a microsecond. */
+#define CDP__SERVER_TURN_WORK 4096u
+#define CDP__SERVER_ACCEPT_WORK 64u
+/* a connection may be woken by so many changes of keys at once, each of which sends it both values */
+#define CDP__SERVER_MAX_WATCHES 1024u
+/* Connections that have not greeted, or not proved that they know the key: more are not accepted
+   until the oldest has had CDP__SERVER_GRACE_NS, and then takes its place. */
+#define CDP__SERVER_MAX_FRESH 1024u
+#define CDP__SERVER_GRACE_NS (1000 * CDP__MS)
+/* One that is silent for so long is parked, and looked at as often. */
+#define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
 typedef void (*cdp__server_link_func)(
-    void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes);
+    void *user, int32_t fd, const cdp_addr *from, const uint8_t *received, uint64_t bytes);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -2522,18 +2916,25 @@ struct cdp_store_server {
     cdp__loop own_loop, *loop;
     cdp__io listener;
     cdp_addr at;
-    cdp__timer accept_timer, greet_timer;
+    cdp__timer accept_timer, greet_timer, park_timer, turn_timer;
     cdp__kv kv;
     cdp__wire_limits limits;
-    cdp__guest fresh, conns; /* list heads; fresh is in order of age */
-    cdp__guest *dirty;
+    cdp__conn fresh, conns; /* list heads; fresh is in order of age */
+    cdp__conn *dirty;
+    cdp__chain deferred;  /* connections with work left for a later turn */
+    cdp__chain satisfied; /* waiters whose key has come, still to be told */
+    uint64_t turn;        /* loop->turns that work_left belongs to */
+    uint32_t work_left;
     uint64_t buffer_bytes;
-    uint32_t client_count;
-    bool full_told, crowd_told, refusal_told;
+    uint32_t client_count, fresh_count;
+    uint64_t watch_count; /* of all connections */
+    bool full_logged, accept_logged, refusal_logged;
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
-    bool watched; /* somebody has watched a key */
-    bool crowded; /* out of descriptors: even when some are free again, wait for accept_timer */
+    uint8_t nonce_seed[CDP__AUTH_BYTES];
+    uint64_t nonce_count;
+    bool fresh_full; /* not accepting until a fresh connection has left; see accept_timer */
+    bool out_of_fds; /* even when descriptors are free again, wait for accept_timer */
     uint8_t *scratch;
     void *thread;
     bool stop;                       /* atomic */
@@ -2541,348 +2942,531 @@ struct cdp_store_server {
     void *link_user;
 };
 
-CDP__PRIVATE void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_link(cdp__conn *head, cdp__conn *c) {
     c->next = head;
     c->prev = head->prev;
     c->prev->next = c->next->prev = c;
 }
 
-CDP__PRIVATE void cdp__guest_unlink(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_unlink(cdp__conn *c) {
     c->next->prev = c->prev;
     c->prev->next = c->next;
     c->next = c->prev = NULL;
+    if (!c->greeted) --c->server->fresh_count;
 }
 
-CDP__PRIVATE void cdp__guest_mark(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
     if (c->dirty) return;
     c->dirty = true;
     c->next_dirty = c->server->dirty;
     c->server->dirty = c;
 }
 
-/* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody
-   looks at it any more. */
-CDP__PRIVATE void cdp__guest_doom(cdp__guest *c, const char *why) {
-    if (c->doomed) return;
-    c->doomed = true;
-    cdp__guest_mark(c);
+/* No handler frees a connection: this one asks for it, and cdp__server_settle() does it when no
+   caller uses the connection any more. */
+CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
+    if (c->closing) return;
+    c->closing = true;
+    cdp__conn_mark(c);
     if (why)
         cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1,
             "store server: closing a connection: %s", why);
 }
 
-/* Like cdp__fifo_reserve, within the server's budget. */
-CDP__PRIVATE bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
+/* Takes the descriptor out of the loop without closing it. */
+CDP__PRIVATE void cdp__server_detach(cdp__conn *c) {
+    cdp_store_server *s = c->server;
+    if (s->loop->many >= 0) cdp__os_many_remove(s->loop->many, c->io.fd);
+    c->io.fd = -1;
+    cdp__loop_remove(s->loop, &c->io);
+}
+
+/* Work per turn */
+
+CDP__PRIVATE void cdp__server_turn(cdp__timer *t);
+
+/* In the next turn of the loop, without sleeping before it. (One nanosecond later: a timer that is
+   due is fired in the same turn.) */
+CDP__PRIVATE void cdp__server_want_turn(cdp_store_server *s) {
+    if (!s->turn_timer.next)
+        cdp__loop_timer_set(
+            s->loop, &s->turn_timer, s->os->now_ns(s->os->user) + 1, cdp__server_turn, s);
+}
+
+/* False: this turn of the loop has done its share, go on in the next one. */
+CDP__PRIVATE bool cdp__server_spend(cdp_store_server *s, uint64_t units) {
+    if (s->turn != s->loop->turns) {
+        s->turn = s->loop->turns;
+        s->work_left = CDP__SERVER_TURN_WORK;
+    }
+    if (!s->work_left) {
+        cdp__server_want_turn(s);
+        return false;
+    }
+    s->work_left -= (uint32_t)cdp__min(units, s->work_left);
+    return true;
+}
+
+CDP__PRIVATE void cdp__conn_defer(cdp__conn *c) {
+    if (!c->deferred.next) cdp__chain_add(&c->server->deferred, &c->deferred);
+    cdp__server_want_turn(c->server);
+}
+
+/* Memory and answers */
+
+CDP__PRIVATE void cdp__server_account(cdp_store_server *s, uint64_t before, uint64_t after) {
+    s->buffer_bytes += cdp__kv_cost(after) - cdp__kv_cost(before);
+    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
+}
+
+/* Like cdp__fifo_reserve, within the server's memory. */
+CDP__PRIVATE bool cdp__conn_reserve(cdp__conn *c, cdp__fifo *b, uint64_t more) {
     cdp_store_server *s = c->server;
     const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
     if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes)
         return false;
     if (!cdp__fifo_reserve(s->os, b, more)) return false;
-    s->buffer_bytes += b->room - before;
-    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
+    cdp__server_account(s, before, b->room);
     return true;
 }
 
-CDP__PRIVATE void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
-    cdp_store_server *s = c->server;
-    s->buffer_bytes -= b->room;
-    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
-    cdp__fifo_free(s->os, b);
+CDP__PRIVATE void cdp__conn_release(cdp__conn *c, cdp__fifo *b) {
+    cdp__server_account(c->server, b->room, 0);
+    cdp__fifo_free(c->server->os, b);
 }
 
-CDP__PRIVATE void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
-    if (c->doomed) return;
+CDP__PRIVATE void cdp__conn_reply(cdp__conn *c, const void *data, uint64_t bytes) {
+    if (c->closing) return;
     if (cdp__fifo_left(&c->out) + bytes > c->server->desc.max_reply_bytes) {
-        cdp__guest_doom(c, "it does not read its answers (max_reply_bytes)");
-    } else if (!cdp__guest_reserve(c, &c->out, bytes)) {
-        cdp__guest_doom(c, "no memory for an answer (max_total_bytes)");
+        cdp__conn_close(c, "it does not read its answers (max_reply_bytes)");
+    } else if (!cdp__conn_reserve(c, &c->out, bytes)) {
+        cdp__conn_close(c, "no memory for an answer (max_total_bytes)");
     } else {
         if (bytes) memcpy(c->out.data + c->out.used, data, (size_t)bytes);
         c->out.used += bytes;
-        cdp__guest_mark(c);
+        cdp__conn_mark(c);
     }
 }
 
-CDP__PRIVATE void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) {
-    cdp__guest_reply(c, &v, 1);
+CDP__PRIVATE void cdp__conn_reply_byte(cdp__conn *c, uint8_t v) {
+    cdp__conn_reply(c, &v, 1);
 }
 
-CDP__PRIVATE void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
+CDP__PRIVATE void cdp__conn_reply_number(cdp__conn *c, uint64_t v) {
     uint8_t b[8];
     cdp__put_u64(b, v);
-    cdp__guest_reply(c, b, 8);
+    cdp__conn_reply(c, b, 8);
 }
 
-CDP__PRIVATE void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
-    cdp__guest_reply_number(c, bytes);
-    cdp__guest_reply(c, data, bytes);
+CDP__PRIVATE void cdp__conn_reply_string(cdp__conn *c, const void *data, uint64_t bytes) {
+    cdp__conn_reply_number(c, bytes);
+    cdp__conn_reply(c, data, bytes);
 }
 
-/* Waiting */
+/* Answers that the client has not read yet: no command is begun before it reads some. */
+CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
+    return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
+}
+
+/* ---- >>store-server-waits: who waits for which key ------------------------------------------- */
+
+/* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they are
+   moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
+
+CDP__PRIVATE cdp__waiter *cdp__waiter_of_conn(cdp__chain *link) {
+    return (cdp__waiter *)(void *)((uint8_t *)link - offsetof(cdp__waiter, of_conn));
+}
+
+/* The entry whose chain this is the head of. */
+CDP__PRIVATE cdp__kv_entry *cdp__waiter_entry(cdp__chain *head, bool watch) {
+    const uint64_t at = watch ? offsetof(cdp__kv_entry, watches) : offsetof(cdp__kv_entry, waits);
+    return (cdp__kv_entry *)(void *)((uint8_t *)head - at);
+}
 
 CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
-    cdp__guest *c = w->conn;
+    cdp__conn *c = w->conn;
     cdp_store_server *s = c->server;
-    if (w->key_next) w->key_next->key_prev = w->key_prev;
-    if (w->key_prev)
-        w->key_prev->key_next = w->key_next;
-    else
-        w->entry->waiters = w->key_next;
-    if (w->conn_next) w->conn_next->conn_prev = w->conn_prev;
-    if (w->conn_prev)
-        w->conn_prev->conn_next = w->conn_next;
-    else
-        c->waiters = w->conn_next;
-    s->kv.bytes -= sizeof *w;
+    cdp__chain *empty = cdp__chain_remove(&w->of_key);
+    (void)cdp__chain_remove(&w->of_conn);
+    if (empty && empty != &s->satisfied)
+        cdp__kv_release(&s->kv, cdp__waiter_entry(empty, w->watch));
+    CDP_ASSERT(w->watch ? c->watch_count : c->wait_count);
+    if (w->watch) {
+        --c->watch_count;
+        --s->watch_count;
+    } else {
+        --c->wait_count;
+    }
+    s->kv.bytes -= cdp__kv_cost(sizeof *w);
     cdp__free(s->os, w);
 }
 
-CDP__PRIVATE void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
+/* False, and the connection is closed, when that is not possible. */
+CDP__PRIVATE bool cdp__conn_await(cdp__conn *c, cdp_bytes key, bool watch) {
     cdp_store_server *s = c->server;
-    cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
-    cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes
-        ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w)
-        : NULL;
+    const bool many =
+        watch ? c->watch_count >= CDP__SERVER_MAX_WATCHES : c->wait_count >= s->limits.list;
+    cdp__kv_entry *e = many ? NULL : cdp__kv_obtain(&s->kv, key);
+    cdp__waiter *w = NULL;
+    if (e && cdp__kv_has_room(&s->kv, sizeof *w))
+        w = (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w);
     if (!w) {
         cdp__kv_release(&s->kv, e);
-        cdp__guest_doom(c, "no memory to wait for a key (max_total_bytes)");
-        return;
+        cdp__conn_close(c,
+            many ? "it waits for too many keys (max_list)"
+                 : "no memory to wait for a key (max_total_bytes)");
+        return false;
     }
     w->conn = c;
-    w->entry = e;
     w->watch = watch;
-    w->key_next = e->waiters;
-    w->conn_next = c->waiters;
-    if (w->key_next) w->key_next->key_prev = w;
-    if (w->conn_next) w->conn_next->conn_prev = w;
-    e->waiters = c->waiters = w;
-    s->kv.bytes += sizeof *w;
-    if (!watch) ++c->awaited;
+    cdp__chain_add(watch ? &e->watches : &e->waits, &w->of_key);
+    cdp__chain_add(&c->waiters, &w->of_conn);
+    s->kv.bytes += cdp__kv_cost(sizeof *w);
+    if (watch) {
+        ++c->watch_count;
+        ++s->watch_count;
+    } else {
+        ++c->wait_count;
+        ++c->awaited;
+    }
+    return true;
 }
 
-CDP__PRIVATE void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
-    cdp__waiter *w = c->waiters, *next;
-    for (; w; w = next) {
-        cdp__kv_entry *e = w->entry;
-        next = w->conn_next;
-        if (w->watch && !watches) continue;
-        cdp__waiter_drop(w);
-        cdp__kv_release(&c->server->kv, e);
+CDP__PRIVATE void cdp__conn_forget_waits(cdp__conn *c, bool watches) {
+    cdp__chain *link = c->waiters.next, *next;
+    for (; link != &c->waiters; link = next) {
+        cdp__waiter *w = cdp__waiter_of_conn(link);
+        next = link->next;
+        if (!w->watch || watches) cdp__waiter_drop(w);
     }
     c->awaited = 0;
 }
 
-CDP__PRIVATE void cdp__guest_arrived(cdp__guest *c) {
-    CDP_ASSERT(c->awaited);
-    if (--c->awaited == 0) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
+/* False: this turn has done its share, and there are more. */
+CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
+    while (!cdp__chain_empty(&c->waiters)) {
+        if (!cdp__server_spend(c->server, 1)) return false;
+        cdp__waiter_drop(cdp__waiter_of_conn(c->waiters.next));
+    }
+    c->awaited = 0;
+    return true;
 }
 
-/* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
-CDP__PRIVATE void cdp__server_wake(cdp__kv_entry *e) {
-    cdp__waiter *w = e ? e->waiters : NULL, *next;
-    for (; w; w = next) {
-        cdp__guest *c = w->conn;
-        next = w->key_next;
-        if (w->watch) continue;
-        cdp__waiter_drop(w);
-        cdp__guest_arrived(c);
+CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
+    CDP_ASSERT(c->awaited);
+    if (--c->awaited == 0) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+}
+
+CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
+    cdp__conn *c = w->conn;
+    CDP_ASSERT(!w->watch);
+    cdp__waiter_drop(w);
+    cdp__conn_key_arrived(c);
+}
+
+/* Tell waiters whose key has come: as many as this turn allows, which keeps a half for commands. */
+CDP__PRIVATE void cdp__server_wake(cdp_store_server *s) {
+    const uint32_t keep = CDP__SERVER_TURN_WORK / 2;
+    while (!cdp__chain_empty(&s->satisfied)) {
+        if (!cdp__server_spend(s, 1) || s->work_left < keep) {
+            cdp__server_want_turn(s);
+            return;
+        }
+        cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
     }
 }
 
-/* Commands: one function each, called with an item of the wire; see cdp__wire_item. */
+/* The entry has a value now: nobody who waits for it has to wait any longer. NULL is allowed. */
+CDP__PRIVATE void cdp__server_key_set(cdp_store_server *s, cdp__kv_entry *e) {
+    if (!e) return;
+    cdp__chain_move(&e->waits, &s->satisfied);
+    cdp__server_wake(s);
+}
 
-CDP__PRIVATE void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
+/* The entry's queue has one more value: one of those who wait may take it. */
+CDP__PRIVATE void cdp__server_item_pushed(cdp_store_server *s, cdp__kv_entry *e) {
+    cdp__chain *first = e->waits.next;
+    if (cdp__chain_empty(&e->waits)) return;
+    (void)cdp__chain_remove(first);
+    cdp__chain_add(&s->satisfied, first);
+    cdp__server_wake(s);
+}
+
+/* Everybody who watches this key is told what it was and what it is. */
+CDP__PRIVATE void cdp__server_notify_watchers(
+    cdp_store_server *s, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+    const cdp__chain *link;
+    uint8_t what = was_there ? CDP__WIRE_WATCH_UPDATED : CDP__WIRE_WATCH_CREATED;
+    if (!e->present) what = CDP__WIRE_WATCH_DELETED;
+    for (link = e->watches.next; link != &e->watches; link = link->next) {
+        cdp__conn *c = ((const cdp__waiter *)link)->conn;
+        (void)cdp__server_spend(s, 1 + (e->value_bytes + old.bytes) / 4096);
+        cdp__conn_reply_byte(c, what);
+        cdp__conn_reply_string(c, cdp__kv_key(e), e->key_bytes);
+        cdp__conn_reply_string(c, old.data, old.bytes);
+        cdp__conn_reply_string(c, e->value, e->value_bytes);
+    }
+}
+
+/* ---- >>store-server-commands: what each request does ----------------------------------------- */
+
+/* Knows: the commands of the wire. One function each, called with an item of the wire; see
+   cdp__wire_item. May use: store-server, store-server-waits, kv, wire. */
+
+CDP__PRIVATE void cdp__conn_stored(cdp__conn *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
-        cdp__server_wake(e);
+        cdp__server_key_set(c->server, e);
         return;
     }
     if (status == CDP_ERR_NOMEM)
         cdp__log(
             &c->server->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
-    cdp__guest_doom(c, cdp_last_error()->text);
+    cdp__conn_close(c, cdp_last_error()->text);
 }
 
-CDP__PRIVATE void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
+CDP__PRIVATE void cdp__conn_greeted(cdp__conn *c, const cdp__wire_row *table) {
+    cdp__conn_unlink(c);
     c->wire.table = table;
     c->greeted = true;
-    cdp__guest_unlink(c);
-    cdp__guest_link(&c->server->conns, c);
+    cdp__conn_link(&c->server->conns, c);
 }
 
-/* The first is a warning; then it is known, and strangers cannot fill the log with more. */
-CDP__PRIVATE void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
+/* The first refusal is logged as a warning. Later ones are not, so that strangers cannot fill the
+   log. */
+CDP__PRIVATE void cdp__conn_refused(cdp__conn *c, uint32_t refusal) {
     cdp_store_server *s = c->server;
     (void)refusal; /* unused without log texts */
-    cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1,
+    cdp__log(&s->desc.logger, s->refusal_logged ? CDP_LOG_INFO : CDP_LOG_WARN, -1,
         "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
-    s->refusal_told = true;
-    cdp__guest_doom(c, NULL);
+    s->refusal_logged = true;
+    cdp__conn_close(c, NULL);
 }
 
-CDP__PRIVATE void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_validate(cdp__conn *c, const cdp__wire_item *it) {
     if (it->number != CDP__WIRE_MAGIC) {
-        cdp__guest_doom(c, "it did not greet like a store client");
+        cdp__conn_close(c, "it did not greet like a store client");
         return;
     }
-    cdp__guest_greeted(c, cdp__wire_v2);
+    cdp__conn_greeted(c, cdp__wire_v2);
 }
 
-CDP__PRIVATE void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_key(cdp__conn *c, const cdp__wire_item *it) {
     cdp__auth a;
     (void)it;
     memset(&a, 0, sizeof a);
     a.listener = true;
     a.in[0] = 'c';
     (void)cdp__auth_refuse(&a, CDP__AUTH_NOT_NEEDED);
-    cdp__guest_reply(c, a.out, a.left);
-    cdp__guest_refused(c, CDP__AUTH_NOT_NEEDED);
+    cdp__conn_reply(c, a.out, a.left);
+    cdp__conn_refused(c, CDP__AUTH_NOT_NEEDED);
 }
 
-CDP__PRIVATE void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_set(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     if (it->key.data) {
         const cdp_status status = cdp__kv_set(&c->server->kv, it->key, it->value[0], &e);
-        cdp__guest_stored(c, status, e);
+        cdp__conn_stored(c, status, e);
     }
 }
 
-CDP__PRIVATE void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_append(cdp__conn *c, const cdp__wire_item *it) {
     const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
     cdp__kv_entry *e = NULL;
     if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes) {
-        cdp__guest_doom(c, "a value that was appended to became too long (max_value_bytes)");
+        cdp__conn_close(c, "a value that was appended to became too long (max_value_bytes)");
     } else {
         const cdp_status status = cdp__kv_append(&c->server->kv, it->key, it->value[0], &e);
-        cdp__guest_stored(c, status, e);
+        cdp__conn_stored(c, status, e);
     }
 }
 
-CDP__PRIVATE void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_compare_set(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     cdp_bytes answer;
     const cdp_status status =
         cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
-    if (status == CDP_OK) cdp__guest_reply_string(c, answer.data, answer.bytes);
-    cdp__guest_stored(c, status, e);
+    if (status == CDP_OK) cdp__conn_reply_string(c, answer.data, answer.bytes);
+    cdp__conn_stored(c, status, e);
 }
 
-/* Also of a list. An absent key reads as empty, as PyTorch's server has it; that of 1.13 hangs
-   up. */
-CDP__PRIVATE void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
+/* Also of a list. An absent key reads as empty, as in PyTorch's server; that of 1.13 closes the
+   connection. */
+CDP__PRIVATE void cdp__server_on_get(cdp__conn *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
     if (it->cmd == CDP__CMD_TRY_GET)
-        cdp__guest_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+        cdp__conn_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
     if (it->cmd == CDP__CMD_TRY_GET && !e) return;
     if (c->old && !e)
-        cdp__guest_doom(c, "it read a key that is not there");
+        cdp__conn_close(c, "it read a key that is not there");
     else if (it->key.data)
-        cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
+        cdp__conn_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
 }
 
-CDP__PRIVATE void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_add(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, (int64_t)it->number, &sum, &e);
-    if (status == CDP_OK) cdp__guest_reply_number(c, (uint64_t)sum);
-    cdp__guest_stored(c, status, e);
+    if (status == CDP_OK) cdp__conn_reply_number(c, (uint64_t)sum);
+    cdp__conn_stored(c, status, e);
 }
 
-CDP__PRIVATE void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
-    const uint64_t n = sizeof CDP__WIRE_OURS - 1;
-    const bool ours =
-        it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
-    if (it->first) c->truth = true;
-    c->ours = c->ours || ours;
-    if (it->key.data && !ours) c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
-    if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+CDP__PRIVATE void cdp__server_on_check(cdp__conn *c, const cdp__wire_item *it) {
+    const uint64_t n = sizeof CDP__WIRE_CDP_SERVER - 1;
+    const bool asks_for_cdp = it->key.data && it->key.bytes == n
+        && memcmp(it->key.data, CDP__WIRE_CDP_SERVER, (size_t)n) == 0;
+    if (it->first) c->all_there = true;
+    c->is_cdp = c->is_cdp || asks_for_cdp;
+    if (it->key.data && !asks_for_cdp)
+        c->all_there = c->all_there && cdp__kv_available(&c->server->kv, it->key);
+    if (it->last) cdp__conn_reply_byte(c, c->all_there ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
-CDP__PRIVATE void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_wait(cdp__conn *c, const cdp__wire_item *it) {
     if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
-    if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key, false);
-    if (it->last && !c->doomed) cdp__guest_arrived(c);
+    if (it->key.data && !cdp__kv_available(&c->server->kv, it->key))
+        (void)cdp__conn_await(c, it->key, false);
+    if (it->last && !c->closing) cdp__conn_key_arrived(c);
 }
 
-CDP__PRIVATE void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_cancel_wait(cdp__conn *c, const cdp__wire_item *it) {
     (void)it;
-    cdp__guest_forget_waits(c, true);
-    cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
+    cdp__conn_forget_waits(c, true);
+    cdp__conn_reply_byte(c, CDP__WIRE_CANCELED);
 }
 
-CDP__PRIVATE void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_num_keys(cdp__conn *c, const cdp__wire_item *it) {
     (void)it;
-    cdp__guest_reply_number(c, c->server->kv.present_count);
+    cdp__conn_reply_number(c, c->server->kv.present_count);
 }
 
-CDP__PRIVATE void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
-    cdp__guest_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
+CDP__PRIVATE void cdp__server_on_delete(cdp__conn *c, const cdp__wire_item *it) {
+    cdp__conn_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
 }
 
-CDP__PRIVATE void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_ping(cdp__conn *c, const cdp__wire_item *it) {
     uint8_t b[4];
     cdp__put_u32(b, (uint32_t)it->number);
-    cdp__guest_reply(c, b, 4);
+    cdp__conn_reply(c, b, 4);
 }
 
-CDP__PRIVATE void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
+/* The keys of one bucket of the map. */
+CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
     const cdp__kv *kv = &c->server->kv;
-    uint64_t i;
-    (void)it;
-    cdp__guest_reply_number(c, kv->present_count);
-    for (i = 0; i < kv->bucket_count && !c->doomed; ++i) {
-        const cdp__kv_entry *e;
-        for (e = kv->buckets[i]; e; e = e->next)
-            if (e->present) cdp__guest_reply_string(c, cdp__kv_key(e), e->key_bytes);
+    cdp__listing *l = &c->listing;
+    const cdp__kv_entry *e = kv->buckets[l->cursor & (kv->bucket_count - 1)];
+    for (; e && l->left; e = e->next) {
+        if (!e->present || e->since > l->since) continue;
+        cdp__conn_reply_string(c, cdp__kv_key(e), e->key_bytes);
+        --l->left;
+    }
+    l->cursor = cdp__kv_next_bucket(kv, l->cursor);
+    l->seen_all = l->cursor == 0;
+}
+
+/* Go on with a listing, as far as this turn and the client's reading allow. Clients ignore keys
+   without a slash in front, so empty ones can take the places of keys removed meanwhile. */
+CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
+    cdp__listing *l = &c->listing;
+    while (l->left && !c->closing && !cdp__conn_is_behind(c)) {
+        if (!cdp__server_spend(c->server, 1)) {
+            cdp__conn_defer(c);
+            return;
+        }
+        if (!l->seen_all) {
+            cdp__conn_list_bucket(c);
+        } else {
+            cdp__conn_reply_string(c, NULL, 0);
+            --l->left;
+        }
     }
 }
 
-/* A counter in the map; who makes it reach the size releases everybody who waits for it. */
-CDP__PRIVATE void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *it) {
+    const cdp__kv *kv = &c->server->kv;
+    (void)it;
+    cdp__conn_reply_number(c, kv->present_count);
+    c->listing.left = kv->present_count;
+    c->listing.since = kv->arrivals;
+    c->listing.cursor = 0;
+    c->listing.seen_all = false;
+    cdp__conn_list(c);
+}
+
+/* A counter in the map; the client that makes it reach the size releases everybody who waits. */
+CDP__PRIVATE void cdp__server_on_barrier(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, 1, &sum, &e);
     if (status != CDP_OK || sum >= (int64_t)it->number) {
-        if (status == CDP_OK) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
-        cdp__guest_stored(c, status, e);
+        if (status == CDP_OK) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+        cdp__conn_stored(c, status, e);
     } else {
-        cdp__guest_await(c, it->key, false);
+        (void)cdp__conn_await(c, it->key, false);
     }
+}
+
+CDP__PRIVATE void cdp__server_on_queue_push(cdp__conn *c, const cdp__wire_item *it) {
+    cdp__kv_entry *e = NULL;
+    const cdp_status status = cdp__kv_push(&c->server->kv, it->key, it->value[0], &e);
+    if (status == CDP_OK)
+        cdp__server_item_pushed(c->server, e);
+    else
+        cdp__conn_stored(c, status, NULL);
+}
+
+/* Answers how many there were, and if there was one, the first. */
+CDP__PRIVATE void cdp__server_on_queue_pop(cdp__conn *c, const cdp__wire_item *it) {
+    cdp__kv *kv = &c->server->kv;
+    cdp__kv_entry *e = cdp__kv_find(kv, it->key);
+    cdp__kv_item *item;
+    cdp__conn_reply_number(c, e ? e->item_count : 0);
+    if (!e || !e->item_count) return;
+    item = cdp__kv_pop(kv, e);
+    cdp__conn_reply_string(c, item + 1, item->bytes);
+    cdp__free(kv->os, item);
+    cdp__kv_release(kv, e);
+}
+
+CDP__PRIVATE void cdp__server_on_queue_len(cdp__conn *c, const cdp__wire_item *it) {
+    const cdp__kv_entry *e = cdp__kv_find(&c->server->kv, it->key);
+    cdp__conn_reply_number(c, e ? e->item_count : 0);
+}
+
+CDP__PRIVATE uint64_t cdp__last_will_cost(const cdp__last_will *w) {
+    return w ? cdp__kv_cost(sizeof *w + w->key.bytes + w->value.bytes) : 0;
 }
 
 /* An empty key withdraws it. */
-CDP__PRIVATE void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_last_will(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
-    const uint64_t bytes = it->key.bytes + it->value[0].bytes;
+    const uint64_t bytes = sizeof *c->last_will + it->key.bytes + it->value[0].bytes;
     uint8_t *p;
-    if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-    cdp__free(s->os, c->will);
-    c->will = NULL;
+    s->kv.bytes -= cdp__last_will_cost(c->last_will);
+    cdp__free(s->os, c->last_will);
+    c->last_will = NULL;
     if (!it->key.bytes) return;
-    if (s->kv.bytes + sizeof *c->will + bytes <= s->kv.max_bytes)
-        c->will = (cdp__will *)cdp__alloc(s->os, sizeof *c->will + bytes);
-    if (!c->will) {
-        cdp__guest_doom(c, "no memory for a last will (max_total_bytes)");
+    if (cdp__kv_has_room(&s->kv, bytes)) c->last_will = (cdp__last_will *)cdp__alloc(s->os, bytes);
+    if (!c->last_will) {
+        cdp__conn_close(c, "no memory for a last will (max_total_bytes)");
         return;
     }
-    s->kv.bytes += sizeof *c->will + bytes;
-    p = (uint8_t *)(c->will + 1);
+    p = (uint8_t *)(c->last_will + 1);
     memcpy(p, it->key.data, (size_t)it->key.bytes);
     if (it->value[0].bytes)
         memcpy(p + it->key.bytes, it->value[0].data, (size_t)it->value[0].bytes);
-    c->will->key.data = p;
-    c->will->key.bytes = it->key.bytes;
-    c->will->value.data = p + it->key.bytes;
-    c->will->value.bytes = it->value[0].bytes;
+    c->last_will->key.data = p;
+    c->last_will->key.bytes = it->key.bytes;
+    c->last_will->value.data = p + it->key.bytes;
+    c->last_will->value.bytes = it->value[0].bytes;
+    s->kv.bytes += cdp__last_will_cost(c->last_will);
 }
 
-CDP__PRIVATE void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
-    cdp__guest_await(c, it->key, true);
-    c->server->watched = true;
-    cdp__guest_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
+CDP__PRIVATE void cdp__server_on_watch(cdp__conn *c, const cdp__wire_item *it) {
+    if (cdp__conn_await(c, it->key, true)) cdp__conn_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
 }
 
 /* In the order of cdp__cmd. */
-static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item *it) = {
+static void (*const cdp__server_commands[])(cdp__conn *c, const cdp__wire_item *it) = {
     NULL,
     cdp__server_on_validate,
     cdp__server_on_set,
@@ -2898,95 +3482,103 @@ static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item 
     cdp__server_on_set,
     cdp__server_on_cancel_wait,
     cdp__server_on_ping,
+    cdp__server_on_queue_push,
+    cdp__server_on_queue_pop,
+    cdp__server_on_queue_len,
     cdp__server_on_list_keys,
     cdp__server_on_barrier,
-    cdp__server_on_will,
+    cdp__server_on_last_will,
     cdp__server_on_get,
     cdp__server_on_watch,
     cdp__server_on_key,
 };
 
-/* Everybody who watches this key is told what it was and what it is. */
-CDP__PRIVATE void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
-    const cdp__waiter *w;
-    for (w = e->waiters; w; w = w->key_next) {
-        if (!w->watch) continue;
-        cdp__guest_reply_byte(w->conn,
-            !e->present     ? CDP__WIRE_WATCH_DELETED
-                : was_there ? CDP__WIRE_WATCH_UPDATED
-                            : CDP__WIRE_WATCH_CREATED);
-        cdp__guest_reply_string(w->conn, cdp__kv_key(e), e->key_bytes);
-        cdp__guest_reply_string(w->conn, old.data, old.bytes);
-        cdp__guest_reply_string(w->conn, e->value, e->value_bytes);
+/* Whether a command that was carried out has changed the value of its key; `old` is what the key
+   held before. */
+CDP__PRIVATE bool cdp__server_changed(
+    const cdp__wire_item *it, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+    switch (it->cmd) {
+    case CDP__CMD_SET:
+    case CDP__CMD_MULTI_SET:
+    case CDP__CMD_ADD:
+    case CDP__CMD_APPEND:
+    case CDP__CMD_BARRIER: return true;
+    case CDP__CMD_DELETE: return was_there;
+    case CDP__CMD_COMPARE_SET:
+        if (!e->present || !was_there) return e->present;
+        return old.bytes == it->value[0].bytes
+            && (!old.bytes || memcmp(old.data, it->value[0].data, (size_t)old.bytes) == 0);
+    default: return false;
     }
 }
 
 /* Do what an item says. Where its key is watched, the old value is kept until the new one is
    known. */
-CDP__PRIVATE void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
-    const cdp__kv_entry *e = s->watched && it->key.data ? cdp__kv_find(&s->kv, it->key) : NULL;
+    const cdp__kv_entry *e = it->key.data && s->watch_count ? cdp__kv_find(&s->kv, it->key) : NULL;
     const bool was_there = e && e->present;
-    const cdp__waiter *w = e ? e->waiters : NULL;
-    bool changed = it->cmd == CDP__CMD_SET || it->cmd == CDP__CMD_MULTI_SET
-        || it->cmd == CDP__CMD_ADD || it->cmd == CDP__CMD_APPEND || it->cmd == CDP__CMD_BARRIER;
     cdp_bytes old;
     uint8_t *copy = NULL;
-    while (w && !w->watch)
-        w = w->key_next;
-    old.bytes = was_there ? e->value_bytes : 0;
-    if (w && old.bytes) {
-        copy = (uint8_t *)cdp__alloc(s->os, old.bytes);
-        if (copy)
-            memcpy(copy, e->value, (size_t)old.bytes);
-        else
-            old.bytes = 0;
+    CDP_ASSERT(cdp__server_commands[it->cmd]);
+    if (!e || cdp__chain_empty(&e->watches)) {
+        cdp__server_commands[it->cmd](c, it);
+        return;
     }
+    old.bytes = was_there ? e->value_bytes : 0;
+    if (old.bytes) copy = (uint8_t *)cdp__alloc(s->os, old.bytes);
+    if (copy)
+        memcpy(copy, e->value, (size_t)old.bytes);
+    else
+        old.bytes = 0;
     old.data = copy;
     cdp__server_commands[it->cmd](c, it);
-    if (!w) return;
-    if (it->cmd == CDP__CMD_DELETE) changed = was_there;
-    if (it->cmd == CDP__CMD_COMPARE_SET)
-        changed = e->present
-            && (!was_there
-                || (old.bytes == it->value[0].bytes
-                    && (!old.bytes || memcmp(copy, it->value[0].data, (size_t)old.bytes) == 0)));
-    if (changed && !c->doomed) cdp__server_tell_watchers(e, was_there, old);
+    if (!c->closing && cdp__server_changed(it, e, was_there, old))
+        cdp__server_notify_watchers(s, e, was_there, old);
     cdp__free(s->os, copy);
 }
 
-/* Bytes in, bytes out */
+/* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
 
-/* Do what the n bytes say; returns how many were used up. */
-CDP__PRIVATE uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
+/* Knows: how bytes of a connection become items, and when to read. Promises: half a request costs
+   what has arrived of it, not what it announced. May use: store-server, store-server-commands,
+   wire, loop. */
+
+/* Carry out what the n bytes say; returns how many were used up. */
+CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
     if (!c->greeted && cdp__wire_is_old(p, n)) {
         c->old = true;
-        cdp__guest_greeted(c, cdp__wire_old);
+        cdp__conn_greeted(c, cdp__wire_old);
     }
-    while (!c->doomed && used < n) {
+    while (!c->closing && used < n) {
         cdp__wire_result r;
-        /* Between commands only: who sends a long list may not read before its end. */
-        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
+        /* Between commands only: a client that sends a long list may not read before its end. */
+        if (c->listing.left || (!c->wire.row && cdp__conn_is_behind(c))) break;
+        if (!cdp__server_spend(c->server, 1)) {
+            cdp__conn_defer(c);
+            break;
+        }
         r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
         if (r == CDP__WIRE_BAD)
-            cdp__guest_doom(c, "it is no store client, or sent a larger request than allowed");
+            cdp__conn_close(c, "it is no store client, or sent a larger request than allowed");
         if (r == CDP__WIRE_MORE) c->need = bytes;
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
-        /* its wait timed out, which 1.13 tells nobody */
-        if (c->old && item.first && c->awaited) cdp__guest_forget_waits(c, false);
+        (void)cdp__server_spend(c->server, bytes / 4096);
+        /* its wait has timed out, of which 1.13 does not inform the server */
+        if (c->old && item.first && c->awaited) cdp__conn_forget_waits(c, false);
         cdp__server_command(c, &item);
     }
     return used;
 }
 
-CDP__PRIVATE bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__PRIVATE bool cdp__conn_keep(cdp__conn *c, const uint8_t *p, uint64_t n) {
     if (!n) return true;
-    if (!cdp__guest_reserve(c, &c->in, n)) {
-        cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
+    if (!cdp__conn_reserve(c, &c->in, n)) {
+        cdp__conn_close(c, "no memory for a request (max_total_bytes)");
         return false;
     }
     memcpy(c->in.data + c->in.used, p, (size_t)n);
@@ -2995,15 +3587,15 @@ CDP__PRIVATE bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
 }
 
 /* Parse what lies in c->in. */
-CDP__PRIVATE void cdp__guest_parse(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
     if (cdp__fifo_left(&c->in) < c->need) return;
-    c->in.at += cdp__guest_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
-    if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
+    c->in.at += cdp__conn_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
+    if (!cdp__fifo_left(&c->in)) cdp__conn_release(c, &c->in);
 }
 
-/* Does somebody with these first bytes want to link with this rank rather than with its store?
-   Then the connection, and what was read from it, is given away. */
-CDP__PRIVATE bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
+/* Does a client with these first bytes want a link with this rank rather than its store? Then the
+   connection, and what was read from it, is handed over. */
+CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     const int32_t fd = c->io.fd;
     if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE
@@ -3011,18 +3603,17 @@ CDP__PRIVATE bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n
         return false;
     if (n < 8) {
         c->need = 8;
-        return cdp__guest_keep(c, p, n);
+        return cdp__conn_keep(c, p, n);
     }
-    if (s->loop->many >= 0) cdp__os_many_remove(s->loop->many, fd);
-    c->io.fd = -1;
-    cdp__guest_doom(c, NULL);
+    cdp__server_detach(c);
+    cdp__conn_close(c, NULL);
     s->link_func(s->link_user, fd, &c->from, p, n);
     return true;
 }
 
 /* What came before as far as it is small, and as much as there is of what follows, in memory
    that all connections share. Returns as cdp_os.net.recv_iov. */
-CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
+CDP__PRIVATE int64_t cdp__conn_read_scratch(cdp__conn *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
     uint64_t used, n;
@@ -3033,29 +3624,28 @@ CDP__PRIVATE int64_t cdp__guest_read_scratch(cdp__guest *c) {
     r = cdp__io_drain(c->server->loop, &c->io, &iov);
     if (r <= 0) return r;
     if (old) memcpy(s->scratch, c->in.data + c->in.at, (size_t)old);
-    if (old) cdp__guest_release(c, &c->in);
+    if (old) cdp__conn_release(c, &c->in);
     n = old + (uint64_t)r;
-    if (cdp__guest_is_link(c, s->scratch, n)) return c->doomed ? 0 : r;
+    if (cdp__conn_hand_over(c, s->scratch, n)) return c->closing ? 0 : r;
     if (c->purpose == CDP__AUTH_LINK)
-        cdp__guest_doom(c, "it proved its key for a link, and is none");
-    if (c->doomed) return 0;
-    used = n < c->need ? 0 : cdp__guest_consume(c, s->scratch, n);
-    if (!c->doomed) cdp__guest_keep(c, s->scratch + used, n - used);
+        cdp__conn_close(c, "it proved its key for a link, but sent a store request");
+    if (c->closing) return 0;
+    used = n < c->need ? 0 : cdp__conn_consume(c, s->scratch, n);
+    if (!c->closing) cdp__conn_keep(c, s->scratch + used, n - used);
     return r;
 }
 
 /* A large item: straight to its place. The place grows with what arrives, not with what was
    announced. */
-CDP__PRIVATE int64_t cdp__guest_read_large(cdp__guest *c) {
+CDP__PRIVATE int64_t cdp__conn_read_large(cdp__conn *c) {
     const uint64_t left = cdp__fifo_left(&c->in);
+    const uint64_t missing = c->need > left ? c->need - left : 0;
     cdp_iov iov;
     int64_t r;
     if (c->in.used == c->in.room
-        && !cdp__guest_reserve(c, &c->in,
-            cdp__max(1,
-                cdp__min(
-                    c->need > left ? c->need - left : 0, cdp__max(left, CDP__SERVER_SCRATCH))))) {
-        cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
+        && !cdp__conn_reserve(
+            c, &c->in, cdp__max(1, cdp__min(missing, cdp__max(left, CDP__SERVER_SCRATCH))))) {
+        cdp__conn_close(c, "no memory for a request (max_total_bytes)");
         return 0;
     }
     iov.data = c->in.data + c->in.used;
@@ -3063,21 +3653,21 @@ CDP__PRIVATE int64_t cdp__guest_read_large(cdp__guest *c) {
     r = cdp__io_drain(c->server->loop, &c->io, &iov);
     if (r <= 0) return r;
     c->in.used += (uint64_t)r;
-    cdp__guest_parse(c);
+    cdp__conn_parse(c);
     return r;
 }
 
-CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
     uint64_t budget = CDP__SERVER_READ_BUDGET;
-    if (c->in.data) cdp__guest_parse(c); /* left there while answers were waiting */
-    while (!c->doomed && (c->io.ready & CDP_IO_READ)) {
+    if (c->in.data) cdp__conn_parse(c); /* left there while answers, or other turns, were waiting */
+    while (!c->closing && (c->io.ready & CDP_IO_READ)) {
         const uint64_t old = cdp__fifo_left(&c->in);
         int64_t r;
-        /* stays ready: nobody polls for it */
-        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
-        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__guest_read_scratch(c)
-                                                                       : cdp__guest_read_large(c);
-        if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
+        /* stays ready, so that it is not polled for */
+        if (c->listing.left || c->deferred.next || (!c->wire.row && cdp__conn_is_behind(c))) break;
+        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__conn_read_scratch(c)
+                                                                       : cdp__conn_read_large(c);
+        if (r < 0 || (r == 0 && c->io.broken)) cdp__conn_close(c, NULL);
         if (r <= 0) break;
         budget -= cdp__min(budget, (uint64_t)r);
         if (!budget && !c->io.broken) {
@@ -3087,246 +3677,414 @@ CDP__PRIVATE void cdp__guest_read(cdp__guest *c) {
     }
 }
 
-/* What was answered before the reason to hang up goes out, as far as the socket takes it at
+/* What was answered before the connection is closed is sent, as far as the socket takes it at
    once. */
-CDP__PRIVATE void cdp__guest_last_words(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_send_rest(cdp__conn *c) {
     cdp_iov iov;
     iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
-    c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
+    if (iov.bytes && c->io.fd >= 0)
+        c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
 }
 
-CDP__PRIVATE void cdp__guest_flush(cdp__guest *c) {
-    while (cdp__fifo_left(&c->out) && !c->doomed) {
+CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
+    while (cdp__fifo_left(&c->out) && !c->closing) {
         cdp_iov iov;
         int64_t r;
         iov.data = c->out.data + c->out.at;
         iov.bytes = cdp__fifo_left(&c->out);
         r = cdp__io_send(c->server->loop, &c->io, &iov, 1);
-        if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
+        if (r < 0 || (r == 0 && c->io.broken)) cdp__conn_close(c, NULL);
         if (r <= 0) return;
         c->out.at += (uint64_t)r;
     }
-    if (c->out.data && !cdp__fifo_left(&c->out)) cdp__guest_release(c, &c->out);
+    if (c->out.data && !cdp__fifo_left(&c->out)) cdp__conn_release(c, &c->out);
 }
 
-/* Connections come and go */
+/* Whatever this connection was stopped at. */
+CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
+    if (c->listing.left) cdp__conn_list(c);
+    if (!c->closing && !c->listing.left && !cdp__conn_is_behind(c)) cdp__conn_read(c);
+}
 
-CDP__PRIVATE void cdp__guest_execute_will(cdp__guest *c) {
+/* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
+
+/* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood the
+   port, cost a bounded share of memory, descriptors and time. May use: the sections of the server
+   above, auth, loop. */
+
+CDP__PRIVATE void cdp__conn_ready(cdp__io *io);
+
+/* A last will is a compare_set of an absent key. */
+CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = NULL;
     cdp_bytes nothing, answer;
-    if (!c->will) return;
+    if (!c->last_will) return;
     nothing.data = NULL;
     nothing.bytes = 0;
-    if (cdp__kv_compare_set(&s->kv, c->will->key, nothing, c->will->value, &answer, &e) == CDP_OK)
-        cdp__server_wake(e);
+    if (cdp__kv_compare_set(&s->kv, c->last_will->key, nothing, c->last_will->value, &answer, &e)
+        == CDP_OK)
+        cdp__server_key_set(s, e);
     else
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s",
             cdp_last_error()->text);
+    s->kv.bytes -= cdp__last_will_cost(c->last_will);
+    cdp__free(s->os, c->last_will);
+    c->last_will = NULL;
 }
 
-CDP__PRIVATE void cdp__guest_free(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_free(cdp__conn *c) {
     cdp_store_server *s = c->server;
-    cdp__guest_forget_waits(c, true);
+    cdp__conn_forget_waits(c, true);
     cdp__free(s->os, c->auth);
-    cdp__guest_release(c, &c->in);
-    cdp__guest_release(c, &c->out);
-    if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-    cdp__free(s->os, c->will);
-    cdp__guest_unlink(c);
+    cdp__conn_release(c, &c->in);
+    cdp__conn_release(c, &c->out);
+    s->kv.bytes -= cdp__last_will_cost(c->last_will);
+    cdp__free(s->os, c->last_will);
+    cdp__conn_unlink(c);
+    if (c->deferred.next) (void)cdp__chain_remove(&c->deferred);
+    if (c->parked && c->io.fd >= 0) s->os->net.close_fd(s->os->user, c->io.fd);
     cdp__loop_remove(s->loop, &c->io);
     --s->client_count;
     cdp__free(s->os, c);
 }
 
+/* There is room, or there are descriptors, again. */
+CDP__PRIVATE void cdp__server_accept_again(cdp_store_server *s) {
+    cdp__loop_timer_clear(&s->accept_timer);
+    s->fresh_full = s->out_of_fds = false;
+    cdp__loop_again(s->loop, &s->listener);
+}
+
 /* Everything that handlers put off. Every callback of the loop ends with it. */
 CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
-    bool closed = false;
     while (s->dirty) {
-        cdp__guest *c = s->dirty;
+        cdp__conn *c = s->dirty;
         s->dirty = c->next_dirty;
         c->dirty = false;
-        if (!c->doomed) {
-            const bool paused = cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
-            cdp__guest_flush(c);
-            if (paused && !c->doomed && cdp__fifo_left(&c->out) <= CDP__SERVER_BACKLOG)
-                cdp__guest_read(c);
+        if (!c->closing) {
+            const bool stopped = cdp__conn_is_behind(c) || c->listing.left;
+            cdp__conn_flush(c);
+            if (stopped && !c->closing && !c->deferred.next) cdp__conn_resume(c);
         }
-        if (!c->doomed || c->dirty) continue; /* doomed just now: it is in the list again */
-        if (cdp__fifo_left(&c->out)) cdp__guest_last_words(c);
-        if (!c->greeted) cdp__door_drain(s->loop, &c->io);
-        cdp__guest_forget_waits(c, true);
-        cdp__guest_execute_will(c);
-        cdp__guest_free(c);
-        closed = true;
+        if (!c->closing || c->dirty) continue; /* just now: it is in the list again */
+        cdp__conn_execute_last_will(c);
+        if (!cdp__conn_forget_some_waits(c)) {
+            cdp__conn_defer(c);
+            continue;
+        }
+        cdp__conn_send_rest(c);
+        if (!c->greeted) cdp__auth_drain(s->loop, &c->io);
+        cdp__conn_free(c);
     }
-    if (closed && s->accept_timer.next && !s->crowded) { /* there are descriptors again */
-        cdp__loop_timer_clear(&s->accept_timer);
-        cdp__loop_again(s->loop, &s->listener);
-    }
+    if (s->fresh_full && s->fresh_count < CDP__SERVER_MAX_FRESH) cdp__server_accept_again(s);
 }
 
 /* Nothing else is read from a connection before this is over. */
-CDP__PRIVATE void cdp__guest_prove(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
     cdp_store_server *s = c->server;
     int64_t result;
-    const cdp_status st = cdp__door_pump(c->auth, s->loop, &c->io, &result);
+    const cdp_status st = cdp__auth_pump(c->auth, s->loop, &c->io, &result);
     if (st == CDP_ERR_MISMATCH)
-        cdp__guest_refused(c, c->auth->refusal);
+        cdp__conn_refused(c, c->auth->refusal);
     else if (st < 0)
-        cdp__guest_doom(c, NULL);
+        cdp__conn_close(c, NULL);
     if (st != CDP_OK) return;
     c->purpose = c->auth->purpose;
     cdp__free(s->os, c->auth);
     c->auth = NULL;
 }
 
-CDP__PRIVATE void cdp__guest_ready(cdp__io *io) {
-    cdp__guest *c = (cdp__guest *)io->user;
+CDP__PRIVATE void cdp__conn_advance(cdp__conn *c) {
+    if (c->auth && !c->closing) cdp__conn_authenticate(c);
+    if (c->closing || c->auth) return;
+    if (c->io.ready & CDP_IO_WRITE) cdp__conn_flush(c);
+    if (!c->closing) cdp__conn_resume(c);
+}
+
+/* Connections that were deferred come first, so that nobody overtakes them for ever. */
+CDP__PRIVATE void cdp__conn_ready(cdp__io *io) {
+    cdp__conn *c = (cdp__conn *)io->user;
     cdp_store_server *s = c->server;
-    if (c->auth && !c->doomed) cdp__guest_prove(c);
-    if (!c->doomed && !c->auth && (io->ready & CDP_IO_WRITE)) cdp__guest_flush(c);
-    if (!c->doomed && !c->auth) cdp__guest_read(c);
+    if (!c->greeted) c->active_ns = s->os->now_ns(s->os->user);
+    if (cdp__chain_empty(&s->deferred) && cdp__server_spend(s, 2))
+        cdp__conn_advance(c);
+    else
+        cdp__conn_defer(c);
+    cdp__server_settle(s);
+}
+
+/* A turn after one that could not do everything. */
+CDP__PRIVATE void cdp__server_turn(cdp__timer *t) {
+    cdp_store_server *s = (cdp_store_server *)t->user;
+    cdp__chain now;
+    cdp__chain_open(&now);
+    cdp__chain_move(&s->deferred, &now); /* those that defer again come to the next turn */
+    cdp__server_wake(s);
+    while (!cdp__chain_empty(&now)) {
+        cdp__chain *link = now.next;
+        cdp__conn *c = (cdp__conn *)(void *)((uint8_t *)link - offsetof(cdp__conn, deferred));
+        (void)cdp__chain_remove(link);
+        if (c->closing)
+            cdp__conn_mark(c);
+        else if (cdp__server_spend(s, 2))
+            cdp__conn_advance(c);
+        else
+            cdp__conn_defer(c);
+    }
     cdp__server_settle(s);
 }
 
 CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     const uint64_t limit = s->desc.handshake_timeout_ms * CDP__MS, now = s->os->now_ns(s->os->user);
-    cdp__guest *c;
+    cdp__conn *c;
     for (c = s->fresh.next; c != &s->fresh && c->born_ns + limit <= now; c = c->next)
-        cdp__guest_doom(c, "it never said what it wants");
+        cdp__conn_close(c, "it has not greeted in time");
     cdp__server_settle(s);
     if (s->fresh.next != &s->fresh)
         cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-/* With a key everybody has to prove that he knows it; without one, only this machine is served
-   unless the desc says otherwise. */
-CDP__PRIVATE bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
+/* Parking: where a loop walks through all its sockets in every turn, those of silent strangers
+   would slow down everything else. They are taken out, and looked at now and then. */
+
+/* Out of the loop, with the descriptor left open. */
+CDP__PRIVATE void cdp__conn_park(cdp__conn *c) {
+    const int32_t fd = c->io.fd;
+    CDP_ASSERT(!c->parked && fd >= 0);
+    cdp__server_detach(c);
+    c->io.fd = fd;
+    c->parked = true;
+}
+
+CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint16_t got) {
     cdp_store_server *s = c->server;
+    CDP_ASSERT(c->parked && c->io.fd >= 0);
+    c->parked = false;
+    c->active_ns = s->os->now_ns(s->os->user);
+    cdp__loop_add(s->loop, &c->io, c->io.fd, cdp__conn_ready, c);
+    c->io.broken = (got & CDP_IO_ERROR) != 0;
+    c->io.ready = (uint16_t)(c->io.broken ? CDP_IO_READ | CDP_IO_WRITE : got);
+    cdp__conn_defer(c);
+}
+
+/* Look at the parked connections, 64 at a time. */
+CDP__PRIVATE void cdp__server_look_at_parked(cdp_store_server *s) {
+    cdp_pollfd fds[64];
+    cdp__conn *who[64], *c = s->fresh.next;
+    while (c != &s->fresh) {
+        uint32_t n = 0, i;
+        for (; c != &s->fresh && n < 64; c = c->next) {
+            if (!c->parked || c->closing) continue;
+            fds[n].fd = c->io.fd;
+            fds[n].want = CDP_IO_READ;
+            fds[n].got = 0;
+            who[n++] = c;
+        }
+        if (!n || s->os->net.poll_fds(s->os->user, fds, n, 0) <= 0) continue;
+        for (i = 0; i < n; ++i)
+            if (fds[i].got) cdp__conn_unpark(who[i], fds[i].got);
+    }
+}
+
+CDP__PRIVATE void cdp__server_park_due(cdp__timer *t) {
+    cdp_store_server *s = (cdp_store_server *)t->user;
+    const uint64_t now = s->os->now_ns(s->os->user);
+    cdp__conn *c;
+    cdp__server_look_at_parked(s);
+    for (c = s->fresh.next; c != &s->fresh; c = c->next) {
+        const bool busy = c->closing || c->deferred.next || c->io.want_write || c->io.ready;
+        if (c->parked || busy || c->io.fd < 0) continue;
+        if (now - c->active_ns >= CDP__SERVER_PARK_NS) cdp__conn_park(c);
+    }
+    if (s->fresh.next != &s->fresh)
+        cdp__loop_timer_set(s->loop, t, now + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
+}
+
+/* Accepting */
+
+/* With a key every client has to prove that it knows it; without one, only this machine is served
+   unless the desc says otherwise. False: no memory. */
+CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *from) {
+    cdp_store_server *s = c->server;
+    uint8_t nonce[16], count[8];
     cdp_addr here;
     memset(&here, 0, sizeof here);
-    if (!s->keyed
-        && (s->desc.trust_network || cdp__addr_is_here(from, &here)
-            || (s->os->net.local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here))))
-        return true;
+    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here))) return true;
+    if (!s->keyed) s->os->net.local_addr(s->os->user, fd, &here);
+    if (!s->keyed && cdp__addr_is_here(from, &here)) return true;
     c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
-    if (!c->auth
-        || cdp__door_open(
-               c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE)
-            != CDP_OK)
-        return false;
+    if (!c->auth) return false;
+    if (s->keyed && s->os->random(s->os->user, nonce, sizeof nonce) != CDP_OK) {
+        /* an os that needs a descriptor for it, and has none left: as good, and never the same */
+        cdp__put_u64(count, ++s->nonce_count);
+        cdp__blake2s(s->nonce_seed, sizeof s->nonce_seed, count, sizeof count, nonce, sizeof nonce);
+    }
+    cdp__auth_open_with(c->auth, s->keyed ? nonce : NULL, s->keyed ? s->key : NULL, true,
+        CDP__AUTH_STORE, CDP__AUTH_REMOTE);
     c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
     return true;
 }
 
-CDP__PRIVATE void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
-    bool full = s->client_count >= s->desc.max_clients;
-    cdp__guest *c;
-    for (c = s->fresh.next; full && c != &s->fresh; c = c->next) { /* who says nothing makes room */
-        if (c->doomed) continue;
-        cdp__guest_doom(c, "others want its place");
-        full = false;
-    }
-    c = full ? NULL : (cdp__guest *)cdp__alloc_zero(s->os, sizeof *c);
-    if (c) c->server = s;
-    if (c && !cdp__guest_guard(c, fd, from)) {
-        cdp__free(s->os, c->auth);
-        cdp__free(s->os, c);
-        c = NULL;
-    }
-    if (!c) {
-        s->os->net.close_fd(s->os->user, fd);
-        if (!s->full_told)
-            cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s",
-                full ? "max_clients are connected" : "out of memory");
-        s->full_told = true;
-        return;
-    }
+/* The connection that has been silent for longest makes room for another. NULL: there is none. */
+CDP__PRIVATE cdp__conn *cdp__server_oldest_fresh(cdp_store_server *s) {
+    cdp__conn *c = s->fresh.next;
+    while (c != &s->fresh && c->closing)
+        c = c->next;
+    return c == &s->fresh ? NULL : c;
+}
+
+CDP__PRIVATE void cdp__server_add(
+    cdp_store_server *s, cdp__conn *c, int32_t fd, const cdp_addr *from) {
     c->from = *from;
     c->need = 1;
     c->wire.table = cdp__wire_greeting;
-    c->born_ns = s->os->now_ns(s->os->user);
-    cdp__guest_link(&s->fresh, c);
-    cdp__loop_add(s->loop, &c->io, fd, cdp__guest_ready, c);
+    c->born_ns = c->active_ns = s->os->now_ns(s->os->user);
+    cdp__conn_link(&s->fresh, c);
+    ++s->fresh_count;
+    cdp__loop_add(s->loop, &c->io, fd, cdp__conn_ready, c);
     ++s->client_count;
     if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
         cdp__loop_timer_set(s->loop, &s->greet_timer,
             c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
+    if (s->loop->many < 0 && !s->park_timer.next)
+        cdp__loop_timer_set(
+            s->loop, &s->park_timer, c->born_ns + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
 }
 
-CDP__PRIVATE void cdp__server_accept_again(cdp__timer *t) {
-    cdp_store_server *s = (cdp_store_server *)t->user;
-    s->crowded = false;
-    cdp__loop_again(s->loop, &s->listener);
+CDP__PRIVATE void cdp__server_admit(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
+    const bool full = s->client_count >= s->desc.max_clients;
+    cdp__conn *oldest = full ? cdp__server_oldest_fresh(s) : NULL;
+    cdp__conn *c = NULL;
+    if (oldest) cdp__conn_close(oldest, "another client wants its place");
+    if (!full || oldest) c = (cdp__conn *)cdp__alloc_zero(s->os, sizeof *c);
+    if (c) {
+        c->server = s;
+        cdp__chain_open(&c->waiters);
+    }
+    if (c && !cdp__conn_restrict(c, fd, from)) {
+        cdp__free(s->os, c->auth);
+        cdp__free(s->os, c);
+        c = NULL;
+    }
+    if (c) {
+        cdp__server_add(s, c, fd, from);
+        return;
+    }
+    s->os->net.close_fd(s->os->user, fd);
+    if (!s->full_logged)
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s",
+            full ? "max_clients are connected" : "out of memory");
+    s->full_logged = true;
 }
 
-/* Strangers who connect and say nothing must not keep out those who have business here, nor take
-   the last descriptors of this process: the older half of them goes, and nobody is let in for a
+/* Whether one more connection that has not greeted fits. If not, the next one is accepted when one
+   of them is done, or the oldest has had its time. */
+CDP__PRIVATE bool cdp__server_has_place(cdp_store_server *s) {
+    cdp__conn *oldest;
+    if (s->fresh_count < CDP__SERVER_MAX_FRESH) return true;
+    oldest = cdp__server_oldest_fresh(s);
+    if (!oldest || s->os->now_ns(s->os->user) - oldest->born_ns < CDP__SERVER_GRACE_NS)
+        return false;
+    cdp__conn_close(oldest, "too many connections have not greeted");
+    return true;
+}
+
+CDP__PRIVATE void cdp__server_accept_due(cdp__timer *t) {
+    cdp__server_accept_again((cdp_store_server *)t->user);
+}
+
+/* Not accepting for a while: the listener is left marked as ready, so that polling does not spin. */
+CDP__PRIVATE void cdp__server_pause(cdp_store_server *s, uint64_t until_ns) {
+    cdp__loop_timer_set(s->loop, &s->accept_timer, until_ns, cdp__server_accept_due, s);
+}
+
+/* Connections that stay silent must not keep out those that have business here, nor take the last
+   descriptors of this process: the older half of them is closed, and none is accepted for a
    moment. */
-CDP__PRIVATE void cdp__server_clear_crowd(cdp_store_server *s) {
-    uint32_t count = 0, i;
-    cdp__guest *c;
-    for (c = s->fresh.next; c != &s->fresh; c = c->next)
-        ++count;
-    for (c = s->fresh.next, i = 0; i < (count + 1) / 2; c = c->next, ++i)
-        cdp__guest_doom(c, "too many say nothing");
-    s->crowded = true;
+CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
+    const uint32_t half = (s->fresh_count + 1) / 2;
+    uint32_t i;
+    cdp__conn *c;
+    (void)err; /* unused without log texts */
+    if (!s->accept_logged)
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
+            "store server: cannot accept a connection: %s (errno %d)", strerror(err), err);
+    s->accept_logged = true;
+    for (c = s->fresh.next, i = 0; i < half && c != &s->fresh; c = c->next, ++i)
+        cdp__conn_close(c, "too many connections have not greeted");
+    s->out_of_fds = true;
+    cdp__server_pause(s, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS);
 }
 
 CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     cdp_store_server *s = (cdp_store_server *)io->user;
-    uint32_t i;
     cdp_addr from;
     int32_t fd = 0;
-    for (i = 0; i < 256 && fd >= 0; ++i) {
+    while (fd >= 0 && cdp__server_spend(s, CDP__SERVER_ACCEPT_WORK)) {
+        s->fresh_full = !cdp__server_has_place(s);
+        if (s->fresh_full) break;
         fd = s->os->net.accept_next(s->os->user, io->fd, &from);
-        if (fd >= 0) cdp__server_welcome(s, fd, &from);
+        if (fd >= 0) cdp__server_admit(s, fd, &from);
     }
-    if (fd == -EAGAIN) {
+    if (s->fresh_full)
+        cdp__server_pause(s, s->fresh.next->born_ns + CDP__SERVER_GRACE_NS);
+    else if (fd == -EAGAIN)
         io->ready &= (uint16_t)~CDP_IO_READ;
-    } else if (fd >= 0) {
-        cdp__loop_again(s->loop, io);
-        /* out of descriptors, most likely: left marked as ready, so that polling it does not
-           spin */
-    } else {
-        if (!s->crowd_told)
-            cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
-                "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
-        s->crowd_told = true;
-        cdp__server_clear_crowd(s);
-        cdp__loop_timer_set(s->loop, &s->accept_timer,
-            s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS, cdp__server_accept_again, s);
-    }
-    io->broken = false; /* a listening socket has no connection that could break */
+    else if (fd >= 0)
+        cdp__loop_again(s->loop, io); /* this turn has done its share */
+    else
+        cdp__server_drop_silent(s, -fd); /* out of descriptors, most likely */
+    io->broken = false;                  /* a listening socket has no connection that could break */
     cdp__server_settle(s);
 }
 
-#define CDP__SERVER_LOOK_NS 30000u
+/* Tell clients of this library, and all that wait, that the server is being closed, as far as the
+   socket takes it at once. Unread input is read first, since closing a socket that has some makes
+   the system drop what was sent last. */
+CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
+    cdp_store_server *s = c->server;
+    uint32_t i;
+    cdp_iov iov;
+    if (c->awaited || c->is_cdp) cdp__conn_reply_byte(c, CDP__WIRE_CLOSING);
+    cdp__conn_flush(c);
+    iov.data = s->scratch;
+    iov.bytes = CDP__SERVER_SCRATCH;
+    for (i = 0; i < 16 && s->os->net.recv_iov(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    }
+    cdp__conn_free(c);
+}
+
+/* ---- >>store-server-create: making, running and ending a server ------------------------------ */
+
+/* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. May use: the sections of
+   the server above, addr, loop. */
+
+#define CDP__SERVER_POLL_NS 30000u
 
 /* After an answer often comes the next request of the same client: the server looks for it
    before it sleeps, as long as that pays off, since to be woken takes longer than to answer. */
 CDP__PRIVATE void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
-    uint64_t look_until = 0, again = 0;
-    int luck = 0;
+    uint64_t poll_until = 0, again = 0;
+    int gain = 0;
     while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
-        const cdp_status st = cdp__loop_run(s->loop, NULL, look_until ? 0 : CDP__NEVER);
+        const cdp_status st = cdp__loop_run(s->loop, NULL, poll_until ? 0 : CDP__NEVER);
         const uint64_t now = s->os->now_ns(s->os->user);
         if (s->loop->moved) {
-            if (look_until && luck < 8) luck += 2;
+            if (poll_until && gain < 8) gain += 2;
             /* of many, some wait already */
-            look_until =
-                s->loop->moved == 1 && (luck > -8 || now >= again) ? now + CDP__SERVER_LOOK_NS : 0;
-        } else if (look_until && now >= look_until) {
-            look_until = 0;
-            if (luck > -8)
-                --luck;
+            poll_until =
+                s->loop->moved == 1 && (gain > -8 || now >= again) ? now + CDP__SERVER_POLL_NS : 0;
+        } else if (poll_until && now >= poll_until) {
+            poll_until = 0;
+            if (gain > -8)
+                --gain;
             else
                 again = now + 10 * CDP__MS;
-        } else if (look_until && s->os->threads.yield) {
+        } else if (poll_until && s->os->threads.yield) {
             s->os->threads.yield(s->os->user); /* the client may want this very processor */
         }
         if (st == CDP_OK) continue;
@@ -3334,22 +4092,6 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
         /* out of memory: not in a busy loop */
         s->os->net.poll_fds(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS);
     }
-}
-
-/* Say goodbye to who waits or will understand it, at most what the socket takes at once, and
-   close. Unread input is read first, since closing a socket that has some makes the system throw
-   away what was sent last. */
-CDP__PRIVATE void cdp__server_dismiss(cdp__guest *c) {
-    cdp_store_server *s = c->server;
-    uint32_t i;
-    cdp_iov iov;
-    if (c->awaited || c->ours) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
-    cdp__guest_flush(c);
-    iov.data = s->scratch;
-    iov.bytes = CDP__SERVER_SCRATCH;
-    for (i = 0; i < 16 && s->os->net.recv_iov(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {
-    }
-    cdp__guest_free(c);
 }
 
 CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
@@ -3360,16 +4102,22 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
         cdp__loop_wake(s->loop);
         os->threads.join(os->user, s->thread);
     }
+    while (!cdp__chain_empty(&s->satisfied))
+        cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
     while (s->fresh.next != &s->fresh)
-        cdp__server_dismiss(s->fresh.next);
+        cdp__conn_dismiss(s->fresh.next);
     while (s->conns.next != &s->conns)
-        cdp__server_dismiss(s->conns.next);
+        cdp__conn_dismiss(s->conns.next);
     cdp__loop_timer_clear(&s->accept_timer);
     cdp__loop_timer_clear(&s->greet_timer);
+    cdp__loop_timer_clear(&s->park_timer);
+    cdp__loop_timer_clear(&s->turn_timer);
     cdp__loop_remove(s->loop, &s->listener);
     cdp__kv_close(&s->kv);
     cdp__loop_close(&s->own_loop);
     cdp__free(os, s->scratch);
+    cdp__wipe(s->key, sizeof s->key);
+    cdp__wipe(s->nonce_seed, sizeof s->nonce_seed);
     cdp__free(os, s);
 }
 
@@ -3502,6 +4250,8 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     if (!s->scratch) return cdp__fail_nomem("a store server", CDP__SERVER_SCRATCH);
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&s->kv, os, seed, s->desc.max_total_bytes);
+    if (s->keyed) status = os->random(os->user, s->nonce_seed, sizeof s->nonce_seed);
+    if (status != CDP_OK) return status;
     status = cdp__server_listen(s);
     if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->threads.start
         || !os->net.wake_open)
@@ -3532,6 +4282,13 @@ CDP_API cdp_status cdp_store_server_create(
     s->limits.list = d.max_list;
     s->keyed = d.job_key && d.job_key[0];
     if (s->keyed) cdp__auth_key(d.job_key, s->key);
+    if (s->keyed && strlen(d.job_key) < CDP__AUTH_SHORT_KEY)
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
+            "the job key has %u characters; whoever reaches the port can guess a short one: use %u "
+            "random characters or more",
+            (uint32_t)strlen(d.job_key), CDP__AUTH_SHORT_KEY);
+    cdp__chain_open(&s->deferred);
+    cdp__chain_open(&s->satisfied);
     s->fresh.next = s->fresh.prev = &s->fresh;
     s->conns.next = s->conns.prev = &s->conns;
     status = cdp__server_open(s);
@@ -3550,7 +4307,7 @@ CDP_API cdp_status cdp_store_server_create(
 typedef enum cdp__client_state {
     CDP__CLIENT_PAUSE,
     CDP__CLIENT_CONNECTING,
-    CDP__CLIENT_PROVING,
+    CDP__CLIENT_AUTHENTICATING,
     CDP__CLIENT_GREETING,
     CDP__CLIENT_READY,
     CDP__CLIENT_BROKEN
@@ -3559,16 +4316,19 @@ typedef enum cdp__client_state {
 /* What the next bytes from the server are. */
 typedef enum cdp__expect {
     CDP__EXPECT_NOTHING, /* the request has no answer: it is done when it is sent */
-    CDP__EXPECT_STOP,    /* of a WAIT */
+    CDP__EXPECT_STOP,    /* of a WAIT or BARRIER */
     CDP__EXPECT_CANCEL,  /* of a CANCEL_WAIT: the answer to the WAIT may come first */
     CDP__EXPECT_FLAG,    /* of a CHECK */
-    CDP__EXPECT_TRIAL,   /* of a TRY_GET, or of a CHECK that precedes a WAIT */
+    CDP__EXPECT_CHECK,   /* of a CHECK that precedes a WAIT: it proves that the store answers */
+    CDP__EXPECT_TRY,     /* of a TRY_GET: when it is READY, the value follows */
     CDP__EXPECT_NUMBER,
+    CDP__EXPECT_POP,   /* a number; when it is not 0, a value follows */
+    CDP__EXPECT_COUNT, /* a number, and as many keys */
     CDP__EXPECT_VALUES
 } cdp__expect;
 
 /* Where a client tries to get to; only needed until it is connected, except host and port. */
-typedef struct cdp__client_way {
+typedef struct cdp__client_target {
     cdp_addr at[16];
     uint32_t count, index; /* index: the address being tried */
     bool fixed;            /* these and no others: there is no name to ask for */
@@ -3580,7 +4340,7 @@ typedef struct cdp__client_way {
     int32_t sys_errno; /* of the last attempt */
     bool told;         /* a warning that it takes long was logged */
     uint32_t nonce;
-} cdp__client_way;
+} cdp__client_target;
 
 /* always free in `out` behind a request: to cancel it and withdraw a will without memory */
 #define CDP__CLIENT_SPARE 64u
@@ -3588,7 +4348,7 @@ typedef struct cdp__client_way {
 #define CDP__CLIENT_OLD_GREETING_BYTES 10u
 #define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
-#define CDP__CLIENT_TELL_NS (10000 * CDP__MS)
+#define CDP__CLIENT_WARN_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
 /* for one address, when there are others; later rounds have more patience */
 #define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
@@ -3608,7 +4368,7 @@ typedef struct cdp__client {
     cdp__client_state state;
     cdp__io io;
     cdp__timer timer;
-    cdp__client_way way;
+    cdp__client_target way;
     char *host;
     char name[300]; /* "host:port (address)" for messages */
     uint16_t port;
@@ -3620,13 +4380,14 @@ typedef struct cdp__client {
     cdp__expect expect;
     cdp_store_request *rq;     /* NULL when it was cancelled: its answer is dropped */
     uint64_t values, value_at; /* VALUES: how many there are, which one is next */
+    uint32_t empty_pops;       /* of a QUEUE_POP: how often another client was faster */
     uint8_t head[8];
     uint32_t head_used;
     bool in_value;
     uint8_t *value; /* where its rest goes; NULL: nowhere */
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
-    bool ours;                       /* the server knows the extensions of this library */
+    bool is_cdp;                     /* the server knows the extensions of this library */
     /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
     bool old;
     bool again; /* it was connected before */
@@ -3635,14 +4396,25 @@ typedef struct cdp__client {
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
     cdp_bytes will_key, will_value; /* copies */
-    bool will_sent;
+    bool last_will_sent;
     cdp_error error; /* why it is BROKEN */
 } cdp__client;
 
 /* Completion */
 
+/* Also of a key of a list that has not arrived as a whole. */
+CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq) {
+    if (rq->op == CDP_STORE_LIST_KEYS && rq->results && c->in_value) {
+        uint8_t *p;
+        memcpy(&p, &rq->results[rq->number].data, sizeof p);
+        cdp__free(c->os, p);
+    }
+    cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+}
+
 CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
+    if (rq && status != CDP_OK) cdp__client_drop_results(c, rq);
     c->busy = false;
     c->rq = NULL;
     c->expect = CDP__EXPECT_NOTHING;
@@ -3650,10 +4422,7 @@ CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     c->head_used = 0;
     /* one large value should not stay for good */
     if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
-    if (!rq) return;
-    if (status != CDP_OK)
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
-    rq->status = status;
+    if (rq) rq->status = status;
 }
 
 /* The last error says why: it is the end of this client, and of every request it has. */
@@ -3681,10 +4450,10 @@ CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
 
 /* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over
    there. */
-CDP__PRIVATE void cdp__client_gone(cdp__client *c, int64_t result) {
+CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
     const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
     /* it came where the answer should have */
-    if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
+    if (!err && c->is_cdp && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
         return;
     }
@@ -3703,7 +4472,7 @@ CDP__PRIVATE void cdp__client_gone(cdp__client *c, int64_t result) {
     cdp__client_break(c);
 }
 
-CDP__PRIVATE void cdp__client_confused(cdp__client *c, const char *what) {
+CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
     cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
@@ -3768,19 +4537,21 @@ CDP__PRIVATE bool cdp__client_put_key(
     if (rq->key_count) p = cdp__wire_put_string(p, c->bare ? "" : "/", rq->keys[0]);
     for (i = 0; i < values; ++i)
         p = cdp__wire_put_string(p, "", rq->values[i]);
-    if (op == CDP__OP_ADD) p = cdp__wire_put_number(p, (uint64_t)rq->delta);
+    if (op == CDP__OP_ADD || op == CDP__OP_BARRIER)
+        p = cdp__wire_put_number(p, (uint64_t)rq->delta);
     cdp__client_end(c, p);
     return true;
 }
 
-/* What to send first for a request that waits. Servers of this library answer a GET at once when
-   the key is there. In the old dialect nothing can end a wait but the end of the connection: so
-   first a CHECK, whose answer also says that everything sent before has arrived. */
+/* What to send for a request that waits: first a CHECK, whose answer says that everything sent
+   before has arrived and that the store answers, whatever becomes of the wait. Servers of this
+   library answer a GET at once when the key is there. */
 CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
-    if (c->expect == CDP__EXPECT_TRIAL && !c->old)
-        return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    if (c->expect == CDP__EXPECT_TRY) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    if (c->expect == CDP__EXPECT_STOP && rq->op == CDP_STORE_BARRIER)
+        return cdp__client_put_key(c, CDP__OP_BARRIER, rq, 0);
     return cdp__client_put_list(
-        c, c->expect == CDP__EXPECT_TRIAL ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
+        c, c->expect == CDP__EXPECT_CHECK ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
 
 /* A request, or of one that waits the wait. */
@@ -3794,22 +4565,33 @@ CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     case CDP_STORE_APPEND: return cdp__client_put_key(c, CDP__OP_APPEND, rq, 1);
     case CDP_STORE_MULTI_SET: return cdp__client_put_list(c, CDP__OP_MULTI_SET, rq, true);
     case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
+    case CDP_STORE_QUEUE_PUSH: return cdp__client_put_key(c, CDP__OP_QUEUE_PUSH, rq, 1);
+    case CDP_STORE_QUEUE_LEN: return cdp__client_put_key(c, CDP__OP_QUEUE_LEN, rq, 0);
+    case CDP_STORE_LIST_KEYS: return cdp__client_put_key(c, CDP__OP_LIST_KEYS, rq, 0);
+    case CDP_STORE_QUEUE_POP:
+        return c->expect == CDP__EXPECT_POP ? cdp__client_put_key(c, CDP__OP_QUEUE_POP, rq, 0)
+                                            : cdp__client_put_wait(c, rq);
     default: return cdp__client_put_wait(c, rq);
     }
 }
 
-CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
-    switch (op) {
+/* The answer to the first that is sent for a request. */
+CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, const cdp_store_request *rq) {
+    switch (rq->op) {
     case CDP_STORE_SET:
     case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH:
     case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
     case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
     case CDP_STORE_ADD:
     case CDP_STORE_DELETE:
+    case CDP_STORE_QUEUE_LEN:
     case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
-    default:
-        return c->old || (c->ours && op == CDP_STORE_GET) ? CDP__EXPECT_TRIAL : CDP__EXPECT_STOP;
+    case CDP_STORE_LIST_KEYS: return CDP__EXPECT_COUNT;
+    case CDP_STORE_QUEUE_POP: return rq->delta ? CDP__EXPECT_POP : CDP__EXPECT_CHECK;
+    case CDP_STORE_GET: return c->is_cdp && !c->old ? CDP__EXPECT_TRY : CDP__EXPECT_CHECK;
+    default: return CDP__EXPECT_CHECK;
     }
 }
 
@@ -3825,7 +4607,7 @@ CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
         r = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (r == 0 && !c->io.broken) return false;
         if (r <= 0) {
-            cdp__client_gone(c, r);
+            cdp__client_lost(c, r);
             return false;
         }
         c->out.at += (uint64_t)r;
@@ -3843,7 +4625,7 @@ CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes)
     iov.bytes = bytes;
     r = cdp__io_drain(c->loop, &c->io, &iov);
     if (r < 0 || (r == 0 && c->io.broken)) {
-        cdp__client_gone(c, r);
+        cdp__client_lost(c, r);
         return -1;
     }
     return r;
@@ -3866,89 +4648,185 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
     return (int64_t)n;
 }
 
-/* The key is there: done, or on to reading it; its value may be on its way already. */
-CDP__PRIVATE void cdp__client_stopped(cdp__client *c, bool comes) {
-    cdp_store_request *rq = c->rq;
-    if (!comes && (!rq || rq->op == CDP_STORE_WAIT)) {
-        cdp__client_done(c, CDP_OK);
-        return;
-    }
-    if (!comes
-        && !(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
-                                     : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
-        cdp__client_done(c, CDP_ERR_NOMEM);
-        return;
-    }
-    if (rq) rq->number = 1; /* whatever becomes of the server before it has sent the value */
-    c->expect = CDP__EXPECT_VALUES;
-    c->values = comes ? 1 : rq->key_count;
-    c->value_at = 0;
-    if (!c->values) cdp__client_done(c, CDP_OK); /* a list of none has no answer */
+/* The next part of a request is to be sent, and then this is expected. */
+CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
+    c->expect = expect;
+    if (!cdp__client_put(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
 }
 
-/* Whether it was there at once. If not, wait for it, unless nobody wants it any more. */
-CDP__PRIVATE void cdp__client_tried(cdp__client *c, uint8_t v) {
+/* The value or values of the request follow. */
+CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
+    if (c->rq && c->rq->op != CDP_STORE_LIST_KEYS)
+        c->rq->number =
+            cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
+    c->expect = CDP__EXPECT_VALUES;
+    c->values = count;
+    c->value_at = 0;
+    if (!count) cdp__client_done(c, CDP_OK); /* an empty list has no answer */
+}
+
+/* The key is there: done, or on to reading it. */
+CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    bool sent;
+    if (!rq || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_BARRIER) {
+        cdp__client_done(c, CDP_OK);
+        return;
+    }
+    if (rq->op == CDP_STORE_QUEUE_POP) {
+        cdp__client_proceed(c, CDP__EXPECT_POP);
+        return;
+    }
+    sent = rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
+                                   : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false);
+    if (sent)
+        cdp__client_expect_values(c, rq->key_count);
+    else
+        cdp__client_done(c, CDP_ERR_NOMEM);
+}
+
+/* Whether it was there at once. If not, wait for it, unless the request was cancelled. */
+CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
+    const bool there = v == CDP__WIRE_READY;
     if (v > CDP__WIRE_NOT_READY) {
-        cdp__client_confused(c, "neither yes nor no to a check");
-    } else if (v == CDP__WIRE_READY) {
-        cdp__client_stopped(c, !c->old);
+        cdp__client_violated(c, "neither yes nor no to a check");
+    } else if (there && c->expect == CDP__EXPECT_TRY) {
+        cdp__client_expect_values(c, 1);
     } else if (!c->rq) {
         cdp__client_done(c, CDP_OK);
+    } else if (there && c->rq->op != CDP_STORE_BARRIER) {
+        cdp__client_stopped(c);
     } else {
         c->expect = CDP__EXPECT_STOP;
         if (!cdp__client_put_wait(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
     }
 }
 
+#define CDP__CLIENT_MAX_EMPTY_POPS 1000u
+
+/* How many values the queue had. If none, another client was faster, or the wait was for an
+   ordinary key of the same name. */
+CDP__PRIVATE void cdp__client_popped(cdp__client *c, uint64_t count) {
+    if (c->rq) c->rq->number = (int64_t)count;
+    if (count) {
+        cdp__client_expect_values(c, 1);
+    } else if (!c->rq || c->rq->delta) {
+        cdp__client_done(c, CDP_OK);
+    } else if (++c->empty_pops > CDP__CLIENT_MAX_EMPTY_POPS) {
+        cdp__fail(CDP_ERR_STATE,
+            "the queue is empty though its key is there: was an ordinary value set under the same "
+            "key? (the store at %s)",
+            c->name);
+        cdp__client_done(c, CDP_ERR_STATE);
+    } else {
+        cdp__client_proceed(c, CDP__EXPECT_CHECK);
+    }
+}
+
 CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
-    if (v == CDP__WIRE_CLOSING && (c->ours || c->expect != CDP__EXPECT_FLAG)) {
+    if (v == CDP__WIRE_CLOSING && (c->is_cdp || c->expect != CDP__EXPECT_FLAG)) {
         cdp__client_closed(c);
     } else if (c->expect == CDP__EXPECT_FLAG) {
         if (v > CDP__WIRE_NOT_READY) {
-            cdp__client_confused(c, "neither yes nor no to a check");
+            cdp__client_violated(c, "neither yes nor no to a check");
             return;
         }
         if (c->rq) c->rq->number = v == CDP__WIRE_READY;
         cdp__client_done(c, CDP_OK);
-    } else if (c->expect == CDP__EXPECT_TRIAL) {
-        cdp__client_tried(c, v);
+    } else if (c->expect == CDP__EXPECT_CHECK || c->expect == CDP__EXPECT_TRY) {
+        cdp__client_checked(c, v);
     } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
-        cdp__client_stopped(c, false);
+        cdp__client_stopped(c);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
         cdp__client_done(c, CDP_OK);
         /* this one just missed the cancel */
     } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) {
-        cdp__client_confused(c, "an unknown answer to a wait");
+        cdp__client_violated(c, "an unknown answer to a wait");
     }
+}
+
+/* Of a list of keys: one that begins with a slash is a program's and loses it, others are the
+   protocol's own, or fill the place of a removed one. */
+CDP__PRIVATE void cdp__client_key_listed(cdp__client *c) {
+    cdp_bytes *key = &c->rq->results[c->rq->number];
+    uint8_t *p = c->value - key->bytes; /* its end was reached */
+    if (key->bytes && p[0] == '/') {
+        memmove(p, p + 1, (size_t)key->bytes); /* with the zero behind it */
+        --key->bytes;
+        ++c->rq->number;
+        return;
+    }
+    cdp__free(c->os, p);
+    key->data = NULL;
 }
 
 CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
+    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) cdp__client_key_listed(c);
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
+}
+
+/* Room for one more key in the results of a LIST_KEYS; it grows with what arrives. */
+CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    const uint64_t n = (uint64_t)rq->number;
+    cdp_bytes *results;
+    if (rq->results && (n < 16 || (n & (n - 1)))) return true; /* room doubles at powers of two */
+    results = (cdp_bytes *)cdp__alloc_zero(c->os, cdp__max(16, 2 * n) * sizeof *results);
+    if (!results) return false;
+    if (rq->results) memcpy(results, rq->results, (size_t)n * sizeof *results);
+    cdp__free(c->os, rq->results);
+    rq->results = results;
+    return true;
+}
+
+/* No memory for an answer: tell the caller, and keep up with the stream. */
+CDP__PRIVATE void cdp__client_drop_answer(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    c->rq = NULL;
+    cdp__client_drop_results(c, rq);
+    rq->status = CDP_ERR_NOMEM;
 }
 
 /* The length of a value has arrived. */
 CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
+    uint64_t at = c->value_at;
     if (bytes > c->max_value_bytes) {
-        cdp__client_confused(c, "a value is larger than max_value_bytes");
+        cdp__client_violated(c, "a value is larger than max_value_bytes");
         return;
     }
-    c->value = c->rq ? cdp__store_request_result(c->os, c->rq, c->value_at, bytes) : NULL;
-    if (c->rq && !c->value) { /* tell the caller, and keep up with the stream */
-        cdp_store_request *rq = c->rq;
-        c->rq = NULL;
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
-        rq->status = CDP_ERR_NOMEM;
+    c->value = NULL;
+    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) {
+        at = (uint64_t)c->rq->number;
+        if (!cdp__client_grow_list(c)) cdp__client_drop_answer(c);
     }
+    if (c->rq) c->value = cdp__store_request_result(c->os, c->rq, at, bytes);
+    if (c->rq && !c->value) cdp__client_drop_answer(c);
     c->value_left = bytes;
     c->in_value = true;
     if (!bytes) cdp__client_next_value(c);
 }
 
+CDP__PRIVATE bool cdp__client_expects_number(const cdp__client *c) {
+    return c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES
+        || c->expect == CDP__EXPECT_POP || c->expect == CDP__EXPECT_COUNT;
+}
+
+CDP__PRIVATE void cdp__client_number(cdp__client *c, uint64_t v) {
+    switch (c->expect) {
+    case CDP__EXPECT_VALUES: cdp__client_value(c, v); break;
+    case CDP__EXPECT_POP: cdp__client_popped(c, v); break;
+    case CDP__EXPECT_COUNT: cdp__client_expect_values(c, v); break;
+    default:
+        if (c->rq) c->rq->number = (int64_t)v;
+        cdp__client_done(c, CDP_OK);
+        break;
+    }
+}
+
 /* A few bytes of the answer. False when there are none now. */
 CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
-    const uint32_t want =
-        c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
+    const uint32_t want = cdp__client_expects_number(c) ? 8 : 1;
     int64_t r;
     if (c->in_value) {
         r = cdp__client_take(c, c->rq ? c->value : NULL, c->value_left);
@@ -3963,31 +4841,31 @@ CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
     c->head_used += (uint32_t)r;
     if (c->head_used < want) return true;
     c->head_used = 0;
-    if (want == 1) {
+    if (want == 1)
         cdp__client_byte(c, c->head[0]);
-    } else if (c->expect == CDP__EXPECT_VALUES) {
-        cdp__client_value(c, cdp__get_u64(c->head));
-    } else {
-        if (c->rq) c->rq->number = (int64_t)cdp__get_u64(c->head);
-        cdp__client_done(c, CDP_OK);
-    }
+    else
+        cdp__client_number(c, cdp__get_u64(c->head));
     return true;
 }
 
 /* Nobody expects an answer: see whether the server is still there. */
-CDP__PRIVATE void cdp__client_look(cdp__client *c) {
+CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
     const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at)
                                              : cdp__client_recv(c, c->in, sizeof c->in);
     if (r <= 0) return;
-    if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING)
+    if (r == 1 && c->is_cdp && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING)
         cdp__client_closed(c);
     else
-        cdp__client_confused(c, "bytes that nobody asked for");
+        cdp__client_violated(c, "bytes that nobody asked for");
 }
 
 CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
     return cdp__fail(CDP_ERR_NOMEM,
         "out of memory for a request to the store at %s, or for its answer", c->name);
+}
+
+CDP__PRIVATE bool cdp__client_old_can(cdp_store_op op) {
+    return op < CDP_STORE_QUEUE_PUSH && op != CDP_STORE_APPEND;
 }
 
 /* Put the next request on the wire. */
@@ -3996,12 +4874,16 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
-    c->expect = cdp__client_expects(c, rq->op);
-    if (c->old && rq->op == CDP_STORE_APPEND) {
+    if (c->old && !cdp__client_old_can(rq->op)) {
         rq->status = cdp__fail(CDP_ERR_UNSUPPORTED,
-            "the store at %s is one of PyTorch 1.13, which cannot append to values", c->name);
+            "the store at %s is one of PyTorch 1.13, which cannot append to values, list its keys, "
+            "hold queues or serve barriers",
+            c->name);
         return;
     }
+    rq->number = 0;
+    c->empty_pops = 0;
+    c->expect = cdp__client_expects(c, rq);
     if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
         cdp__store_request_drop_results(c->os, rq, 0);
         rq->status = cdp__client_no_memory(c);
@@ -4024,7 +4906,7 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
             if (!sent) return;
             cdp__client_done(c, CDP_OK);
         } else {
-            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_look(c);
+            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_check_idle(c);
             if (c->state != CDP__CLIENT_READY || !c->first) return;
             cdp__client_issue(c);
         }
@@ -4034,24 +4916,24 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
 /* Connecting */
 
 CDP__PRIVATE void cdp__client_attempt(cdp__client *c);
-CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno);
+CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno);
 
 CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
     cdp__client *c = (cdp__client *)t->user;
     if (c->state == CDP__CLIENT_PAUSE)
         cdp__client_attempt(c);
     else
-        cdp__client_again(c, ETIMEDOUT);
+        cdp__client_retry(c, ETIMEDOUT);
 }
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so
    that a thousand clients that started together do not knock together. */
-CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno) {
-    cdp__client_way *w = &c->way;
+CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
+    cdp__client_target *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
     if (c->again && w->index + 1 >= w->count) {
-        cdp__client_gone(c, -sys_errno);
+        cdp__client_lost(c, -sys_errno);
         return;
     }
     cdp__loop_remove(c->loop, &c->io);
@@ -4063,7 +4945,7 @@ CDP__PRIVATE void cdp__client_again(cdp__client *c, int32_t sys_errno) {
         pause = w->backoff_ns / 2 + noise % w->backoff_ns;
         w->backoff_ns = cdp__min(w->backoff_ns + w->backoff_ns / 2, CDP__CLIENT_BACKOFF_MAX_NS);
     }
-    if (!w->told && now - w->started_ns > CDP__CLIENT_TELL_NS) {
+    if (!w->told && now - w->started_ns > CDP__CLIENT_WARN_NS) {
         w->told = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); trying on", c->name,
@@ -4102,13 +4984,13 @@ CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS)
         cdp__client_no_store(c);
     else
-        cdp__client_again(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
+        cdp__client_retry(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
 }
 
 /* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a
    store at all, CHECK whether it is one of ours. */
 CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
-    static const char ours[] = CDP__WIRE_OURS;
+    static const char ours[] = CDP__WIRE_CDP_SERVER;
     cdp_bytes key;
     uint8_t *p;
     c->out.at = c->out.used = 0;
@@ -4143,48 +5025,48 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
             cdp__client_timer, c);
 }
 
-CDP__PRIVATE void cdp__client_put_will(cdp__client *c, bool withdraw) {
+CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
     cdp_bytes nothing;
     uint8_t *p =
         cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
     nothing.data = NULL;
     nothing.bytes = 0;
     if (!p) return;
-    *p++ = CDP__OP_WILL;
+    *p++ = CDP__OP_LAST_WILL;
     p = cdp__wire_put_string(p, withdraw ? "" : "/", withdraw ? nothing : c->will_key);
     cdp__client_end(c, cdp__wire_put_string(p, "", withdraw ? nothing : c->will_value));
-    c->will_sent = !withdraw;
+    c->last_will_sent = !withdraw;
 }
 
 CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
-    c->ours = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
+    c->is_cdp = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
     /* one of ours that was just being started: it can do better than this */
-    if (c->old && c->ours) {
+    if (c->old && c->is_cdp) {
         cdp__client_refused(c, 0);
         return;
     }
     c->state = CDP__CLIENT_READY;
     cdp__loop_timer_clear(&c->timer);
-    if (c->will_key.data && c->ours) cdp__client_put_will(c, false);
-    if (c->will_key.data && c->ours && !c->will_sent) cdp__client_break(c);
-    if (c->will_key.data && !c->ours)
+    if (c->will_key.data && c->is_cdp) cdp__client_put_last_will(c, false);
+    if (c->will_key.data && c->is_cdp && !c->last_will_sent) cdp__client_break(c);
+    if (c->will_key.data && !c->is_cdp)
         cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
     cdp__client_pump(c);
 }
 
-CDP__PRIVATE void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
+CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
     cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name,
         cdp__auth_text(refusal));
     cdp__client_break(c);
 }
 
 /* Each side proves that it knows the key. */
-CDP__PRIVATE void cdp__client_prove(cdp__client *c) {
+CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     int64_t result;
-    const cdp_status st = cdp__door_pump(&c->auth, c->loop, &c->io, &result);
+    const cdp_status st = cdp__auth_pump(&c->auth, c->loop, &c->io, &result);
     if (st == CDP_ERR_MISMATCH)
-        cdp__client_not_admitted(c, c->auth.refusal);
+        cdp__client_refused_by_auth(c, c->auth.refusal);
     else if (st < 0)
         cdp__client_refused(c, result);
     else if (st == CDP_OK)
@@ -4213,10 +5095,16 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!c->old) cdp__put_u32(nonce, c->way.nonce);
+    /* the answer and the announcement that the store is being closed: as one that has not begun */
+    if (!c->old && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
+        && c->in[4] == CDP__WIRE_READY && c->in[5] == CDP__WIRE_CLOSING) {
+        cdp__client_retry(c, ECONNREFUSED);
+        return;
+    }
     wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0
         || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
     if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0)
-        cdp__client_not_admitted(c, c->in[8]);
+        cdp__client_refused_by_auth(c, c->in[8]);
     else if (wrong
         && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken))
         cdp__client_no_store(c);
@@ -4233,18 +5121,18 @@ CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
         const int32_t r = c->os->net.connect_result(c->os->user, io->fd);
         if (r < 0) {
-            cdp__client_again(c, -r);
+            cdp__client_retry(c, -r);
         } else if (!c->keyed) {
             cdp__client_greet(c);
-        } else if (cdp__door_open(
+        } else if (cdp__auth_open(
                        &c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
             == CDP_OK) {
-            c->state = CDP__CLIENT_PROVING;
+            c->state = CDP__CLIENT_AUTHENTICATING;
         } else {
             cdp__client_break(c);
         }
     }
-    if (c->state == CDP__CLIENT_PROVING) cdp__client_prove(c);
+    if (c->state == CDP__CLIENT_AUTHENTICATING) cdp__client_authenticate(c);
     if (c->state == CDP__CLIENT_GREETING)
         cdp__client_greeting(c);
     else if (c->state == CDP__CLIENT_READY)
@@ -4266,7 +5154,7 @@ CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
 
 /* Names are asked for again at every round: at start-up a name may not be known yet. */
 CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
-    cdp__client_way *w = &c->way;
+    cdp__client_target *w = &c->way;
     int32_t n = 1;
     /* a connection to where it was connected: the time to ask may be over */
     if (w->fixed || c->again) return true;
@@ -4279,13 +5167,13 @@ CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
         n = -w->sys_errno;
     else
         w->count = n > 0 ? (uint32_t)n : 0;
-    if (n <= 0) cdp__client_again(c, n < 0 ? -n : ENOENT);
+    if (n <= 0) cdp__client_retry(c, n < 0 ? -n : ENOENT);
     return n > 0;
 }
 
 /* Try the address that is next. */
 CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
-    cdp__client_way *w = &c->way;
+    cdp__client_target *w = &c->way;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
     if (c->state == CDP__CLIENT_BROKEN) return;
@@ -4294,7 +5182,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     w->attempt_ns = c->os->now_ns(c->os->user);
     fd = c->os->net.connect_to(c->os->user, &w->at[w->index]);
     if (fd < 0) {
-        cdp__client_again(c, -fd);
+        cdp__client_retry(c, -fd);
         return;
     }
     c->state = CDP__CLIENT_CONNECTING;
@@ -4307,7 +5195,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
 }
 
 CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
-    const cdp__client_way *w = &c->way;
+    const cdp__client_target *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
                    tenths = tried_ns / (100 * CDP__MS);
     /* or it has just begun, and the one before tells more */
@@ -4318,7 +5206,8 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
         hint = "nothing comes back from there: is the address right, and does a firewall let the "
                "port through?";
         err = ETIMEDOUT;
-    } else if ((c->state == CDP__CLIENT_GREETING || c->state == CDP__CLIENT_PROVING) && hangs) {
+    } else if ((c->state == CDP__CLIENT_GREETING || c->state == CDP__CLIENT_AUTHENTICATING)
+        && hangs) {
         hint =
             "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
@@ -4333,7 +5222,7 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
 }
 
 CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
-    cdp__client_way *w = &c->way;
+    cdp__client_target *w = &c->way;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
     w->backoff_ns = CDP__CLIENT_BACKOFF_NS;
@@ -4359,7 +5248,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
     /* what the server would only answer by hanging up is refused here */
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, c->max_value_bytes);
     rq->results = NULL;
     rq->next = NULL;
     if (rq->status != CDP_OK) return rq->status;
@@ -4407,7 +5296,9 @@ CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     if (c->rq == rq) { /* it is on the wire: its answer must still be taken from there */
         c->rq = NULL;
         c->value = NULL;
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+        cdp__client_drop_results(c, rq);
+        /* for cdp__store_timed_out(): a wait that has begun was answered before */
+        rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
         if (c->expect != CDP__EXPECT_STOP) return;
         if (c->old) { /* or an answer that nobody expects any more would come some day */
             cdp__client_reconnect(c);
@@ -4421,6 +5312,7 @@ CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     for (; *at && *at != rq; at = &(*at)->next)
         before = *at;
     if (!*at) return;
+    rq->number = c->state == CDP__CLIENT_READY ? CDP__STORE_NOT_SENT : CDP__STORE_NO_ANSWER;
     *at = rq->next;
     if (c->last == rq) c->last = before;
 }
@@ -4491,23 +5383,23 @@ CDP__PRIVATE cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
 CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
-    if (c->state != CDP__CLIENT_READY || !c->will_sent) return;
-    cdp__client_put_will(c, true);
+    if (c->state != CDP__CLIENT_READY || !c->last_will_sent) return;
+    cdp__client_put_last_will(c, true);
     (void)cdp__client_flush(c);
 }
 
 /* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all
    the same. */
 CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) {
-    ((cdp__client *)s->self)->will_sent = false;
+    ((cdp__client *)s->self)->last_will_sent = false;
 }
 
-CDP__PRIVATE void cdp__client_deaf(cdp__io *io) {
+CDP__PRIVATE void cdp__client_ignore(cdp__io *io) {
     (void)io;
 }
 
 /* Closing with unread input would make the system drop what was sent last. */
-CDP__PRIVATE void cdp__client_empty(cdp__client *c) {
+CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
     uint32_t i;
@@ -4525,13 +5417,13 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     uint8_t seen[4] = {0}, next = 0, *p;
     uint64_t deadline;
     bool sent;
-    if (!c->will_sent) {
-        cdp__client_empty(c);
+    if (!c->last_will_sent) {
+        cdp__client_drain(c);
         return;
     }
-    c->io.func = cdp__client_deaf;
-    cdp__client_put_will(c, true);
-    p = c->will_sent ? NULL : cdp__client_begin(c, 5);
+    c->io.func = cdp__client_ignore;
+    cdp__client_put_last_will(c, true);
+    p = c->last_will_sent ? NULL : cdp__client_begin(c, 5);
     if (!p) return;
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
@@ -4575,11 +5467,12 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     memcpy(&will, &c->will_key.data, sizeof will);
     cdp__free(os, will);
     cdp__free(os, c->host);
+    cdp__wipe(c->key, sizeof c->key);
     cdp__free(os, c);
 }
 
 /* One block for key and value. */
-CDP__PRIVATE bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const cdp_tcp_store_desc *d) {
     const uint64_t key_bytes = strlen(d->will_key);
     uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
     if (!p) return false;
@@ -4602,7 +5495,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     if (d->addr_count) cdp__addr_text(&d->addrs[0], first, sizeof first);
     host_bytes = strlen(host) + 1;
     c->host = (char *)cdp__alloc(os, host_bytes);
-    if (!c->host || (d->will_key && !cdp__client_copy_will(c, d)))
+    if (!c->host || (d->will_key && !cdp__client_copy_last_will(c, d)))
         return cdp__fail_nomem("a store client", host_bytes);
     memcpy(c->host, host, host_bytes);
     memset(&none, 0, sizeof none);
@@ -4612,6 +5505,20 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     if (c->lock.mutex && !(c->cond = os->threads.cond_create(os->user)))
         return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
     return cdp__loop_open(&c->own_loop, os);
+}
+
+/* What a second client of the same server is made from; the key travels as its hash. */
+CDP__PRIVATE void cdp__client_describe(const cdp__client *c, cdp_tcp_store_desc *d) {
+    memset(d, 0, sizeof *d);
+    d->host = c->host;
+    d->port = c->port;
+    d->os = c->os;
+    d->logger = c->logger;
+    d->timeout_ms = c->store.timeout_ms;
+    d->max_value_bytes = c->max_value_bytes;
+    if (!c->way.fixed) return;
+    d->addrs = c->way.at;
+    d->addr_count = c->way.count;
 }
 
 CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
@@ -4636,23 +5543,18 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.destroy = cdp__client_destroy;
 }
 
-CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
-    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
-    cdp__client *c;
+/* `key`: instead of the desc's, as its hash. */
+CDP__PRIVATE cdp_status cdp__client_create(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+    const cdp_os *os = desc->os ? desc->os : cdp_os_default();
+    cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     cdp_status status;
-    *out = NULL;
-    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
-    if (!desc->port && !desc->addr_count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
-    if (desc->will_key
-        && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
-            || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
-    c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
+    if (key) {
+        c->keyed = true;
+        memcpy(c->key, key, sizeof c->key);
+    }
     status = cdp__client_open(c, desc);
     if (status == CDP_OK)
         status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
@@ -4668,11 +5570,35 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
     return status;
 }
 
+CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out) {
+    cdp_tcp_store_desc d;
+    cdp__client_describe(c, &d);
+    return cdp__client_create(&d, c->keyed ? c->key : NULL, out);
+}
+
+CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    uint64_t max;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    *out = NULL;
+    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+    if (!desc->port && !desc->addr_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+    max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
+    if (desc->will_key
+        && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
+            || desc->will_value.bytes > max))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
+    return cdp__client_create(desc, NULL, out);
+}
+
 /* ---- >>store-prefix -------------------------------------------------------------------------- */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
     cdp_store *inner;
+    bool owns_inner;       /* a clone */
     uint64_t prefix_bytes; /* with the slash; the text follows the struct */
 } cdp__prefix_store;
 
@@ -4712,6 +5638,24 @@ CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(
     return p;
 }
 
+/* Of all keys that the inner store has listed, those under this prefix, without it. */
+CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_request *rq) {
+    int64_t i, kept = 0;
+    for (i = 0; i < rq->number; ++i) {
+        cdp_bytes *key = &rq->results[i];
+        uint8_t *p;
+        memcpy(&p, &key->data, sizeof p);
+        if (key->bytes >= s->prefix_bytes && memcmp(p, s + 1, (size_t)s->prefix_bytes) == 0) {
+            key->bytes -= s->prefix_bytes;
+            memmove(p, p + s->prefix_bytes, (size_t)key->bytes + 1);
+            rq->results[kept++] = *key;
+        } else {
+            cdp__free(s->store.os, p);
+        }
+    }
+    rq->number = kept;
+}
+
 /* Hand on what the inner request has come to. `status` is what the inner store said: while it
    says PENDING, another thread may be writing to the inner request. */
 CDP__PRIVATE cdp_status cdp__prefix_update(
@@ -4721,6 +5665,7 @@ CDP__PRIVATE cdp_status cdp__prefix_update(
     if (rq->status == CDP_PENDING) return rq->status;
     rq->number = p->inner.number;
     rq->results = p->inner.results;
+    if (rq->op == CDP_STORE_LIST_KEYS && rq->status == CDP_OK) cdp__prefix_filter(s, rq);
     cdp__free(s->store.os, p);
     rq->priv = NULL;
     return rq->status;
@@ -4731,7 +5676,7 @@ CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp__prefix_request *p;
     cdp_status status;
     rq->results = NULL;
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, UINT64_MAX);
     if (rq->status != CDP_OK) return rq->status;
     p = cdp__prefix_make(s, rq);
     if (!p) return rq->status = CDP_ERR_NOMEM;
@@ -4758,23 +5703,18 @@ CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
 
 CDP__PRIVATE void cdp__prefix_destroy(void *self) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
+    if (s->owns_inner) cdp_store_destroy(s->inner);
     cdp__free(s->store.os, s);
 }
 
-CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
-    const uint64_t n = prefix ? strlen(prefix) : 0;
-    cdp__prefix_store *s;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
-    *out = NULL;
-    if (!inner || !prefix)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
-    s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n + 1);
-    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n + 1);
+/* `prefix` has n bytes, the last of which is a slash. */
+CDP__PRIVATE cdp_status cdp__prefix_create(
+    cdp_store *inner, const void *prefix, uint64_t n, cdp_store **out) {
+    cdp__prefix_store *s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n);
+    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
-    ((uint8_t *)(s + 1))[n] = '/';
     s->inner = inner;
-    s->prefix_bytes = n + 1;
+    s->prefix_bytes = n;
     s->store = *inner; /* os and timeout */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
@@ -4782,6 +5722,23 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     s->store.cancel = cdp__prefix_cancel;
     s->store.destroy = cdp__prefix_destroy;
     *out = &s->store;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
+    const uint64_t n = prefix ? strlen(prefix) : 0;
+    cdp__prefix_store *s;
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
+    *out = NULL;
+    if (!inner || !prefix)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+    /* the zero at its end becomes the slash */
+    status = cdp__prefix_create(inner, prefix, n + 1, out);
+    if (status != CDP_OK) return status;
+    s = (cdp__prefix_store *)(*out)->self;
+    ((uint8_t *)(s + 1))[n] = '/';
     return CDP_OK;
 }
 
@@ -4813,21 +5770,30 @@ CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__PRIVATE const char *cdp__store_excuse(cdp_store *s, bool waits) {
+CDP__PRIVATE const char *cdp__store_timeout_reason(cdp_store *s, const cdp_store_request *rq) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self))
-        return "its file is locked; does one of its users stand still?";
+        return "its file is locked; is one of its users stopped?";
 #endif
     (void)s;
-    return waits ? "nobody has set it, or the store does not answer" : "the store does not answer";
+    if (rq->number == CDP__STORE_NOT_SENT)
+        return "an earlier call on this client has not ended (cdp_store_clone makes another one)";
+    if (rq->number != 0) return "the store does not answer";
+    switch (rq->op) {
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return "nobody has set it";
+    case CDP_STORE_QUEUE_POP: return "the queue is empty";
+    case CDP_STORE_BARRIER: return "not everybody has come";
+    default: return "the store does not answer";
+    }
 }
 
 CDP__PRIVATE cdp_status cdp__store_timed_out(
     cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait",
-        "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
-    const bool waits =
-        rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
+        "check", "delete", "num_keys", "append", "multi_get", "multi_set", "queue_push",
+        "queue_pop", "queue_len", "list_keys", "barrier"};
     cdp__key_text t;
     cdp_bytes none;
     none.data = NULL;
@@ -4836,7 +5802,7 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
     return cdp__fail(CDP_ERR_TIMEOUT,
         "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
         rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-        cdp__store_excuse(s, waits), cdp__store_name(s));
+        cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
 CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
@@ -4973,6 +5939,117 @@ CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_the
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
     if (was_there) *was_there = status == CDP_OK && c.rq.number == 1;
     return status;
+}
+
+CDP_API cdp_status cdp_store_queue_push(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_PUSH, key, value, bytes);
+    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+}
+
+CDP_API cdp_status cdp_store_queue_pop(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_pop: value is NULL");
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_queue_try_pop(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    c.rq.delta = 1;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_LEN, key, NULL, 0);
+    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    *count = status == CDP_OK ? c.rq.number : 0;
+    return status;
+}
+
+CDP_API cdp_status cdp_store_barrier(
+    cdp_store *s, const char *key, uint32_t count, uint32_t timeout_ms) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_BARRIER, key, NULL, 0);
+    c.rq.delta = count;
+    return status == CDP_OK ? cdp__store_call_run(s, &c, timeout_ms) : status;
+}
+
+/* The array and the keys behind it, in one block. */
+CDP__PRIVATE cdp_status cdp__store_pack_keys(
+    cdp_store *s, const cdp_store_request *rq, cdp_bytes **keys) {
+    const uint64_t n = (uint64_t)rq->number;
+    uint64_t total = n * sizeof **keys + 1, i;
+    uint8_t *p;
+    for (i = 0; i < n; ++i)
+        total += rq->results[i].bytes + 1;
+    *keys = (cdp_bytes *)cdp__alloc(s->os, total);
+    if (!*keys) return cdp__fail_nomem("a list of keys", total);
+    p = (uint8_t *)(*keys + n);
+    for (i = 0; i < n; ++i) {
+        const uint64_t bytes = rq->results[i].bytes;
+        memcpy(p, rq->results[i].data, (size_t)bytes + 1);
+        (*keys)[i].data = p;
+        (*keys)[i].bytes = bytes;
+        p += bytes + 1;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
+    cdp__store_call c;
+    cdp_status status;
+    if (!keys || !count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
+    *keys = NULL;
+    *count = 0;
+    status = cdp__store_call_make(&c, CDP_STORE_LIST_KEYS, "", NULL, 0);
+    c.rq.key_count = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status != CDP_OK) return status;
+    status = cdp__store_pack_keys(s, &c.rq, keys);
+    if (status == CDP_OK) *count = (uint64_t)c.rq.number;
+    cdp_store_request_free(s, &c.rq);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+    cdp_status status;
+    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
+    *out = NULL;
+    if (s->destroy == cdp__client_destroy)
+        return cdp__client_clone((const cdp__client *)s->self, out);
+    if (s->destroy == cdp__prefix_destroy) {
+        const cdp__prefix_store *p = (const cdp__prefix_store *)s->self;
+        cdp_store *inner;
+        status = cdp_store_clone(p->inner, &inner);
+        if (status != CDP_OK) return status;
+        status = cdp__prefix_create(inner, p + 1, p->prefix_bytes, out);
+        if (status == CDP_OK)
+            ((cdp__prefix_store *)(*out)->self)->owns_inner = true;
+        else
+            cdp_store_destroy(inner);
+        return status;
+    }
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_store_clone: only TCP stores, and prefixes of them, need clones; any number of "
+        "threads "
+        "may use this one");
 }
 
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {

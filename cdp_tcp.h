@@ -1375,7 +1375,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
                                      : -EINPROGRESS;
         if (r == -EINPROGRESS || r == -ENOTCONN) return;
         if (r >= 0 && m->keyed
-            && cdp__door_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
+            && cdp__auth_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
                 != CDP_OK)
             r = -EIO;
         if (r < 0) {
@@ -1386,7 +1386,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
     }
     if (!p->greeting) {
         int64_t result = 1;
-        const cdp_status st = m->keyed ? cdp__door_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
+        const cdp_status st = m->keyed ? cdp__auth_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
         if (st == CDP_ERR_MISMATCH)
             cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
         else if (st < 0)
@@ -1660,7 +1660,7 @@ CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
     cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank,
         "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
-    cdp__door_drain(&m->loop, &g->io);
+    cdp__auth_drain(&m->loop, &g->io);
     cdp__visitor_close(g);
 }
 
@@ -1668,7 +1668,7 @@ CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
 CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
     int64_t result;
     const cdp_status st =
-        g->guarded ? cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
+        g->guarded ? cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
     if (st == CDP_ERR_MISMATCH)
         cdp__visitor_refused(g, g->auth.refusal);
     else if (st < 0)
@@ -1683,11 +1683,11 @@ CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
 CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
-        (void)cdp__door_open(
+        (void)cdp__auth_open(
             &g->auth, g->mesh->os, NULL, true, CDP__AUTH_LINK, CDP__AUTH_NOT_NEEDED);
         g->auth.in[0] = 'c';
         (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
-        (void)cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result);
+        (void)cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result);
         cdp__visitor_refused(g, CDP__AUTH_NOT_NEEDED);
     } else {
         cdp__visitor_close(g);
@@ -1749,7 +1749,7 @@ CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr
     if (!m->keyed && !m->desc.trust_network) (void)m->os->net.local_addr(m->os->user, fd, &here);
     g->guarded = m->keyed || (!m->desc.trust_network && !cdp__addr_is_here(from, &here));
     return !g->guarded
-        || cdp__door_open(
+        || cdp__auth_open(
                &g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE)
         == CDP_OK;
 }
@@ -2933,9 +2933,16 @@ CDP__PRIVATE bool cdp__mesh_read_word(
     return n > 0;
 }
 
+CDP__PRIVATE uint32_t cdp__mesh_ms_left(const cdp__mesh *m, uint64_t deadline_ns) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
+    return (uint32_t)cdp__min(1 + (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS, 1u << 31);
+}
+
 /* The store through which the ranks meet, if it is one. */
-CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_ns) {
 #ifdef CDP_NO_FILE_STORE
+    (void)deadline_ns;
     m->meeting = m->desc.store;
     return m->desc.file
         ? cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -2949,6 +2956,8 @@ CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
     d.path = m->desc.file;
     d.world_size = m->desc.world_size;
     d.os = m->os;
+    d.private_file = true; /* by default it is in a folder in which everybody may put files */
+    d.timeout_ms = cdp__mesh_ms_left(m, deadline_ns);
     return cdp_file_store_create(&d, &m->meeting);
 #endif
 }
@@ -3028,7 +3037,7 @@ CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
-    cdp_status st = cdp__mesh_meeting_store(m);
+    cdp_status st = cdp__mesh_meeting_store(m, deadline_ns);
     if (st != CDP_OK) return st;
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;

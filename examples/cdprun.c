@@ -20,6 +20,7 @@
         "child subreapers", so a process whose parent has died becomes a direct child of the keeper (or of the
         front). Killing direct children until there are none therefore reaches everything, and no process id
         can be mistaken for another one, because only the parent itself frees the id of a dead child.
+        Children that the front's process had before it became cdprun are left alone.
       * both die in the same instant: the parent-death signal still ends the ranks themselves; the children of
         a shell wrapper may survive in this one case. The keeper has its own process group, name and title, so
         that killing "cdprun" by group, name or command line meets the front only.
@@ -62,6 +63,8 @@
 #define VERSION "0.2.0"
 /* of --rdzv-endpoint, as torchrun's */
 #define DEFAULT_PORT 29400
+/* a job key with fewer characters is worth a warning */
+#define SHORT_KEY 16
 /* per machine; a typing error should not become a fork bomb */
 #define MAX_RANKS 4096
 /* longest line kept whole */
@@ -140,6 +143,9 @@ typedef struct options {
     int64_t grace, kill_grace;        /* ns */
     int64_t timeout, join_timeout;    /* ns; timeout 0: none                         */
     bool prefix, stdin_rank0;
+    bool module, no_python;  /* -m; --no-python                             */
+    const char *shown_ranks; /* --local-ranks-filter; NULL: all             */
+    unsigned char *shown;    /* per local rank: its output goes to the console */
     int color;
     char **command;   /* NULL-terminated                             */
     const char **env; /* NAME=VALUE                                  */
@@ -193,14 +199,33 @@ static const char help_text[] =
     "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
     "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random "
     "bytes)\n"
+    "                           A warning tells of a file that others may read, or a short "
+    "secret.\n"
     "  --open                   no secret: whoever reaches the ports may take part, as PyTorch's "
     "processes (which know\n"
     "                           none) must be able to where they use the store of a rank that is "
     "written in C\n"
     "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
     "\n"
-    "  --no-python, --monitor-interval, --rdzv-backend static or c10d: accepted, and without "
+    "as torchrun:\n"
+    "  -m, --module             COMMAND is a Python module; a COMMAND that ends in .py is run by "
+    "Python, too\n"
+    "                           (the variable PYTHON_EXEC, or python3), unless there is "
+    "--no-python\n"
+    "  ${local_rank}            in ARGUMENTs becomes the LOCAL_RANK of each process\n"
+    "  --local-ranks-filter LIST  show the output of these local ranks only: 0,3\n"
+    "  --shutdown-timeout SECONDS  as --kill-grace\n"
+    "  --rdzv-conf KEY=VALUE,...   timeout and join_timeout as --join-timeout, the rest without "
     "effect\n"
+    "  PET_NPROC_PER_NODE, PET_NNODES, PET_... (variables): defaults of these options\n"
+    "  without effect: --monitor-interval, --rdzv-backend static or c10d, --local-addr, "
+    "--start-method, --use-env,\n"
+    "                  --event-log-handler, --signals-to-handle (some of SIGTERM, SIGINT, SIGHUP, "
+    "SIGQUIT)\n"
+    "  not taken:      --run-path, --logs-specs, --numa-binding, --virtual-local-rank, "
+    "--duplicate-stdout-filters,\n"
+    "                  --duplicate-stderr-filters, --nnodes MIN:MAX, -n gpu, other values of "
+    "--rdzv-backend\n"
     "  -h, --help               print this text\n"
     "  -V, --version            print the version\n";
 
@@ -321,6 +346,36 @@ static void backend_option(const char *text) {
         usage_error("--rdzv-backend must be static or c10d, not '%s'", text);
 }
 
+/* KEY=VALUE,KEY=VALUE of torchrun's rendezvous. */
+static void rdzv_conf_option(options *o, const char *text) {
+    for (const char *p = text; *p != '\0';) {
+        char value[32];
+        const size_t len = strcspn(p, ","), name = strcspn(p, "=");
+        if (name == 0 || name >= len || len - name > sizeof value)
+            usage_error("--rdzv-conf must be KEY=VALUE,KEY=VALUE, not '%s'", text);
+        snprintf(value, sizeof value, "%.*s", (int)(len - name - 1), p + name + 1);
+        if ((name == 7 && strncmp(p, "timeout", name) == 0)
+            || (name == 12 && strncmp(p, "join_timeout", name) == 0))
+            o->join_timeout = limit_option("--rdzv-conf timeout", value);
+        p += len + (p[len] == ',');
+    }
+}
+
+/* torchrun can be told which signals end the job; here it is always these four. */
+static void signals_option(const char *text) {
+    static const char known[] = ",SIGTERM,SIGINT,SIGHUP,SIGQUIT,";
+    for (const char *p = text; *p != '\0';) {
+        char name[32];
+        const size_t len = strcspn(p, ",");
+        snprintf(name, sizeof name, ",%.*s,", (int)len, p);
+        if (len == 0 || strstr(known, name) == NULL)
+            usage_error("--signals-to-handle: SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job, "
+                        "and no other signal ('%s')",
+                text);
+        p += len + (p[len] == ',');
+    }
+}
+
 static const char *env_option(const char *text) {
     static const char own[] = " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
                               "GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
@@ -358,6 +413,23 @@ static unsigned char *streams_option(const char *name, const char *text, int n) 
     }
 }
 
+/* "0,3": a flag for each local rank. */
+static unsigned char *filter_option(const char *text, int n) {
+    unsigned char *shown = calloc((size_t)n, 1);
+    if (shown == NULL) usage_error("out of memory");
+    if (text == NULL) return memset(shown, 1, (size_t)n);
+    for (const char *p = text; *p != '\0';) {
+        char *end;
+        const long rank = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
+        if (rank < 0 || rank >= n || (*end != '\0' && *end != ','))
+            usage_error(
+                "--local-ranks-filter must list local ranks below %d, as 0,1, not '%s'", n, text);
+        shown[rank] = 1;
+        p = end + (*end == ',');
+    }
+    return shown;
+}
+
 typedef enum option_id {
     OPT_PROCESSES,
     OPT_RESTARTS,
@@ -383,7 +455,13 @@ typedef enum option_id {
     OPT_OPEN,
     OPT_STANDALONE,
     OPT_BACKEND,
+    OPT_MODULE,
+    OPT_NO_PYTHON,
+    OPT_FILTER,
+    OPT_CONF,
+    OPT_SIGNALS,
     OPT_IGNORED,
+    OPT_REFUSED,
     OPT_HELP,
     OPT_VERSION
 } option_id;
@@ -423,8 +501,24 @@ static const option_row option_table[] = {
     {"--open", OPT_OPEN, false},
     {"--standalone", OPT_STANDALONE, false},
     {"--rdzv-backend", OPT_BACKEND, true},
-    {"--no-python", OPT_IGNORED, false},
+    {"-m", OPT_MODULE, false},
+    {"--module", OPT_MODULE, false},
+    {"--no-python", OPT_NO_PYTHON, false},
+    {"--local-ranks-filter", OPT_FILTER, true},
+    {"--shutdown-timeout", OPT_KILL_GRACE, true},
+    {"--rdzv-conf", OPT_CONF, true},
+    {"--signals-to-handle", OPT_SIGNALS, true},
     {"--monitor-interval", OPT_IGNORED, true},
+    {"--local-addr", OPT_IGNORED, true},
+    {"--start-method", OPT_IGNORED, true},
+    {"--event-log-handler", OPT_IGNORED, true},
+    {"--use-env", OPT_IGNORED, false},
+    {"--run-path", OPT_REFUSED, false},
+    {"--logs-specs", OPT_REFUSED, true},
+    {"--numa-binding", OPT_REFUSED, true},
+    {"--virtual-local-rank", OPT_REFUSED, false},
+    {"--duplicate-stdout-filters", OPT_REFUSED, true},
+    {"--duplicate-stderr-filters", OPT_REFUSED, true},
     {"-h", OPT_HELP, false},
     {"--help", OPT_HELP, false},
     {"-V", OPT_VERSION, false},
@@ -485,13 +579,54 @@ static void option_apply(options *o, const option_row *row, const char *value) {
     case OPT_OPEN: o->open = true; break;
     case OPT_STANDALONE: o->standalone = true; break;
     case OPT_BACKEND: backend_option(value); break;
+    case OPT_MODULE: o->module = true; break;
+    case OPT_NO_PYTHON: o->no_python = true; break;
+    case OPT_FILTER: o->shown_ranks = text_option(name, value); break;
+    case OPT_CONF: rdzv_conf_option(o, value); break;
+    case OPT_SIGNALS: signals_option(value); break;
     case OPT_IGNORED: break;
+    case OPT_REFUSED: usage_error("torchrun's %s is not taken by cdprun", name);
     case OPT_HELP:
         fputs(help_text, stdout);
         fputs(help_more, stdout);
         exit(0);
     case OPT_VERSION: puts("cdprun " VERSION); exit(0);
     }
+}
+
+/* torchrun's options may be given as variables: PET_NNODES for --nnodes. */
+static void options_from_env(options *o) {
+    for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
+        const option_row *row = &option_table[i];
+        char name[48] = "PET_";
+        size_t len = 4;
+        if (row->name[1] != '-' || row->id == OPT_ENV || row->id == OPT_HELP
+            || row->id == OPT_VERSION)
+            continue;
+        for (const char *p = row->name + 2; *p != '\0' && len + 1 < sizeof name; ++p)
+            name[len++] = (char)(*p == '-' ? '_' : *p >= 'a' && *p <= 'z' ? *p - 32 : *p);
+        name[len] = '\0';
+        const char *value = getenv(name);
+        if (value == NULL || value[0] == '\0') continue;
+        if (row->has_value || strcmp(value, "0") != 0) option_apply(o, row, value);
+    }
+}
+
+/* As torchrun: a module or a script of Python is run by Python. */
+static void options_python(options *o, char **words) {
+    const char *python = getenv("PYTHON_EXEC");
+    const size_t len = strlen(o->command[0]);
+    const bool script = len > 3 && strcmp(o->command[0] + len - 3, ".py") == 0;
+    int n = 0, i = 0;
+    if (o->module && o->no_python) usage_error("--module and --no-python exclude each other");
+    if (!o->module && (!script || o->no_python)) return;
+    words[n++] = strdup(python != NULL && python[0] != '\0' ? python : "python3");
+    words[n++] = strdup("-u");
+    if (o->module) words[n++] = strdup("-m");
+    while (o->command[i] != NULL)
+        words[n++] = o->command[i++];
+    words[n] = NULL;
+    o->command = words;
 }
 
 static void options_check(const options *o) {
@@ -549,12 +684,41 @@ static void options_place(options *o) {
     if (o->run_id == NULL) o->run_id = "none";
 }
 
+static void key_warn(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs("cdprun: warning: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+/* A secret that others may read, or put there, is none. (It may be a pipe, or a symbolic link, as
+   in containers: what counts is the file behind it.) */
+static void key_file_check(const char *path, int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) usage_error("cannot look at %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return;
+    if ((st.st_mode & 077) != 0)
+        key_warn("other users may read or write the job key in %s (mode %03o); chmod 600 it", path,
+            (unsigned)(st.st_mode & 0777));
+    if (st.st_uid != geteuid() && st.st_uid != 0)
+        key_warn(
+            "the file of the job key, %s, belongs to another user (%u)", path, (unsigned)st.st_uid);
+}
+
 static void key_read(options *o) {
-    FILE *f = fopen(o->key_file, "r");
-    if (f == NULL)
+    const int fd = open(o->key_file, O_RDONLY | O_CLOEXEC);
+    size_t len = 0;
+    ssize_t n = -1;
+    if (fd < 0)
         usage_error("cannot read the file of --job-key-file, %s: %s", o->key_file, strerror(errno));
-    const size_t len = fread(o->key, 1, sizeof o->key - 1, f);
-    fclose(f);
+    key_file_check(o->key_file, fd);
+    while (len < sizeof o->key - 1 && (n = read(fd, o->key + len, sizeof o->key - 1 - len)) > 0)
+        len += (size_t)n;
+    if (n < 0)
+        usage_error("cannot read the file of --job-key-file, %s: %s", o->key_file, strerror(errno));
+    close(fd);
     o->key[len] = '\0';
     const size_t word = strcspn(o->key, " \t\r\n");
     if (word == 0 || o->key[word + strspn(o->key + word, " \t\r\n")] != '\0' || word > 256)
@@ -584,7 +748,11 @@ static void options_key(options *o) {
             usage_error("the system has no random bytes");
         for (size_t i = 0; i < sizeof random; ++i)
             snprintf(o->key + 2 * i, 3, "%02x", random[i]);
+        cdp__wipe(random, sizeof random);
     }
+    if (strlen(o->key) < SHORT_KEY)
+        key_warn("the job key has %zu characters and may be guessed; use %d random ones or more",
+            strlen(o->key), SHORT_KEY);
 }
 
 static options options_parse(int argc, char **argv) {
@@ -597,7 +765,9 @@ static options options_parse(int argc, char **argv) {
         .prefix = true,
         .stdin_rank0 = true};
     o.env = calloc((size_t)argc + 1, sizeof *o.env);
-    if (o.env == NULL) usage_error("out of memory");
+    char **words = calloc((size_t)argc + 4, sizeof *words);
+    if (o.env == NULL || words == NULL) usage_error("out of memory");
+    options_from_env(&o);
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; ++i) {
         const char *value;
@@ -616,11 +786,13 @@ static options options_parse(int argc, char **argv) {
     if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
         o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
     options_check(&o);
+    options_python(&o, words);
     options_place(&o);
     options_key(&o);
     if (o.kill_grace < 0) o.kill_grace = o.grace;
     o.redirected = streams_option("--redirects", o.redirects, o.n);
     o.teed = streams_option("--tee", o.tee, o.n);
+    o.shown = filter_option(o.shown_ranks, o.n);
     return o;
 }
 
@@ -922,6 +1094,20 @@ static void error_read(const char *path, char *out, size_t size) {
     out[used] = '\0';
 }
 
+/* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it there;
+   0: not known. */
+static int64_t error_time(const char *path) {
+    char text[16384];
+    long long us = 0;
+    FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
+    if (f == NULL) return 0;
+    const size_t got = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[got] = '\0';
+    const char *p = strstr(text, "\"timestamp_us\": \"");
+    return p != NULL && sscanf(p + 17, "%lld", &us) == 1 && us > 0 ? us : 0;
+}
+
 /* ---- >>children  What front and keeper both need in order to leave nobody behind. */
 
 static void adopt_orphans(void) {
@@ -950,17 +1136,53 @@ static pid_t parent_of(pid_t pid) {
     return end != NULL && sscanf(end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : 0;
 }
 
-/* Signals every direct child for which skip() is not true. A child keeps its id until we wait
-   for it. */
-static void children_signal(int sig, bool (*skip)(void *user, pid_t pid), void *user) {
+/* Signals every direct child for which skip() is not true (signal 0: only counts them), and
+   returns how many there were; -1 where /proc is missing. A child keeps its id until we wait for
+   it. */
+static int children_signal(int sig, bool (*skip)(void *user, pid_t pid), void *user) {
     DIR *proc = opendir("/proc");
-    if (proc == NULL) return;
+    int count = 0;
+    if (proc == NULL) return -1;
     for (struct dirent *e; (e = readdir(proc)) != NULL;) {
         const pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
-        if (pid > 0 && parent_of(pid) == getpid() && !(skip != NULL && skip(user, pid)))
-            kill(pid, sig);
+        if (pid <= 0 || parent_of(pid) != getpid() || (skip != NULL && skip(user, pid))) continue;
+        ++count;
+        kill(pid, sig);
     }
     closedir(proc);
+    return count;
+}
+
+/* Children that this process had before it became cdprun, as after `sleep 300 & exec cdprun`: they
+   are the caller's, and so is what they leave behind, which has their process group or ours. Ranks
+   and their keeper never have one of these. */
+typedef struct inherited {
+    pid_t pid[64], group[64];
+    int count;
+} inherited;
+
+static bool inherited_add(void *user, pid_t pid) {
+    inherited *in = user;
+    if (in->count < 64) {
+        in->pid[in->count] = pid;
+        in->group[in->count++] = getpgid(pid);
+    }
+    return true;
+}
+
+static bool is_inherited(void *user, pid_t pid) {
+    const inherited *in = user;
+    const pid_t group = getpgid(pid);
+    if (group == getpgrp()) return true;
+    for (int i = 0; i < in->count; ++i)
+        if (in->pid[i] == pid || in->group[i] == group) return true;
+    return false;
+}
+
+/* Its id may be given to another process now; its group lives on if it is not empty. */
+static void inherited_ended(inherited *in, pid_t pid) {
+    for (int i = 0; i < in->count; ++i)
+        if (in->pid[i] == pid) in->pid[i] = 0;
 }
 
 /* ---- >>sink  Where output goes. Written without ever blocking, so that a paused reader stops no timer. */
@@ -1401,7 +1623,7 @@ static void env_rank(const job *j, int local) {
 /* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this
    puts things right. */
 _Noreturn static void rank_exec(
-    const job *j, int local, pid_t keeper, int out, int err, int report) {
+    const job *j, int local, char **command, pid_t keeper, int out, int err, int report) {
     setpgid(0, 0);
     die_with(keeper);
     signal(SIGCHLD, SIG_DFL);
@@ -1412,7 +1634,7 @@ _Noreturn static void rank_exec(
         if (null > 2) close(null);
         setrlimit(RLIMIT_NOFILE, &j->files);
         sigprocmask(SIG_SETMASK, &j->mask, NULL);
-        execvp(j->opts->command[0], j->opts->command);
+        execvp(command[0], command);
     }
     e.error = errno;
     /* less than PIPE_BUF: never mixed with another's */
@@ -1424,16 +1646,50 @@ _Noreturn static void rank_exec(
 static stream *rank_stream(job *j, int local, int which, int fd) {
     const options *o = j->opts;
     const int bit = which == 0 ? STDOUT : STDERR;
-    const bool quiet = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
-    const int log = quiet || (o->teed[local] & bit) != 0
+    const bool to_file = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
+    const bool quiet = to_file || !o->shown[local];
+    const int log = to_file || (o->teed[local] & bit) != 0
         ? log_open(o, j->attempt, local, which == 0 ? "stdout.log" : "stderr.log")
         : -1;
     nonblocking(fd);
     return stream_open(fd, j->to[which], o, global_rank(j, local), log, quiet);
 }
 
+/* The command with ${local_rank} filled in; a copy only where there is one. */
+static char **rank_command(const options *o, int local) {
+    static const char macro[] = "${local_rank}";
+    char number[16];
+    int n = 0, found = 0;
+    for (; o->command[n] != NULL; ++n)
+        found += strstr(o->command[n], macro) != NULL;
+    if (found == 0) return o->command;
+    snprintf(number, sizeof number, "%d", local);
+    char **words = zalloc((size_t)n + 1, sizeof *words);
+    for (int i = 0; i < n; ++i) {
+        /* a number has at most 4 digits, the macro more characters */
+        char *to = words[i] = zalloc(strlen(o->command[i]) + 1, 1);
+        for (const char *p = o->command[i]; *p != '\0';) {
+            const bool here = strncmp(p, macro, sizeof macro - 1) == 0;
+            if (here)
+                to = strcpy(to, number) + strlen(number);
+            else
+                *to++ = *p;
+            p += here ? sizeof macro - 1 : 1;
+        }
+    }
+    return words;
+}
+
+static void rank_command_free(const options *o, char **words) {
+    if (words == o->command) return;
+    for (int i = 0; words[i] != NULL; ++i)
+        free(words[i]);
+    free(words);
+}
+
 static void rank_start(job *j, int local, int report) {
     int out[2], err[2];
+    char **command = rank_command(j->opts, local);
     const pid_t keeper = getpid();
     rank *r = &j->ranks[local];
     env_rank(j, local);
@@ -1441,7 +1697,8 @@ static void rank_start(job *j, int local, int report) {
     pipe_make(err);
     const pid_t pid = fork();
     if (pid < 0) fatal("cannot start all processes");
-    if (pid == 0) rank_exec(j, local, keeper, out[1], err[1], report);
+    if (pid == 0) rank_exec(j, local, command, keeper, out[1], err[1], report);
+    rank_command_free(j->opts, command);
     /* here too, so that the group is there at once */
     setpgid(pid, pid);
     close(out[1]);
@@ -1809,8 +2066,11 @@ static void nodes_lost(job *j) {
     verdict_set(j, text, true);
 }
 
+/* What others have written may go to a terminal: control characters become blanks. */
 static void take_value(job *j, void *value, char *out) {
     snprintf(out, FAILURE_BYTES, "%s", (const char *)value);
+    for (unsigned char *p = (unsigned char *)out; *p != '\0'; ++p)
+        if (*p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)) *p = ' ';
     cdp_store_free(j->nodes.store, value);
 }
 
@@ -2081,7 +2341,29 @@ static void attempt_judge(job *j) {
         enter(j, FLUSH, reader_limit(j));
 }
 
+/* Of the ranks that ended by an exit code, the one whose error file has the earliest time failed
+   first, even if another one ended before it. */
+static void attempt_first_by_time(job *j) {
+    int first = -1;
+    int64_t earliest = 0;
+    if (j->cause != FAILURE || j->nodes.told || blame(&j->ranks[j->first]) != 1) return;
+    if (error_time(file_path(j->opts, j->attempt, j->first, "error.json")) == 0) return;
+    for (int i = 0; i < j->opts->n; ++i) {
+        const rank *r = &j->ranks[i];
+        const int64_t at = error_time(file_path(j->opts, j->attempt, i, "error.json"));
+        if (!r->ended || r->by_us || blame(r) == 0 || at == 0) continue;
+        if (first >= 0 && at >= earliest) continue;
+        first = i;
+        earliest = at;
+    }
+    if (first < 0 || first == j->first) return;
+    j->first = first;
+    j->code = exit_code_of(j->ranks[first].status);
+    say(j, "rank %d failed first, by the times in the error files", global_rank(j, first));
+}
+
 static void attempt_over(job *j) {
+    attempt_first_by_time(j);
     bool fine = !j->nodes.told; /* then the program has handled the signal */
     for (int i = 0; i < j->opts->n; ++i)
         fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
@@ -2415,12 +2697,15 @@ static sigset_t signals_to_pass(void) {
 }
 
 /* Returns the keeper's status; *first is the first signal passed on that asks for the end, or 0. */
-static int front_wait(pid_t keeper, int control, const sigset_t *set, int *first) {
+static int front_wait(
+    pid_t keeper, int control, const sigset_t *set, inherited *callers, int *first) {
     for (;;) {
         int sig, status;
         pid_t pid;
-        while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
             if (pid == keeper) return status;
+            inherited_ended(callers, pid);
+        }
         if (sigwait(set, &sig) != 0 || sig == SIGCHLD) continue;
         const unsigned char tell = (unsigned char)sig, go_on = SIGCONT;
         /* the keeper is dead: SIGCHLD is on its way */
@@ -2435,14 +2720,13 @@ static int front_wait(pid_t keeper, int control, const sigset_t *set, int *first
 }
 
 /* Nothing to do unless the keeper was killed or gave up. */
-static void front_sweep(void) {
+static void front_sweep(inherited *callers) {
     const struct timespec tick = {.tv_nsec = KILL_TICK / 2};
     for (const int64_t limit = now_ns() + KILL_LIMIT; now_ns() < limit; nanosleep(&tick, NULL)) {
         pid_t pid;
-        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
-        }
-        if (pid < 0) return;
-        children_signal(SIGKILL, NULL, NULL);
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+            inherited_ended(callers, pid);
+        if (pid < 0 || children_signal(SIGKILL, is_inherited, callers) == 0) return;
     }
 }
 
@@ -2472,6 +2756,8 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &blocked, &mask);
     pipe_make(control);
     run_dir_make(&o);
+    inherited callers = {.count = 0};
+    children_signal(0, inherited_add, &callers);
     adopt_orphans();
     const pid_t front = getpid(), keeper = fork();
     if (keeper < 0) fatal("cannot start");
@@ -2482,10 +2768,11 @@ int main(int argc, char **argv) {
         keeper_title(argc, argv, front);
         _exit(keeper_run(&o, &files, &mask, control[0]));
     }
+    cdp__wipe(o.key, sizeof o.key);
     close(control[0]);
     nonblocking(control[1]);
-    const int status = front_wait(keeper, control[1], &set, &first);
-    front_sweep();
+    const int status = front_wait(keeper, control[1], &set, &callers, &first);
+    front_sweep(&callers);
     run_dir_remove(&o);
     if (WIFSIGNALED(status))
         fprintf(stderr, "cdprun: its keeper process was killed by %s; all ranks are ended\n",

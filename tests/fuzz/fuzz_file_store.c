@@ -58,7 +58,7 @@ static outcome replay_records(
         uint8_t *copy = (uint8_t *)malloc((size_t)n); /* so that a look beyond it is seen */
         uint64_t need = 0, before = f.at;
         memcpy(copy, data + f.at, (size_t)n);
-        o.status = cdp__file_learn_all(&f, copy, n, size, &need);
+        o.status = cdp__file_apply_all(&f, copy, n, size, &need);
         free(copy);
         T(f.at <= size && f.at >= before);
         /* it gets on */

@@ -10,35 +10,67 @@
 
 /* ---- the server ---- */
 
+/* What the books say of one key. */
+static uint64_t audit_entry(const cdp__kv_entry *e, uint64_t *waiters) {
+    const cdp__chain *heads[2] = {&e->waits, &e->watches}, *link;
+    const cdp__kv_item *item;
+    uint64_t cost = cdp__kv_cost(sizeof *e + e->key_bytes) + cdp__kv_cost(e->value_room);
+    uint64_t items = 0;
+    uint32_t i;
+    T(e->present || e->item_count || heads[0]->next != heads[0] || heads[1]->next != heads[1]);
+    for (i = 0; i < 2; ++i)
+        for (link = heads[i]->next; link != heads[i]; link = link->next) {
+            T(((const cdp__waiter *)link)->watch == (i == 1));
+            ++*waiters;
+            cost += cdp__kv_cost(sizeof(cdp__waiter));
+        }
+    for (item = e->first_item; item; item = item->next) {
+        ++items;
+        cost += cdp__kv_cost(sizeof *item + item->bytes);
+        T(item->next || item == e->last_item);
+    }
+    T(items == e->item_count);
+    return cost;
+}
+
+static void audit_conn(const cdp__conn *c, uint64_t *waiters) {
+    const cdp__chain *link;
+    uint32_t waits = 0, watches = 0;
+    T(!c->closing && !c->dirty && c->io.fd >= 0);
+    for (link = c->waiters.next; link != &c->waiters; link = link->next) {
+        const cdp__waiter *w = (const cdp__waiter *)(const void *)((const uint8_t *)link
+            - offsetof(cdp__waiter, of_conn));
+        T(w->conn == c);
+        waits += !w->watch;
+        watches += w->watch;
+        --*waiters;
+    }
+    T(c->wait_count == waits && c->watch_count == watches);
+    T(c->awaited == waits + (c->wire.row && c->wire.row->cmd == CDP__CMD_WAIT));
+}
+
 /* Its books must agree with what is there. */
 static void audit(const cdp_store_server *s) {
     uint64_t kv = 0, buffers = 0, i, entries = 0, present = 0, clients = 0, waiters = 0;
-    const cdp__guest *heads[2] = {&s->fresh, &s->conns}, *c;
+    const cdp__conn *heads[2] = {&s->fresh, &s->conns}, *c;
     const cdp__kv_entry *e;
-    const cdp__waiter *w;
+    const cdp__chain *link;
     for (i = 0; i < s->kv.bucket_count; ++i)
         for (e = s->kv.buckets[i]; e; e = e->next) {
-            T(e->present || e->waiters);
-            kv += sizeof *e + e->key_bytes + e->value_room;
+            kv += audit_entry(e, &waiters);
             ++entries;
             present += e->present;
-            for (w = e->waiters; w; w = w->key_next) {
-                ++waiters;
-                kv += sizeof *w;
-            }
         }
+    for (link = s->satisfied.next; link != &s->satisfied; link = link->next) {
+        ++waiters;
+        kv += cdp__kv_cost(sizeof(cdp__waiter));
+    }
     for (i = 0; i < 2; ++i)
         for (c = heads[i]->next; c != heads[i]; c = c->next) {
-            uint32_t mine = 0;
-            T(!c->doomed && !c->dirty && c->io.fd >= 0);
             ++clients;
-            buffers += c->in.room + c->out.room;
-            if (c->will) kv += sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-            for (w = c->waiters; w; w = w->conn_next) {
-                mine += !w->watch;
-                --waiters;
-            }
-            T(c->awaited == mine + (c->wire.row && c->wire.row->cmd == CDP__CMD_WAIT));
+            buffers += cdp__kv_cost(c->in.room) + cdp__kv_cost(c->out.room);
+            kv += cdp__last_will_cost(c->last_will);
+            audit_conn(c, &waiters);
         }
     T(kv == s->kv.bytes && buffers == s->buffer_bytes && clients == s->client_count && waiters == 0
         && entries == s->kv.entry_count && present == s->kv.present_count);

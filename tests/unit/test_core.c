@@ -117,10 +117,14 @@ static void record_and_compare(
     T(stamp != NULL);
     const long long at = stamp ? atoll(stamp + 14) : 0;
     T(at >= before && at <= (long long)time(NULL));
+    stamp = strstr(got, "\"timestamp_us\": \"");
+    T(stamp != NULL);
+    const long long us = stamp ? atoll(stamp + 17) : 0;
+    T_EQ(at, us / 1000000);
     snprintf(want, sizeof want,
         "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", "
-        "\"timestamp\": \"%lld\"}}}\n",
-        want_message, want_stack, at);
+        "\"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
+        want_message, want_stack, at, us);
     if (!T(strcmp(got, want) == 0)) printf("got  %swant %s", got, want);
 }
 

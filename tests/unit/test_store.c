@@ -4,167 +4,8 @@
 #include "cdp_store.h"
 #include "test.h"
 
+#include "store_raw.h"
 #include <sys/wait.h>
-
-/* A call that must succeed, or must end with one status. */
-#define OK(call) ended((call), CDP_OK, #call, __LINE__)
-#define ST(call, status) ended((call), (status), #call, __LINE__)
-#define TEXT(part) T_TEXT(part, cdp_last_error()->text)
-
-static bool ended(cdp_status got, cdp_status want, const char *what, int line) {
-    return test_check(got == want, __FILE__, line, "%s: %s: %s", what, cdp_status_name(got),
-        got < 0 ? cdp_last_error()->text : "");
-}
-
-static uint64_t now_ms(void) {
-    return test_now_ns() / 1000000u;
-}
-
-/* "01 02 ff" to bytes; 'text' in single quotes stands for its characters. */
-static uint32_t hex(const char *s, uint8_t *out) {
-    uint32_t n = 0;
-    while (*s) {
-        if (*s == '\'') {
-            for (++s; *s && *s != '\''; ++s)
-                out[n++] = (uint8_t)*s;
-            if (*s) ++s;
-        } else if (*s == ' ') {
-            ++s;
-        } else {
-            out[n++] = (uint8_t)(cdp__addr_hex(s[0]) << 4 | cdp__addr_hex(s[1]));
-            s += 2;
-        }
-    }
-    return n;
-}
-
-static cdp_bytes bytes_of(const char *s) {
-    cdp_bytes b;
-    b.data = s;
-    b.bytes = strlen(s);
-    return b;
-}
-
-/* A plain blocking socket, to say what no client would. */
-static int raw_open(uint16_t port) {
-    struct sockaddr_in a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* each write is a segment */
-    memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_port = htons(port);
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static bool raw_write(int fd, const void *data, size_t n) {
-    const char *p = (const char *)data;
-    while (n) {
-        const ssize_t r = send(fd, p, n, MSG_NOSIGNAL);
-        if (r <= 0) return false;
-        p += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
-static bool raw_send(int fd, const char *s) {
-    uint8_t b[4096];
-    return raw_write(fd, b, hex(s, b));
-}
-
-static bool raw_readable(int fd, int ms) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = POLLIN;
-    p.revents = 0;
-    return poll(&p, 1, ms) == 1;
-}
-
-static bool raw_read(int fd, void *dst, size_t n) {
-    char *p = (char *)dst;
-    while (n) {
-        const ssize_t r = raw_readable(fd, 5000) ? recv(fd, p, n, 0) : -1;
-        if (r <= 0) return false;
-        p += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
-static bool raw_expect(int fd, const char *s) {
-    uint8_t want[4096], got[4096];
-    const uint32_t n = hex(s, want);
-    uint32_t i;
-    if (raw_read(fd, got, n) && memcmp(got, want, n) == 0) return true;
-    printf("     wanted %s, got", s);
-    for (i = 0; i < n && i < 32; ++i)
-        printf(" %02x", got[i]);
-    printf("\n");
-    return false;
-}
-
-/* The other side ends the connection, without another byte. */
-static bool raw_ends(int fd) {
-    char c;
-    return raw_readable(fd, 5000) && recv(fd, &c, 1, 0) <= 0;
-}
-
-static int raw_greeted(uint16_t port) {
-    const int fd = raw_open(port);
-    raw_send(fd, "00 ce f7 85 3c");
-    return fd;
-}
-
-static cdp_store_server_desc server_desc(void) {
-    cdp_store_server_desc d;
-    memset(&d, 0, sizeof d);
-    d.logger.level = CDP_LOG_SILENT;
-    return d;
-}
-
-static cdp_store_server *server_open(void) {
-    const cdp_store_server_desc d = server_desc();
-    cdp_store_server *s = NULL;
-    OK(cdp_store_server_create(&d, &s));
-    return s;
-}
-
-static cdp_tcp_store_desc client_desc(uint16_t port) {
-    cdp_tcp_store_desc d;
-    memset(&d, 0, sizeof d);
-    d.host = "127.0.0.1";
-    d.port = port;
-    d.timeout_ms = 10000;
-    d.logger.level = CDP_LOG_SILENT;
-    return d;
-}
-
-static cdp_store *client_open(uint16_t port) {
-    const cdp_tcp_store_desc d = client_desc(port);
-    cdp_store *s = NULL;
-    OK(cdp_tcp_store_create(&d, &s));
-    return s;
-}
-
-static bool value_is(cdp_store *s, const char *key, const char *want) {
-    void *value;
-    uint64_t bytes;
-    bool ok;
-    if (cdp_store_get(s, key, &value, &bytes, 2000) != CDP_OK) {
-        printf("     %s\n", cdp_last_error()->text);
-        return false;
-    }
-    ok = bytes == strlen(want) && memcmp(value, want, (size_t)bytes) == 0
-        && ((char *)value)[bytes] == 0;
-    if (!ok) printf("     %s is \"%s\", not \"%s\"\n", key, (char *)value, want);
-    cdp_store_free(s, value);
-    return ok;
-}
 
 /* ---- pure
    ------------------------------------------------------------------------------------------------------- */
@@ -296,7 +137,7 @@ TEST(wire_limits) {
         {"06 03 00 00 00 00 00 00 00", CDP__WIRE_ITEM},
         {"06 04 00 00 00 00 00 00 00", CDP__WIRE_BAD},
         {"00", CDP__WIRE_BAD},
-        {"0e", CDP__WIRE_BAD},
+        {"13", CDP__WIRE_BAD},
         {"13", CDP__WIRE_BAD},
         {"47", CDP__WIRE_BAD},
         {"ff", CDP__WIRE_BAD},
@@ -379,6 +220,18 @@ static const step script[] = {
     {"c0 02 00 00 00 00 00 00 00 2f 57 01 00 00 00 00 00 00 00 77 c0 00 00 00 00 00 00 00 00 00 00 "
      "00 00 00 00 00 00",
         ""},
+    {"10 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "01"},
+    {"0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78", ""},
+    {"0e 02 00 00 00 00 00 00 00 2f 71 00 00 00 00 00 00 00 00", ""},
+    {"10 02 00 00 00 00 00 00 00 2f 71", "02 00 00 00 00 00 00 00"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "00"},
+    {"06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "00"},
+    {"08 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 78"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
     {"07", "07 00 00 00 00 00 00 00"},
 };
 #define SCRIPT_STEPS (sizeof script / sizeof *script)
@@ -464,7 +317,7 @@ TEST(bad_requests) {
         /* greeting twice */
         "00 ce f7 85 3c",
         /* queues are not served */
-        "0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",
+        "13 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",
         "ff",
         "13",
         "47",
@@ -596,7 +449,7 @@ TEST(blake2s_vectors) {
 static void auth_hear(cdp__auth *a, const uint8_t *message, cdp_status *status) {
     memcpy(a->in, message, CDP__AUTH_BYTES);
     a->got = CDP__AUTH_BYTES;
-    *status = cdp__auth_look(a);
+    *status = cdp__auth_read(a);
 }
 
 /* Let two ends talk until one has enough; all messages are noted. `flip`: a bit of the
@@ -620,8 +473,8 @@ static void auth_pair(
     cdp__auth *c, cdp__auth *s, const uint8_t *key_c, const uint8_t *key_s, uint32_t purpose_s) {
     memset(c, 0, sizeof *c);
     memset(s, 0, sizeof *s);
-    OK(cdp__door_open(c, cdp_os_default(), key_c, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER));
-    OK(cdp__door_open(s, cdp_os_default(), key_s, true, purpose_s, CDP__AUTH_REMOTE));
+    OK(cdp__auth_open(c, cdp_os_default(), key_c, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER));
+    OK(cdp__auth_open(s, cdp_os_default(), key_s, true, purpose_s, CDP__AUTH_REMOTE));
 }
 
 TEST(auth_talks) {
@@ -1344,7 +1197,7 @@ TEST(tcp) {
     cdp_store *c = client_open(cdp_store_server_port(s));
     static char long_key[8300];
     all_calls(c);
-    T(((cdp__client *)c->self)->ours);
+    T(((cdp__client *)c->self)->is_cdp);
     memset(long_key, 'k', sizeof long_key - 1);
     ST(cdp_store_set(c, long_key, "x", 1), CDP_ERR_INVALID);
     long_key[8191] = 0; /* with the slash: 8192 */
@@ -2222,6 +2075,47 @@ TEST(cannot_connect_says_why) {
     false_server_close(&f);
 }
 
+/* Answers as a store of this library does that is closed at that very moment, then as one that is
+   there. */
+typedef struct closing_server {
+    int fd;
+    uint32_t closed, times;
+} closing_server;
+
+static void closing_server_main(void *arg) {
+    closing_server *f = (closing_server *)arg;
+    for (uint32_t i = 0; i <= f->times; ++i) {
+        uint8_t got[64];
+        const int fd = raw_readable(f->fd, 5000) ? accept(f->fd, NULL, NULL) : -1;
+        if (fd < 0 || !raw_read(fd, got, 37)) return;
+        raw_write(fd, got + 6, 4);
+        raw_write(fd, i < f->times ? "\0\2" : "\0", i < f->times ? 2 : 1);
+        f->closed += i < f->times;
+        if (i == f->times) (void)raw_ends(fd);
+        close(fd);
+    }
+}
+
+/* The answer to the greeting and the announcement of the end come in one piece: the client tries
+   again, as it does when nobody listens. */
+TEST(connects_while_a_store_is_closed) {
+    closing_server f = {-1, 0, 3};
+    cdp_addr at, bound;
+    void *thread;
+    cdp_tcp_store_desc d;
+    cdp_store *c = NULL;
+    cdp__addr_parse("127.0.0.1", &at);
+    f.fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
+    thread = cdp_os_default()->threads.start(NULL, closing_server_main, &f);
+    d = client_desc(bound.port);
+    OK(cdp_tcp_store_create(&d, &c));
+    T(c && ((cdp__client *)c->self)->is_cdp);
+    cdp_store_destroy(c);
+    cdp_os_default()->threads.join(NULL, thread);
+    T_EQ(3, f.closed);
+    close(f.fd);
+}
+
 /* A server that is polled by a thread until it is to stand still. */
 typedef struct still_server {
     cdp_store_server *s;
@@ -2547,7 +2441,7 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
     d.will_key = "will";
     d.will_value = bytes_of("never to be sent");
     OK(cdp_tcp_store_create(&d, &c));
-    T(c && !((cdp__client *)c->self)->ours);
+    T(c && !((cdp__client *)c->self)->is_cdp);
     return c;
 }
 
@@ -2558,12 +2452,13 @@ static void actor_close(actor *a, cdp_store *c) {
 }
 
 #define WAIT_K "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
+#define CHECK_K "05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
 #define GET_K "03 02 00 00 00 00 00 00 00 '/k'"
 
 TEST(client_bytes) {
     static const step steps[] = {
         {"01 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'v'", ""},
-        {WAIT_K, "00"},
+        {CHECK_K, "00"}, /* it is there, and the store answers: no WAIT is needed */
         {GET_K, "01 00 00 00 00 00 00 00 'v'"},
         {"04 02 00 00 00 00 00 00 00 '/n' f9 ff ff ff ff ff ff ff", "fe ff ff ff ff ff ff ff"},
         {"02 02 00 00 00 00 00 00 00 '/x' 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 'first'",
@@ -2577,22 +2472,41 @@ TEST(client_bytes) {
         {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 '1' 03 "
          "00 00 00 00 00 00 00 '/zz' 02 00 00 00 00 00 00 00 '22'",
             ""},
+        {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
+            "01"},
         {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
             "00"},
         {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
             "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
+        {CHECK_K, "01"},
         {WAIT_K, ""},
         {"0c", "01"}, /* a wait that times out */
+        {CHECK_K, "01"},
         {WAIT_K, ""},
         {"0c", "00 01"}, /* and one whose key came at the last moment */
+        {CHECK_K, "01"},
         {WAIT_K, "00"},
         {GET_K, "00 00 00 00 00 00 00 00"},
+        {"0e 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'q'", ""},
+        {"10 02 00 00 00 00 00 00 00 '/k'", "05 00 00 00 00 00 00 00"},
+        {"0f 02 00 00 00 00 00 00 00 '/k'", "00 00 00 00 00 00 00 00"},
+        {CHECK_K, "00"},
+        {"0f 02 00 00 00 00 00 00 00 '/k'", "00 00 00 00 00 00 00 00"}, /* another was faster */
+        {CHECK_K, "01"},
+        {WAIT_K, "00"},
+        {"0f 02 00 00 00 00 00 00 00 '/k'", "02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 'q'"},
+        {"11",
+            "03 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 'init/' 02 00 00 00 00 00 00 00 '/k' "
+            "00 00 00 00 00 00 00 00"},
+        {CHECK_K, "01"},
+        {"12 02 00 00 00 00 00 00 00 '/k' 02 00 00 00 00 00 00 00", "00"},
     };
     static const char *const keys[] = {"k", "zz"};
     const cdp_bytes set[] = {{"1", 1}, {"22", 2}};
-    cdp_bytes values[2];
+    cdp_bytes values[2], *list;
     actor a;
     cdp_store *c = actor_open(&a, steps, sizeof steps / sizeof *steps);
+    uint64_t count;
     int64_t n;
     bool flag;
     void *memory;
@@ -2615,8 +2529,21 @@ TEST(client_bytes) {
     T(values[0].bytes == 1 && strcmp((const char *)values[1].data, "22") == 0);
     cdp_store_free(c, memory);
     ST(cdp_store_get(c, "k", &memory, NULL, 30), CDP_ERR_TIMEOUT);
+    TEXT(": nobody has set it (the store at 127.0.0.1:");
     ST(cdp_store_wait(c, keys, 1, 30), CDP_ERR_TIMEOUT);
     T(value_is(c, "k", ""));
+    OK(cdp_store_queue_push(c, "k", "q", 1));
+    OK(cdp_store_queue_len(c, "k", &n));
+    T_EQ(5, n);
+    OK(cdp_store_queue_try_pop(c, "k", &memory, NULL));
+    T(memory == NULL);
+    OK(cdp_store_queue_pop(c, "k", &memory, &count, 1000));
+    T(count == 1 && memory && strcmp((const char *)memory, "q") == 0);
+    cdp_store_free(c, memory);
+    OK(cdp_store_list_keys(c, &list, &count));
+    T(count == 1 && list[0].bytes == 1 && strcmp((const char *)list[0].data, "k") == 0);
+    cdp_store_free(c, list);
+    OK(cdp_store_barrier(c, "k", 2, 1000));
     actor_close(&a, c);
 }
 
@@ -2624,19 +2551,20 @@ TEST(client_bytes) {
 TEST(client_bad_answers) {
     static const step bad_check[] = {
         {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'", "02"}};
-    static const step bad[][1] = {
-        {{WAIT_K, "03"}}, {{WAIT_K, "01"}}, {{WAIT_K, "00 00"}}, {{WAIT_K, "02"}}};
+    static const step bad[][2] = {{{CHECK_K, "01"}, {WAIT_K, "03"}},
+        {{CHECK_K, "01"}, {WAIT_K, "01"}}, {{CHECK_K, "01"}, {WAIT_K, "00 00"}},
+        {{CHECK_K, "01"}, {WAIT_K, "02"}}};
     static const cdp_status want[] = {CDP_ERR_STORE, CDP_ERR_STORE, CDP_ERR_STORE, CDP_ERR_STATE};
-    static const step long_value[] = {{WAIT_K, "00"}, {GET_K, "01 00 80 00 00 00 00 00"}},
-                      huge[] = {{WAIT_K, "00"}, {GET_K, "ff ff ff ff ff ff ff ff"}};
-    static const step cut[] = {{WAIT_K, "00"}, {GET_K, "05 00 00 00 00 00 00 00 'ab'"}};
+    static const step long_value[] = {{CHECK_K, "00"}, {GET_K, "01 00 80 00 00 00 00 00"}},
+                      huge[] = {{CHECK_K, "00"}, {GET_K, "ff ff ff ff ff ff ff ff"}};
+    static const step cut[] = {{CHECK_K, "00"}, {GET_K, "05 00 00 00 00 00 00 00 'ab'"}};
     static const char *const keys[] = {"k"};
     void *value;
     actor a;
     cdp_store *c;
     uint32_t i;
     for (i = 0; i < 4; ++i) {
-        c = actor_open(&a, bad[i], 1);
+        c = actor_open(&a, bad[i], 2);
         if (i != 2) {
             ST(cdp_store_wait(c, keys, 1, 1000), want[i]);
         } else { /* the second byte is noticed with the next request */
@@ -2844,6 +2772,7 @@ int main(int argc, char **argv) {
         CASE(threads_keep_their_deadlines, 10),
         CASE(connects_to_a_late_server, 10),
         CASE(cannot_connect_says_why, 30),
+        CASE(connects_while_a_store_is_closed, 20),
         CASE(cannot_listen_says_why, 10),
         CASE(a_leaving_server_hides_no_key, 20),
         CASE(addresses, 20),

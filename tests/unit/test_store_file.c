@@ -529,6 +529,41 @@ TEST(locked_by_a_process_that_stands_still) {
     unlink(path);
 }
 
+static void private_refused(const char *text) {
+    const cdp_file_store_desc d = {.path = path, .private_file = true, .timeout_ms = 1000};
+    cdp_store *s;
+    ST(cdp_file_store_create(&d, &s), CDP_ERR_INVALID);
+    TEXT(path);
+    TEXT(text);
+}
+
+/* In a folder where everybody may put files: neither what a link leads to nor what others can
+   write is taken for the store. */
+TEST(private_files) {
+    const cdp_file_store_desc d = {.path = path, .private_file = true, .timeout_ms = 1000};
+    char target[300];
+    struct stat st;
+    cdp_store *s;
+    fresh();
+    OK(cdp_file_store_create(&d, &s));
+    OK(cdp_store_set(s, "k", "v", 1));
+    T(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
+    cdp_store_destroy(s);
+    if (chmod(path, 0620) != 0) abort();
+    private_refused("mode 620");
+    unlink(path);
+    snprintf(target, sizeof target, "%s.target", path);
+    if (symlink(target, path) != 0) abort();
+    private_refused("is a symbolic link");
+    T(stat(target, &st) != 0); /* and nothing was made */
+    unlink(path);
+    if (geteuid() != 0) return;
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    if (chown(path, 1, 1) != 0) abort();
+    private_refused("belongs to user 1");
+    unlink(path);
+}
+
 static int64_t clock_jump; /* nanoseconds that the clock is ahead */
 static uint32_t clock_reads, clock_jump_at;
 
@@ -694,6 +729,7 @@ int main(int argc, char **argv) {
         {"file_size_limit", file_size_limit, 20},
         {"full_disk", full_disk, 20},
         {"locked_by_a_process_that_stands_still", locked_by_a_process_that_stands_still, 20},
+        {"private_files", private_files, 20},
         {"clock_jumps", clock_jumps, 20},
         {"waiting_costs_little", waiting_costs_little, 20},
         {"many_processes", many_processes, 60},

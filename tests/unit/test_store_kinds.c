@@ -434,7 +434,7 @@ static void random_program(world *w, uint64_t seed, uint32_t steps, model *m, ch
         cdp_bytes keys[3], values[3];
         uint32_t which[3];
         memset(&rq, 0, sizeof rq);
-        rq.op = (cdp_store_op)(1 + test_random(&random) % (CDP_STORE_OP_COUNT - 1));
+        rq.op = (cdp_store_op)(1 + test_random(&random) % CDP_STORE_MULTI_SET);
         rq.keys = keys;
         rq.values = values;
         rq.key_count = rq.op == NUM ? 0

@@ -83,14 +83,14 @@ static void greet(int fd) {
     if (keyed) { /* blocking, so the pump of the library is not of use here */
         cdp__auth a;
         memset(&a, 0, sizeof a);
-        if (cdp__door_open(&a, cdp_os_default(), key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
+        if (cdp__auth_open(&a, cdp_os_default(), key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
             != CDP_OK)
             die("random");
         for (int i = 0; i < 2; ++i) {
             say(fd, a.out, sizeof a.out);
             hear(fd, a.in, sizeof a.in);
             a.got = sizeof a.in;
-            if (cdp__auth_look(&a) < 0) die("key");
+            if (cdp__auth_read(&a) < 0) die("key");
         }
     }
     /* which has no handshake; that of the new protocol is a ping, so Redis is asked for one, too */
