@@ -45,8 +45,8 @@
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
         works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
-        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame, mail;
-        mux, exec, ring, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
+        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame,
+        fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
 
     API BY TASK
         I want to...                                       call
@@ -5235,6 +5235,39 @@ CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYT
     cdp__put_u32(out + 60, 0);
 }
 
+/* A message in a slot has a shorter header: the slot names channel and length, and uneven parts
+   have no count. */
+#define CDP__SLOT_HEAD 30u
+CDP__PRIVATE void cdp__slot_head_encode(const cdp__head *h, uint8_t out[CDP__SLOT_HEAD]) {
+    out[0] = h->kind;
+    out[1] = h->dtype;
+    out[2] = h->op;
+    out[3] = h->algo;
+    out[4] = h->parts != 0;
+    out[5] = 0;
+    cdp__put_u32(out + 6, h->round);
+    cdp__put_u32(out + 10, h->root);
+    cdp__put_u64(out + 14, h->seq);
+    cdp__put_u64(out + 22, h->parts ? h->parts : h->count);
+}
+
+CDP__PRIVATE void cdp__slot_head_decode(const uint8_t in[CDP__SLOT_HEAD], cdp__head *h) {
+    const uint64_t count = cdp__get_u64(in + 22);
+    memset(h, 0, sizeof *h);
+    h->type = CDP__MESSAGE_DATA;
+    h->kind = in[0];
+    h->dtype = in[1];
+    h->op = in[2];
+    h->algo = in[3];
+    h->round = cdp__get_u32(in + 6);
+    h->root = cdp__get_u32(in + 10);
+    h->seq = cdp__get_u64(in + 14);
+    if (in[4])
+        h->parts = count;
+    else
+        h->count = count;
+}
+
 /* The longest body that a message of this type may have. */
 CDP__PRIVATE uint32_t cdp__body_max(uint8_t type) {
     switch (type) {
@@ -5379,124 +5412,408 @@ CDP__PRIVATE bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const c
     return true;
 }
 
-/* ---- >>slot (pure): small messages in memory that two ranks share ---------------------------- */
+/* ---- >>fabric (pure): memory that two ranks both see ----------------------------------------- */
 
-/* Knows: headers, a few atomic words. Promises: a message is read once, and whole. May use:
-   message. A message of at most CDP__SLOT_BODY bytes goes into a slot in place of the link when
-   its slot is free. Its number in its stream says which slot, so the reader looks at one word.
-   When the slot is taken (the reader is behind, or the slot holds a message of a channel that
-   nobody asked for yet), the message takes the link; the number tells the reader which of the
-   two comes next. So nobody waits for a slot, and nothing has to be agreed upon. The reader
-   copies what the peer stored once, and then checks it, as everything that comes from a peer. */
+/* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
+   host (cdp_tcp.h). It does not know where the memory comes from, nor how a sleeping peer is
+   woken: `wake` of a line does that.
+   Promises: bytes arrive in order; a rank that arms its doorbell before its last look is woken by
+   every later change; memory that was exposed is not read after it was revoked, or what was read
+   is void. A peer in another process may store anything: each value of the peer is read once and
+   checked, and nothing but the peer's own messages suffers.
+   May use: bytes.
+
+   A pair of ranks has one way in each direction. A way holds a table of exposures, slots for
+   small messages, and a ring of bytes. Each rank has a line to each peer: what it alone knows of
+   the two ways. A doorbell belongs to one rank; it serves one peer, or all of them. */
+
+/* ---- doorbells */
+
+#define CDP__BELL_DATA 1u
+#define CDP__BELL_ROOM 2u
+#define CDP__BELL_ALL (CDP__BELL_DATA | CDP__BELL_ROOM)
+
+/* The owner stores `wants` and then looks at the counts; a peer counts and then looks at `wants`.
+   All four accesses are SEQ_CST, so one of the two sees what the other did. The counts are read
+   only for change. */
+typedef struct cdp__doorbell {
+    uint32_t wants;   /* what the owner is to be woken for; 0: it is awake */
+    uint32_t rung[2]; /* by peers: for data, for room */
+    uint8_t pad_[52];
+} cdp__doorbell;
+
+/* After a change: must the owner be woken? Once is enough as a rule: the word is cleared. */
+CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
+    CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
+    (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
+    if (!(__atomic_load_n(&b->wants, __ATOMIC_SEQ_CST) & what)) return false;
+    __atomic_store_n(&b->wants, 0, __ATOMIC_SEQ_CST);
+    return true;
+}
+
+CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
+    __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
+}
+
+/* Was it rung for one of `wants` since `seen` was stored? The last look before sleeping. */
+CDP__PRIVATE bool cdp__doorbell_rung(
+    const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
+    return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
+        || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
+}
+
+/* The owner is awake, and looks at everything after this. */
+CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
+    if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
+        __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
+    seen[0] = __atomic_load_n(&b->rung[0], __ATOMIC_ACQUIRE);
+    seen[1] = __atomic_load_n(&b->rung[1], __ATOMIC_ACQUIRE);
+}
+
+/* ---- rings */
+
+/* Bytes from one writer to one reader. Head and tail only grow; the bytes follow. */
+typedef struct cdp__ring {
+    uint64_t head; /* bytes ever written; only the writer stores */
+    uint8_t pad_[56];
+    uint64_t tail; /* bytes ever read; only the reader stores */
+    uint8_t pad2_[56];
+} cdp__ring;
+
+/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces
+   of memory. Returns how many. */
+CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room,
+    const cdp_iov *v, uint32_t n, bool into_ring) {
+    uint8_t *bytes = (uint8_t *)(ring + 1);
+    uint64_t off = at % size, moved = 0;
+    uint32_t i;
+    CDP_ASSERT(room <= size);
+    for (i = 0; i < n && moved < room; ++i) {
+        const uint64_t k = cdp__min(v[i].bytes, room - moved), first = cdp__min(k, size - off);
+        uint8_t *mem = (uint8_t *)v[i].data;
+        if (into_ring) {
+            if (first) memcpy(bytes + off, mem, (size_t)first);
+            if (k > first) memcpy(bytes, mem + first, (size_t)(k - first));
+        } else {
+            if (first) memcpy(mem, bytes + off, (size_t)first);
+            if (k > first) memcpy(mem + first, bytes, (size_t)(k - first));
+        }
+        off += k;
+        if (off >= size) off -= size;
+        moved += k;
+    }
+    return moved;
+}
+
+/* ---- slots for small messages */
+
+/* A message of at most CDP__SLOT_BYTES may go into a slot in place of the stream that it belongs
+   to, if its slot is free. The slot follows from the number of the message in its stream, so the
+   reader looks at one word. If it is not free (the reader is behind, or the slot holds what
+   another channel has not asked for yet) the message takes the stream; the number tells the
+   reader which of the two comes next. So nobody waits for a slot, and nothing is agreed upon.
+   The head of a message is the upper layer's, of a fixed length. */
 #define CDP__SLOTS 8u
-#define CDP__SLOT_BODY 4096u
+#define CDP__SLOT_BYTES 4096u
 typedef struct cdp__eager_slot {
     uint32_t serial;  /* counts what was put here; written last (atomic) */
     uint32_t number;  /* of the message among those of its stream, from 0 */
     uint64_t channel; /* which stream */
-    uint8_t kind, dtype, op, algo;
-    uint16_t bytes, parts;
-    uint32_t round, root;
-    uint64_t seq, count;
-    uint8_t body[CDP__SLOT_BODY + 16]; /* the first 16 bytes lie in the first cache line */
+    uint16_t bytes;
+    uint8_t head[CDP__SLOT_HEAD];
+    uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
 } cdp__eager_slot;
 typedef struct cdp__eager_slots {
-    cdp__eager_slot slot[CDP__SLOTS];
+    cdp__eager_slot place[CDP__SLOTS];
     uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
 } cdp__eager_slots;
 
 /* Both directions of a pair, as one side knows them. */
 typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1];
 
-typedef struct cdp__slot_counts {
+/* What one side knows of the slots of both directions. */
+typedef struct cdp__eager {
     uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
-} cdp__slot_counts;
+} cdp__eager;
 
-CDP__PRIVATE uint32_t cdp__slot_place(uint64_t channel, uint32_t number) {
+CDP__PRIVATE uint32_t cdp__eager_place(uint64_t channel, uint32_t number) {
     return ((uint32_t)channel + number) % CDP__SLOTS;
 }
 
-/* False: there is no room for it now. What the reader has taken is looked up for all slots at
-   once, because that line of memory comes from the other side. */
-CDP__PRIVATE bool cdp__slot_put(cdp__slot_counts *c, cdp__eager_slots *memory, uint32_t number,
-    const cdp__head *h, const void *body) {
-    const uint32_t i = cdp__slot_place(h->channel, number);
-    cdp__eager_slot *slot = &memory->slot[i];
+/* Is slot i free? What has been taken is looked up for all slots at once: that line of memory
+   comes from the other side. */
+CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uint32_t i) {
     uint32_t k;
-    CDP_ASSERT(h->type == CDP__MESSAGE_DATA && h->bytes <= CDP__SLOT_BODY);
-    for (k = 0; k < CDP__SLOTS && c->put[i] != c->freed[i]; ++k)
-        c->freed[(i + 1 + k) % CDP__SLOTS] =
-            __atomic_load_n(&memory->taken[(i + 1 + k) % CDP__SLOTS], __ATOMIC_ACQUIRE);
-    if (c->put[i] != c->freed[i]) return false;
-    slot->number = number;
-    slot->channel = h->channel;
-    slot->kind = h->kind;
-    slot->dtype = h->dtype;
-    slot->op = h->op;
-    slot->algo = h->algo;
-    slot->bytes = (uint16_t)h->bytes;
-    slot->parts = h->parts != 0;
-    slot->round = h->round;
-    slot->root = h->root;
-    slot->seq = h->seq;
-    slot->count = h->parts ? h->parts : h->count; /* uneven parts have no count */
-    if (h->bytes) memcpy(slot->body, body, h->bytes);
-    /* before looking whether the reader sleeps: it does the reverse */
-    __atomic_store_n(&slot->serial, ++c->put[i], __ATOMIC_SEQ_CST);
+    for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
+        const uint32_t at = (i + 1 + k) % CDP__SLOTS;
+        w->freed[at] = __atomic_load_n(&to->taken[at], __ATOMIC_ACQUIRE);
+    }
+    return w->put[i] == w->freed[i];
+}
+
+/* False: its slot is not free now. The caller rings the peer's doorbell afterwards. */
+CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t channel,
+    uint32_t number, const uint8_t head[CDP__SLOT_HEAD], const void *data, uint32_t bytes) {
+    const uint32_t i = cdp__eager_place(channel, number);
+    cdp__eager_slot *p = &to->place[i];
+    CDP_ASSERT(bytes <= CDP__SLOT_BYTES);
+    if (!cdp__eager_free(w, to, i)) return false;
+    p->number = number;
+    p->channel = channel;
+    p->bytes = (uint16_t)bytes;
+    memcpy(p->head, head, CDP__SLOT_HEAD);
+    if (bytes) memcpy(p->data, data, bytes);
+    __atomic_store_n(&p->serial, ++w->put[i], __ATOMIC_RELEASE);
     return true;
 }
 
-/* Where message `number` of this stream lies; NULL: not in a slot. */
-CDP__PRIVATE const cdp__eager_slot *cdp__slot_find(
-    const cdp__slot_counts *c, const cdp__eager_slots *memory, uint64_t channel, uint32_t number) {
-    const uint32_t i = cdp__slot_place(channel, number);
-    const cdp__eager_slot *slot = &memory->slot[i];
-    if (__atomic_load_n(&slot->serial, __ATOMIC_ACQUIRE) == c->got[i]) return NULL;
-    return slot->number == number && slot->channel == channel ? slot : NULL;
+/* The slot that holds this message, or NULL. */
+CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
+    const cdp__eager *w, const cdp__eager_slots *from, uint64_t channel, uint32_t number) {
+    const uint32_t i = cdp__eager_place(channel, number);
+    const cdp__eager_slot *p = &from->place[i];
+    if (__atomic_load_n(&p->serial, __ATOMIC_ACQUIRE) == w->got[i]) return NULL;
+    return p->number == number && p->channel == channel ? p : NULL;
 }
 
-/* False: no message looks like that. */
-CDP__PRIVATE bool cdp__slot_head(const cdp__eager_slot *slot, cdp__head *h) {
-    cdp__eager_slot copy;
-    memcpy(&copy, slot, offsetof(cdp__eager_slot, body));
-    h->type = CDP__MESSAGE_DATA;
-    h->channel = copy.channel;
-    h->kind = copy.kind;
-    h->dtype = copy.dtype;
-    h->op = copy.op;
-    h->algo = copy.algo;
-    h->bytes = copy.bytes;
-    h->ack = 0;
-    h->round = copy.round;
-    h->root = copy.root;
-    h->seq = copy.seq;
-    h->count = copy.parts ? 0 : copy.count;
-    h->parts = copy.parts ? copy.count : 0;
-    return copy.bytes <= CDP__SLOT_BODY;
+/* Copies the head. Returns the length of the message, or UINT32_MAX: the peer has stored a length
+   that no message has. The length may change under a hostile peer: use what this returned. */
+CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
+    const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
+    memcpy(head, p->head, CDP__SLOT_HEAD);
+    return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
 
 /* It has been read: its slot is free again. */
-CDP__PRIVATE void cdp__slot_taken(
-    cdp__slot_counts *c, cdp__eager_slots *memory, uint64_t channel, uint32_t number) {
-    const uint32_t i = cdp__slot_place(channel, number);
-    c->got[i] = __atomic_load_n(&memory->slot[i].serial, __ATOMIC_RELAXED);
-    __atomic_store_n(&memory->taken[i], c->got[i], __ATOMIC_RELEASE);
+CDP__PRIVATE void cdp__eager_taken(
+    cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
+    const uint32_t i = cdp__eager_place(channel, number);
+    w->got[i] = __atomic_load_n(&from->place[i].serial, __ATOMIC_RELAXED);
+    __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
 }
 
-/* Has something been put there that was neither taken nor there when this was asked to `note`
-   it? */
-CDP__PRIVATE bool cdp__slot_news(
-    const cdp__eager_slots *memory, uint32_t seen[CDP__SLOTS], bool note) {
+/* Does any slot hold a message that was not taken? */
+CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
-    bool news = false;
-    for (i = 0; i < CDP__SLOTS; ++i) {
-        const uint32_t serial = __atomic_load_n(&memory->slot[i].serial, __ATOMIC_SEQ_CST);
-        news = news
-            || (serial != seen[i]
-                && serial != __atomic_load_n(&memory->taken[i], __ATOMIC_RELAXED));
-        if (note) seen[i] = serial;
+    for (i = 0; i < CDP__SLOTS; ++i)
+        if (__atomic_load_n(&from->place[i].serial, __ATOMIC_ACQUIRE)
+            != __atomic_load_n(&from->taken[i], __ATOMIC_RELAXED))
+            return true;
+    return false;
+}
+
+/* ---- exposures */
+
+/* Large messages stay where they are, and the peer reads them there. The state of an exposure is
+   a number that grows, and three bits. All changes replace a value that is known (or clear bits),
+   so they are in one order.
+     Owner:  free -> EXPOSED; try_revoke: EXPOSED -> free; revoke: any -> free, with the next
+             number.
+     Reader: EXPOSED -> EXPOSED, BEGUN before its first read.
+   In one process the reader also sets HELD while it reads, and the owner waits for it: both
+   threads end together, so that wait is bounded. Between processes nobody waits for the other.
+   The reader checks the state again after each slice: if the owner's change came first, what was
+   read is void; if it comes later, it synchronizes with the reader's, and what the owner writes
+   there afterwards was not what was read. A reader may see fields of a later exposure: it keeps
+   to memory that it has mapped. */
+#define CDP__EXPOSURES 32u /* to one peer, at once */
+#define CDP__HELD 1u
+#define CDP__EXPOSED 2u
+#define CDP__BEGUN 4u
+#define CDP__STATE_BITS 7u
+
+typedef struct cdp__exposure {
+    uint64_t at, bytes, off; /* its address; its offset in a segment */
+    uint32_t state;
+    uint32_t segment; /* the number of that segment + 1, or 0 */
+} cdp__exposure;
+
+/* ---- ways and lines */
+
+/* One direction of a pair. The ring is the last member: its bytes follow. */
+typedef struct cdp__way {
+    cdp__exposure exposed[CDP__EXPOSURES]; /* by the writer, to the reader */
+    union {
+        cdp__eager_slots slots;
+        uint8_t slots_room[CDP_SLOTS_BYTES];
+    } eager;
+    cdp__ring ring;
+} cdp__way;
+
+/* Much at once moves in pieces, so that the other side copies at the same time. */
+#define CDP__LINE_PIECE (32u * 1024u)
+
+typedef struct cdp__line {
+    cdp__way *out, *in;             /* NULL until made */
+    uint64_t size;                  /* of each ring */
+    uint64_t out_at, in_at;         /* how far this side has written and read */
+    uint64_t out_tail;              /* how far the peer had read, when that was last needed */
+    bool full;                      /* the last write did not fit */
+    bool same_process;              /* the peer is a thread of this process */
+    uint32_t state[CDP__EXPOSURES]; /* of this side's exposures */
+    cdp__doorbell *theirs;
+    void (*wake)(struct cdp__line *line); /* the peer, which sleeps */
+    void *owner;
+    uint32_t peer;
+} cdp__line;
+
+CDP__PRIVATE void cdp__line_ring(cdp__line *l, uint32_t what) {
+    if (cdp__doorbell_ring(l->theirs, what)) l->wake(l);
+}
+
+/* One piece, which the peer is told of at once. < 0: what the peer has stored makes no sense. */
+CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, uint64_t bytes) {
+    cdp__ring *ring = &l->out->ring;
+    uint64_t moved;
+    CDP_ASSERT(l->out_at - l->out_tail <= l->size);
+    if (bytes > l->size - (l->out_at - l->out_tail)) {
+        const uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+        if (l->out_at - tail > l->size) return -1;
+        l->out_tail = tail;
     }
-    return news;
+    moved =
+        cdp__ring_move(ring, l->size, l->out_at, l->size - (l->out_at - l->out_tail), v, n, true);
+    l->full = moved < bytes;
+    if (!moved) return 0;
+    l->out_at += moved;
+    __atomic_store_n(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__line_ring(l, CDP__BELL_DATA);
+    return (int64_t)moved;
+}
+
+CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
+    cdp__ring *ring = &l->in->ring;
+    const uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
+    uint64_t moved;
+    if (head - l->in_at > l->size) return -1;
+    if (head == l->in_at) return 0;
+    moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
+    if (!moved) return 0;
+    l->in_at += moved;
+    __atomic_store_n(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__line_ring(l, CDP__BELL_ROOM);
+    return (int64_t)moved;
+}
+
+/* As transport.send and .recv, but < 0: what the peer has stored makes no sense. */
+CDP__PRIVATE int64_t cdp__line_move(cdp__line *l, const cdp_iov *v, uint32_t n, bool sending) {
+    uint64_t bytes = 0, off;
+    int64_t moved = 0, r = 0;
+    uint32_t i;
+    for (i = 0; i < n; ++i)
+        bytes += v[i].bytes;
+    if (bytes <= CDP__LINE_PIECE)
+        return sending ? cdp__line_put(l, v, n, bytes) : cdp__line_get(l, v, n);
+    for (i = 0; i < n; ++i)
+        for (off = 0; off < v[i].bytes; off += (uint64_t)r) {
+            cdp_iov one;
+            one.data = (uint8_t *)v[i].data + off;
+            one.bytes = cdp__min(v[i].bytes - off, CDP__LINE_PIECE);
+            r = sending ? cdp__line_put(l, &one, 1, one.bytes) : cdp__line_get(l, &one, 1);
+            if (r <= 0) return moved ? moved : r;
+            moved += r;
+        }
+    return moved;
+}
+
+/* For a line whose peer has a doorbell of this rank for itself. What this rank waits for: */
+CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
+    return CDP__BELL_DATA | (l->full ? CDP__BELL_ROOM : 0u);
+}
+
+/* Is there anything that was not read, or new room for what did not fit? Asked when the doorbell
+   was rung: it may have been for something that has been read since. */
+CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
+    return __atomic_load_n(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+        || cdp__eager_any(&l->in->eager.slots)
+        || (l->full && __atomic_load_n(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+}
+
+/* The index comes from a token of this side. */
+CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
+    const uint32_t i = (uint32_t)(token >> 32);
+    CDP_ASSERT(i < CDP__EXPOSURES && l->state[i] == (uint32_t)token);
+    (void)l;
+    return i % CDP__EXPOSURES;
+}
+
+/* False: there are too many. `segment` and `off` say where the peer can map it, or are 0. */
+CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t bytes, uint32_t segment,
+    uint64_t off, uint64_t *token) {
+    cdp__exposure *e;
+    uint32_t i = 0;
+    while (i < CDP__EXPOSURES && (l->state[i] & CDP__EXPOSED))
+        ++i;
+    if (i == CDP__EXPOSURES) return false;
+    e = &l->out->exposed[i];
+    __atomic_store_n(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->off, off, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
+    l->state[i] |= CDP__EXPOSED;
+    __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
+    *token = (uint64_t)i << 32 | l->state[i];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
+    const uint32_t i = cdp__exposure_index(l, token);
+    const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
+    uint32_t state = l->state[i];
+    if (!__atomic_compare_exchange_n(
+            &l->out->exposed[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return false;
+    l->state[i] = next;
+    return true;
+}
+
+/* False: the reader, a thread of this process, is in the middle of a slice, and will not begin
+   another one. Let it run, and call again. */
+CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
+    const uint32_t i = cdp__exposure_index(l, token);
+    uint32_t *state = &l->out->exposed[i].state;
+    const uint32_t next = (l->state[i] & ~CDP__STATE_BITS) + CDP__STATE_BITS + 1;
+    if (l->same_process
+        && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
+        return false;
+    l->state[i] = next;
+    /* before the owner writes there */
+    (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
+    return true;
+}
+
+/* Before a slice of a peer's exposure is read. Copies its fields, which are the peer's word.
+   False: it is not exposed (any more), or never was. */
+CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposure *out) {
+    const uint32_t exposed = (uint32_t)token, begun = exposed | CDP__BEGUN;
+    const uint32_t hold = begun | (l->same_process ? CDP__HELD : 0u);
+    uint32_t first = exposed, again = begun;
+    cdp__exposure *e;
+    if (!l->in || token >> 32 >= CDP__EXPOSURES || (exposed & CDP__STATE_BITS) != CDP__EXPOSED)
+        return false;
+    e = &l->in->exposed[token >> 32];
+    if (!__atomic_compare_exchange_n(
+            &e->state, &first, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+        && !__atomic_compare_exchange_n(
+            &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return false;
+    out->at = __atomic_load_n(&e->at, __ATOMIC_RELAXED);
+    out->bytes = __atomic_load_n(&e->bytes, __ATOMIC_RELAXED);
+    out->off = __atomic_load_n(&e->off, __ATOMIC_RELAXED);
+    out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* After a slice: was it still exposed? */
+CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
+    uint32_t begun = (uint32_t)token | CDP__BEGUN;
+    cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
+    if (l->same_process) {
+        (void)__atomic_and_fetch(&e->state, ~CDP__HELD, __ATOMIC_RELEASE);
+        return true;
+    }
+    return __atomic_compare_exchange_n(
+        &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 /* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
@@ -5557,7 +5874,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     bool broken;   /* what arrived was no message */
     /* 1: one stream too many arrived here, 2: one of ours was too many there */
     uint32_t crowded;
-    cdp__slot_counts slots;
+    cdp__eager slots;
     uint8_t *control; /* whole messages that leave before the next DATA */
     uint32_t control_at, control_used, control_room;
     uint8_t *failure; /* body of the FAILURE that is being received */
@@ -6043,7 +6360,7 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     uint32_t i;
     if (t->slots.memory) memory = (const cdp__eager_slots *)t->slots.memory(t->self, peer, false);
     for (i = 0; i < CDP__SLOTS && memory; ++i)
-        if (__atomic_load_n(&memory->slot[i].serial, __ATOMIC_ACQUIRE)
+        if (__atomic_load_n(&memory->place[i].serial, __ATOMIC_ACQUIRE)
             != w->ports[peer].slots.got[i])
             return true;
     return false;
@@ -6052,14 +6369,24 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
 /* Does the next message of the stream lie in a slot? */
 CDP__PRIVATE const cdp__eager_slot *cdp__stream_slot(const cdp__world *w, const cdp__stream *s) {
     const cdp__eager_slots *memory = cdp__stream_slots(w, s, false);
-    return memory ? cdp__slot_find(&w->ports[s->peer].slots, memory, s->channel, s->got) : NULL;
+    return memory ? cdp__eager_find(&w->ports[s->peer].slots, memory, s->channel, s->got) : NULL;
 }
 
 /* The body that lay in a slot has been read. */
 CDP__PRIVATE void cdp__stream_slot_done(cdp__world *w, cdp__stream *s) {
     s->slot = NULL;
-    cdp__slot_taken(
+    cdp__eager_taken(
         &w->ports[s->peer].slots, cdp__stream_slots(w, s, false), s->channel, s->got - 1);
+}
+
+/* The header of a message in a slot. False: no message looks like that. */
+CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *h) {
+    uint8_t head[CDP__SLOT_HEAD];
+    const uint32_t bytes = cdp__eager_head(slot, head);
+    cdp__slot_head_decode(head, h);
+    h->channel = slot->channel;
+    h->bytes = bytes;
+    return bytes != UINT32_MAX;
 }
 
 CDP__PRIVATE int64_t cdp__stream_nonsense(const cdp__stream *s) {
@@ -6089,7 +6416,7 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
         if (!slot && r == 0) return s->left ? cdp__stream_gone(s) : 0;
     }
     if (slot) {
-        good = cdp__slot_head(slot, h);
+        good = cdp__stream_slot_head(slot, h);
         s->slot = slot;
         s->slot_at = 0;
     } else if (s->early_used) {
@@ -6113,7 +6440,7 @@ CDP__PRIVATE bool cdp__stream_peek(const cdp__world *w, cdp__stream *s, cdp__hea
     const cdp__eager_slot *slot = cdp__stream_slot(w, s);
     uint8_t bytes[CDP__HEAD_BYTES];
     if (s->body_left) return false;
-    if (slot) return cdp__slot_head(slot, h);
+    if (slot) return cdp__stream_slot_head(slot, h);
     if (s->early_used < CDP__HEAD_BYTES) return false;
     cdp__early_copy(s, bytes, CDP__HEAD_BYTES, false);
     return cdp__head_decode(bytes, h);
@@ -6126,7 +6453,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     int64_t r;
     bytes = cdp__min(bytes, s->body_left);
     if (s->slot) {
-        memcpy(to, s->slot->body + s->slot_at, (size_t)bytes);
+        memcpy(to, s->slot->data + s->slot_at, (size_t)bytes);
         s->slot_at += (uint32_t)bytes;
         s->body_left -= bytes;
         if (!s->body_left) cdp__stream_slot_done(w, s);
@@ -6159,9 +6486,13 @@ CDP__PRIVATE bool cdp__stream_put(
     cdp__world *w, cdp__stream *s, const cdp__head *h, const void *body) {
     const cdp_transport *t = &w->transport;
     cdp__eager_slots *memory;
-    if (h->bytes > CDP__SLOT_BODY || s->left) return false;
+    uint8_t head[CDP__SLOT_HEAD];
+    if (h->bytes > CDP__SLOT_BYTES || s->left) return false;
     memory = cdp__stream_slots(w, s, true);
-    if (!memory || !cdp__slot_put(&w->ports[s->peer].slots, memory, s->put, h, body)) return false;
+    if (!memory) return false;
+    cdp__slot_head_encode(h, head);
+    if (!cdp__eager_put(&w->ports[s->peer].slots, memory, s->channel, s->put, head, body, h->bytes))
+        return false;
     ++s->put;
     t->slots.ring(t->self, s->peer);
     return true;
@@ -6572,11 +6903,11 @@ CDP__PRIVATE int64_t cdp__transfer_poll(cdp__world *w, cdp__transfer *x) {
    it never blocks, and allocates only when an operation needs more scratch than all before it.
    May use: algo, transfer, stream, reduce-kernels. An executor needs no group: it is given
    streams to the ranks of a channel, a call, buffers and an algorithm. */
-typedef enum cdp__polled {
+typedef enum cdp__advance {
     CDP__IDLE,    /* nothing to do */
     CDP__BLOCKED, /* only the transport can help */
     CDP__MOVED    /* poll again */
-} cdp__polled;
+} cdp__advance;
 
 /* What an operation works on. */
 typedef struct cdp__task {
@@ -6902,7 +7233,7 @@ CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
 }
 
 /* One poll. IDLE: the operation is done. MOVED with a fault: it has failed. */
-CDP__PRIVATE cdp__polled cdp__exec_poll(cdp__exec *x) {
+CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     uint32_t i = 0;
     if (!x->running) return CDP__IDLE;
     if (x->fault != CDP__FAULT_NONE || cdp__exec_move(x)) return CDP__MOVED;
@@ -7837,7 +8168,7 @@ CDP__PRIVATE bool cdp__group_long(cdp_group *g, uint64_t now) {
 }
 
 /* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
-CDP__PRIVATE cdp__polled cdp__group_stuck(cdp_group *g, uint64_t now) {
+CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
     if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
         g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
     if (now >= g->take_back_ns) {
@@ -7876,8 +8207,8 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
 }
 
 /* Let the first operation of the queue advance. */
-CDP__PRIVATE cdp__polled cdp__queue_poll(cdp_group *g) {
-    cdp__polled polled;
+CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
+    cdp__advance polled;
     if (!g->queue_used) return CDP__IDLE;
     if (!g->exec.running) {
         if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
@@ -7895,12 +8226,12 @@ CDP__PRIVATE cdp__polled cdp__queue_poll(cdp_group *g) {
     return CDP__MOVED;
 }
 
-CDP__PRIVATE cdp__polled cdp__flows_poll(cdp_group *g);
+CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g);
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now);
-CDP__PRIVATE cdp__polled cdp__flows_stuck(cdp_group *g, uint64_t now);
+CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now);
 
 /* Nothing moved in the queue nor in messages. */
-CDP__PRIVATE cdp__polled cdp__group_blocked(cdp_group *g) {
+CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     if (cdp__group_due(g, now)) {
         if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
@@ -7912,8 +8243,8 @@ CDP__PRIVATE cdp__polled cdp__group_blocked(cdp_group *g) {
 }
 
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
-CDP__PRIVATE cdp__polled cdp__group_poll(cdp_group *g) {
-    cdp__polled polled, flows = CDP__IDLE;
+CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
+    cdp__advance polled, flows = CDP__IDLE;
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
     if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, cdp__now(g->os));
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
@@ -8146,7 +8477,7 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
 }
 
 /* Sends go first: others may wait for them. */
-CDP__PRIVATE cdp__polled cdp__flows_poll(cdp_group *g) {
+CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     cdp__flow **at = &g->active_flows;
     bool any = false;
     while (*at && g->health == CDP__HEALTHY) {
@@ -8193,7 +8524,7 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
 }
 
 /* Nothing moves: what peers say that nothing is wanted from may be a failure. */
-CDP__PRIVATE cdp__polled cdp__flows_stuck(cdp_group *g, uint64_t now) {
+CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     if (now < g->listen_ns) return CDP__BLOCKED;
     g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
@@ -8319,206 +8650,182 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     g->post_count = 0;
 }
 
-/* ---- >>ring (pure): bytes from one writer to one reader, in memory that both see ------------- */
-
-/* Head and tail only grow. Between the threads of a hub, or between processes: then neither
-   believes what the other has stored. */
-typedef struct cdp__ring {
-    uint64_t head; /* bytes ever written; only the writer stores */
-    uint8_t pad_[56];
-    uint64_t tail; /* bytes ever read; only the reader stores */
-    uint8_t pad2_[56];
-} cdp__ring; /* the bytes follow */
-
-/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces
-   of memory. Returns how many. */
-CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room,
-    const cdp_iov *v, uint32_t n, bool into_ring) {
-    uint8_t *bytes = (uint8_t *)(ring + 1);
-    uint64_t off = at % size, moved = 0;
-    uint32_t i;
-    for (i = 0; i < n && moved < room; ++i) {
-        const uint64_t k = cdp__min(v[i].bytes, room - moved), first = cdp__min(k, size - off);
-        uint8_t *mem = (uint8_t *)v[i].data;
-        if (into_ring) {
-            if (first) memcpy(bytes + off, mem, (size_t)first);
-            if (k > first) memcpy(bytes, mem + first, (size_t)(k - first));
-        } else {
-            if (first) memcpy(mem, bytes + off, (size_t)first);
-            if (k > first) memcpy(mem + first, bytes, (size_t)(k - first));
-        }
-        off = k > first ? k - first : off + first == size ? 0 : off + first;
-        moved += k;
-    }
-    return moved;
-}
-
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
-/* A rank's bell: whoever changes one of its rings rings it. */
-typedef struct cdp__bell {
-    cdp_lock lock;
+/* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
+   Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads, when
+   one thread polls all ranks in turn, a wait sleeps a little, so that others run.
+   May use: os, fabric, and (until failure records travel as messages) frame. */
+
+/* What all ranks know of one. */
+typedef struct cdp__hub_rank {
+    cdp__doorbell bell; /* of all its lines */
+    cdp_lock lock;      /* guards the sleep of its owner */
     void *cond;
-    /* `seen` is the owner's; 32 bits, since the alignment of 64-bit words is not everywhere that
-       of an atomic one */
-    uint32_t rung, seen;
-    bool sleeping, left, taken;
+    bool left, taken; /* (atomic) */
     /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
     cdp_error note;
-} cdp__bell;
-
-/* Bytes that a rank lends to another one. The reader holds the loan while it reads a slice, and
-   whoever recalls it waits for that: threads of one program share their fate, so that cannot
-   last. */
-#define CDP__LOANS 32u /* of one rank at once */
-typedef struct cdp__loan {
-    const void *data;
-    uint64_t bytes;
-    uint32_t peer;
-    /* 2: lent, 4: and read from, 1: being read, and a number that grows (atomic); with the place
-       it is the token */
-    uint32_t state;
-} cdp__loan;
+} cdp__hub_rank;
 
 struct cdp_hub {
     cdp_hub_desc desc;
     const cdp_os *os;
-    /* [from * world_size + to], made on first use; before each lies its mailbox */
-    cdp__ring **rings;
-    cdp__bell *bells;
-    cdp__loan *loans; /* CDP__LOANS of each rank */
+    cdp__way **ways; /* [from * world_size + to], made on first use (atomic) */
+    cdp__hub_rank *ranks;
     cdp_lock cause_lock;
     cdp_error cause; /* the first failure of any rank; status OK: none yet */
-    bool broken;     /* there is one, and every rank is to hear of it (atomic) */
+    bool broken;     /* there is one, and every rank is to be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
     cdp_hub *hub;
+    cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
-    bool told; /* this rank's group knows that the hub is broken */
-    /* when it leaves, it has left, and the others hear it; who made a mistake may call again */
+    uint32_t seen[2]; /* of its doorbell */
+    bool told;        /* this rank's group knows that the hub is broken */
+    /* its destroy means that the rank has left; false after a mistake: it may be created again */
     bool made;
 } cdp__hub_end;
 
-/* The slots of a pair, its ring, and before them (aligned) where the allocation begins. */
-CDP__PRIVATE cdp__ring *cdp__hub_ring_make(const cdp_hub *h) {
-    const uint64_t bytes =
-        CDP_SLOTS_ALIGN + sizeof(void *) + CDP_SLOTS_BYTES + sizeof(cdp__ring) + h->desc.ring_bytes;
-    void *block = cdp__alloc(h->os, bytes);
-    uintptr_t at;
-    if (!block) {
-        cdp__fail_nomem("the ring between two ranks of a hub", bytes);
+/* Both sides may make a way at the same time; the loser of the race frees its own. */
+CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
+    cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
+    cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
+    if (way || !make) return way;
+    way = (cdp__way *)cdp__alloc(h->os, sizeof *way + h->desc.ring_bytes);
+    if (!way) {
+        cdp__fail_nomem("the ring between two ranks of a hub", sizeof *way + h->desc.ring_bytes);
         return NULL;
     }
-    at =
-        ((uintptr_t)block + sizeof block + CDP_SLOTS_ALIGN - 1) / CDP_SLOTS_ALIGN * CDP_SLOTS_ALIGN;
-    ((void **)at)[-1] = block;
-    memset((void *)at, 0, CDP_SLOTS_BYTES + sizeof(cdp__ring));
-    return (cdp__ring *)(at + CDP_SLOTS_BYTES);
+    memset(way, 0, sizeof *way);
+    if (__atomic_compare_exchange_n(
+            place, &expected, way, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return way;
+    cdp__free(h->os, way);
+    return expected;
 }
 
-CDP__PRIVATE cdp__eager_slots *cdp__hub_ring_slots(cdp__ring *ring) {
-    return (cdp__eager_slots *)((uint8_t *)ring - CDP_SLOTS_BYTES);
+CDP__PRIVATE void cdp__hub_wake_rank(const cdp_hub *h, cdp__hub_rank *r) {
+    if (!r->cond) return;
+    cdp_lock_acquire(&r->lock);
+    h->os->threads.cond_broadcast(h->os->user, r->cond);
+    cdp_lock_release(&r->lock);
 }
 
-CDP__PRIVATE void cdp__hub_ring_free(const cdp_hub *h, cdp__ring *ring) {
-    if (ring) cdp__free(h->os, ((void **)cdp__hub_ring_slots(ring))[-1]);
+CDP__PRIVATE void cdp__hub_wake_peer(cdp__line *l) {
+    cdp_hub *h = (cdp_hub *)l->owner;
+    cdp__hub_wake_rank(h, &h->ranks[l->peer]);
 }
 
-/* Both sides may make the ring at the same time; the loser of the race frees its own. */
-CDP__PRIVATE cdp__ring *cdp__hub_ring(cdp_hub *h, uint32_t from, uint32_t to) {
-    cdp__ring **place = &h->rings[(uint64_t)from * h->desc.world_size + to];
-    cdp__ring *ring = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
-    if (!ring && (ring = cdp__hub_ring_make(h)) != NULL
-        && !__atomic_compare_exchange_n(
-            place, &expected, ring, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        cdp__hub_ring_free(h, ring);
-        ring = expected;
+CDP__PRIVATE void cdp__hub_ring(cdp_hub *h, uint32_t rank) {
+    if (cdp__doorbell_ring(&h->ranks[rank].bell, CDP__BELL_DATA))
+        cdp__hub_wake_rank(h, &h->ranks[rank]);
+}
+
+CDP__PRIVATE void cdp__hub_ring_all(cdp_hub *h) {
+    uint32_t r;
+    for (r = 0; r < h->desc.world_size; ++r)
+        cdp__hub_ring(h, r);
+}
+
+CDP__PRIVATE cdp__line *cdp__hub_line_make(cdp__hub_end *e, uint32_t peer) {
+    cdp_hub *h = e->hub;
+    cdp__line *l = (cdp__line *)cdp__alloc_zero(h->os, sizeof *l);
+    if (!l) {
+        cdp__fail_nomem("a line between two ranks of a hub", sizeof *l);
+        return NULL;
     }
-    return ring;
+    l->size = h->desc.ring_bytes;
+    l->same_process = true;
+    l->theirs = &h->ranks[peer].bell;
+    l->wake = cdp__hub_wake_peer;
+    l->owner = h;
+    l->peer = peer;
+    return e->lines[peer] = l;
 }
 
-CDP__PRIVATE void cdp__hub_bell(cdp_hub *h, uint32_t rank) {
-    cdp__bell *b = &h->bells[rank];
-    /* before looking whether somebody sleeps: the sleeper does the reverse */
-    __atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST);
-    if (!__atomic_load_n(&b->sleeping, __ATOMIC_SEQ_CST)) return;
-    cdp_lock_acquire(&b->lock);
-    if (b->cond) h->os->threads.cond_broadcast(h->os->user, b->cond);
-    cdp_lock_release(&b->lock);
+/* The line to a peer, whose way in this direction exists. NULL: out of memory, or (unless `make`)
+   neither side has made it. */
+CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgoing, bool make) {
+    cdp__line *l = e->lines[peer];
+    cdp__way *way = NULL;
+    if (l) way = outgoing ? l->out : l->in;
+    if (way) return l;
+    way = cdp__hub_way(e->hub, outgoing ? e->rank : peer, outgoing ? peer : e->rank, make);
+    if (!way || (!l && !(l = cdp__hub_line_make(e, peer)))) return NULL;
+    *(outgoing ? &l->out : &l->in) = way;
+    return l;
+}
+
+CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
+    return __atomic_load_n(&e->hub->ranks[peer].left, __ATOMIC_ACQUIRE);
 }
 
 CDP__PRIVATE int64_t cdp__hub_move(
     cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
-    cdp_hub *h = e->hub;
-    cdp__ring *ring = sending ? cdp__hub_ring(h, e->rank, peer) : cdp__hub_ring(h, peer, e->rank);
-    /* before the ring: its last words count */
-    const bool left = __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE);
-    uint64_t moved, at, room;
-    if (!ring) return CDP_ERR_NOMEM;
-    at = __atomic_load_n(sending ? &ring->head : &ring->tail, __ATOMIC_RELAXED); /* ours */
-    room = sending ? h->desc.ring_bytes - (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE))
-                   : __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE) - at;
-    if (left && (sending || !room))
+    cdp__line *l = cdp__hub_line(e, peer, sending, true);
+    /* looked up before the ring: what the peer wrote before it left counts */
+    const bool left = cdp__hub_left(e, peer);
+    int64_t moved;
+    if (!l) return CDP_ERR_NOMEM;
+    moved = sending && left ? 0 : cdp__line_move(l, v, n, sending);
+    CDP_ASSERT(moved >= 0); /* threads of one process store nothing else */
+    if (!moved && left)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
-    moved = cdp__ring_move(ring, h->desc.ring_bytes, at, room, v, n, sending);
-    __atomic_store_n(sending ? &ring->head : &ring->tail, at + moved, __ATOMIC_RELEASE);
-    if (moved) cdp__hub_bell(h, peer);
-    return (int64_t)moved;
+    return moved;
 }
 
 CDP__PRIVATE int64_t cdp__hub_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     return cdp__hub_move((cdp__hub_end *)self, peer, v, n, true);
 }
+
 CDP__PRIVATE int64_t cdp__hub_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     return cdp__hub_move((cdp__hub_end *)self, peer, v, n, false);
 }
 
-CDP__PRIVATE void *cdp__hub_slots(void *self, uint32_t peer, bool out) {
-    const cdp__hub_end *e = (const cdp__hub_end *)self;
-    const cdp_hub *h = e->hub;
-    const uint64_t n = h->desc.world_size;
-    cdp__ring *ring =
-        __atomic_load_n(&h->rings[out ? e->rank * n + peer : peer * n + e->rank], __ATOMIC_ACQUIRE);
-    return ring && !(out && __atomic_load_n(&h->bells[peer].left, __ATOMIC_ACQUIRE))
-        ? cdp__hub_ring_slots(ring)
-        : NULL;
+CDP__PRIVATE void *cdp__hub_slots(void *self, uint32_t peer, bool outgoing) {
+    cdp__hub_end *e = (cdp__hub_end *)self;
+    cdp__line *l = cdp__hub_line(e, peer, outgoing, false);
+    if (!l || (outgoing && cdp__hub_left(e, peer))) return NULL;
+    return outgoing ? &l->out->eager.slots : &l->in->eager.slots;
 }
 
 CDP__PRIVATE void cdp__hub_doorbell(void *self, uint32_t peer) {
-    cdp__hub_bell(((cdp__hub_end *)self)->hub, peer);
+    cdp__hub_ring(((cdp__hub_end *)self)->hub, peer);
 }
 
 CDP__PRIVATE bool cdp__hub_linked(void *self, uint32_t peer) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
-    return __atomic_load_n(
-               &e->hub->rings[(uint64_t)peer * e->hub->desc.world_size + e->rank], __ATOMIC_ACQUIRE)
-        != NULL;
+    return cdp__hub_way(e->hub, peer, e->rank, false) != NULL;
 }
 
-/* Without threads nobody can ring while this one sleeps; then poll() sleeps a little, which lets
-   others run. */
+/* Until the doorbell is rung, or the deadline. The lock guards only the sleep: who rings takes it
+   after it has counted, so it cannot come between the look and the sleep. */
+CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
+    cdp__hub_rank *r = &e->hub->ranks[e->rank];
+    const cdp_os *os = e->hub->os;
+    if (!r->cond) {
+        const uint64_t soon = os->now_ns(os->user) + CDP__MS / 10;
+        if (os->net.poll_fds) os->net.poll_fds(os->user, NULL, 0, cdp__min(deadline_ns, soon));
+        return;
+    }
+    cdp_lock_acquire(&r->lock);
+    cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
+    while (
+        !cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL) && os->now_ns(os->user) < deadline_ns)
+        os->threads.cond_wait(os->user, r->cond, r->lock.mutex, deadline_ns);
+    cdp_lock_release(&r->lock);
+}
+
 CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    const cdp_os *os = e->hub->os;
-    cdp__bell *b = &e->hub->bells[e->rank];
-    if (deadline_ns && __atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen) {
+    cdp__doorbell *bell = &e->hub->ranks[e->rank].bell;
+    if (deadline_ns && !cdp__doorbell_rung(bell, e->seen, CDP__BELL_ALL)) {
         cdp_lock_release(lock);
-        if (b->cond) {
-            cdp_lock_acquire(&b->lock);
-            __atomic_store_n(&b->sleeping, true, __ATOMIC_SEQ_CST);
-            while (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == b->seen
-                && os->now_ns(os->user) < deadline_ns)
-                os->threads.cond_wait(os->user, b->cond, b->lock.mutex, deadline_ns);
-            __atomic_store_n(&b->sleeping, false, __ATOMIC_SEQ_CST);
-            cdp_lock_release(&b->lock);
-        } else {
-            os->net.poll_fds(
-                os->user, NULL, 0, cdp__min(deadline_ns, os->now_ns(os->user) + CDP__MS / 10));
-        }
+        cdp__hub_sleep(e, deadline_ns);
         cdp_lock_acquire(lock);
     }
-    b->seen = __atomic_load_n(&b->rung, __ATOMIC_SEQ_CST);
+    cdp__doorbell_seen(bell, e->seen);
     if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
     e->told = true;
     /* who and why: cdp__hub_first_cause */
@@ -8527,49 +8834,25 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
 
 CDP__PRIVATE void cdp__hub_wake(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    cdp__hub_bell(e->hub, e->rank);
+    cdp__hub_ring(e->hub, e->rank);
 }
 
 CDP__PRIVATE bool cdp__hub_expose(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
-    const cdp__hub_end *e = (const cdp__hub_end *)self;
-    cdp__loan *l = e->hub->loans + (uint64_t)e->rank * CDP__LOANS;
-    uint32_t i, state = 0;
+    cdp__line *l = cdp__hub_line((cdp__hub_end *)self, peer, true, true);
     (void)fresh;
-    /* only its owner makes a loan of it */
-    for (i = 0; i < CDP__LOANS && (state = __atomic_load_n(&l[i].state, __ATOMIC_RELAXED)) & 2;
-         ++i) {
-    }
-    if (i == CDP__LOANS) return false;
-    l[i].data = data;
-    l[i].bytes = bytes;
-    l[i].peer = peer;
-    state += 2;
-    __atomic_store_n(&l[i].state, state, __ATOMIC_RELEASE);
-    *token = (uint64_t)i << 32 | state;
-    return true;
+    return l && cdp__line_expose(l, data, bytes, 0, 0, token);
 }
 
 CDP__PRIVATE void cdp__hub_revoke(void *self, uint32_t peer, uint64_t token) {
     const cdp__hub_end *e = (const cdp__hub_end *)self;
     const cdp_os *os = e->hub->os;
-    uint32_t *at = &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state,
-             state = __atomic_and_fetch(at, ~6u, __ATOMIC_ACQ_REL);
-    (void)peer;
-    while (state & 1) { /* its reader does not get to the next slice any more */
+    while (!cdp__line_revoke(e->lines[peer], token))
         if (os->threads.yield) os->threads.yield(os->user);
-        state = __atomic_load_n(at, __ATOMIC_ACQUIRE);
-    }
-    __atomic_store_n(at, state + 8, __ATOMIC_RELAXED);
 }
 
 CDP__PRIVATE bool cdp__hub_try_revoke(void *self, uint32_t peer, uint64_t token) {
-    const cdp__hub_end *e = (const cdp__hub_end *)self;
-    uint32_t state = (uint32_t)token;
-    (void)peer;
-    return __atomic_compare_exchange_n(
-        &e->hub->loans[(uint64_t)e->rank * CDP__LOANS + (token >> 32)].state, &state,
-        (state & ~2u) + 8, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return cdp__line_try_revoke(((cdp__hub_end *)self)->lines[peer], token);
 }
 
 CDP__PRIVATE uint32_t cdp__hub_host(void *self, uint32_t peer) {
@@ -8579,32 +8862,22 @@ CDP__PRIVATE uint32_t cdp__hub_host(void *self, uint32_t peer) {
 }
 
 CDP__PRIVATE const void *cdp__hub_map(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
-    const cdp__hub_end *e = (const cdp__hub_end *)self;
-    cdp__loan *l = e->hub->loans + (uint64_t)peer * CDP__LOANS + (token >> 32);
-    uint32_t state = (uint32_t)token;
-    if (token >> 32 >= CDP__LOANS || (token & 7) != 2) return NULL;
-    if (!__atomic_compare_exchange_n(
-            &l->state, &state, state | 5, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
-        && (state != ((uint32_t)token | 4)
-            || !__atomic_compare_exchange_n(
-                &l->state, &state, state | 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)))
-        return NULL;
-    if (l->peer == e->rank && l->bytes == bytes) return l->data;
-    __atomic_fetch_and(&l->state, ~1u, __ATOMIC_RELEASE);
+    cdp__line *l = cdp__hub_line((cdp__hub_end *)self, peer, false, false);
+    cdp__exposure e;
+    if (!l || !cdp__line_read_begin(l, token, &e)) return NULL;
+    if (e.bytes == bytes) return (const void *)(uintptr_t)e.at;
+    (void)cdp__line_read_end(l, token);
     return NULL;
 }
 
 CDP__PRIVATE bool cdp__hub_unmap(void *self, uint32_t peer, uint64_t token) {
-    __atomic_fetch_and(
-        &((cdp__hub_end *)self)->hub->loans[(uint64_t)peer * CDP__LOANS + (token >> 32)].state, ~1u,
-        __ATOMIC_RELEASE);
-    return true;
+    return cdp__line_read_end(((cdp__hub_end *)self)->lines[peer], token);
 }
 
 CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     cdp_lock_acquire(&e->hub->cause_lock);
-    e->hub->bells[e->rank].note = *where;
+    e->hub->ranks[e->rank].note = *where;
     cdp_lock_release(&e->hub->cause_lock);
 }
 
@@ -8618,10 +8891,10 @@ CDP__PRIVATE void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
     uint64_t seq = e->op_seq;
     uint32_t round = e->round, hops;
     for (hops = 0; hops < h->desc.world_size; ++hops) {
-        const cdp_error *note = &h->bells[rank].note;
+        const cdp_error *note = &h->ranks[rank].note;
         char call[128];
         if (note->status != CDP_PENDING || note->peer < 0) break;
-        if (cdp__notes_differ(e, &h->bells[me].note, note, seq, (uint32_t)rank, h->desc.world_size))
+        if (cdp__notes_differ(e, &h->ranks[me].note, note, seq, (uint32_t)rank, h->desc.world_size))
             return;
         if (note->op_seq > seq || (note->op_seq == seq && note->round >= round)) {
             cdp__note_call(note, seq, call, sizeof call);
@@ -8663,23 +8936,28 @@ CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
 CDP__PRIVATE void cdp__hub_failed(void *self, const cdp_error *cause) {
     cdp__hub_end *end = (cdp__hub_end *)self;
     cdp_error e = *cause;
-    uint32_t r;
     (void)cdp__hub_first_cause(self, &e, true);
     end->told = true;
-    if (__atomic_exchange_n(&end->hub->broken, true, __ATOMIC_ACQ_REL)) return;
     /* also those that have no traffic with us */
-    for (r = 0; r < end->hub->desc.world_size; ++r)
-        cdp__hub_bell(end->hub, r);
+    if (!__atomic_exchange_n(&end->hub->broken, true, __ATOMIC_ACQ_REL))
+        cdp__hub_ring_all(end->hub);
+}
+
+CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
+    const cdp_os *os = e->hub->os;
+    uint32_t r;
+    for (r = 0; e->lines && r < e->hub->desc.world_size; ++r)
+        cdp__free(os, e->lines[r]);
+    cdp__free(os, e->lines);
+    cdp__free(os, e);
 }
 
 CDP__PRIVATE void cdp__hub_leave(void *self) {
     cdp__hub_end *e = (cdp__hub_end *)self;
-    uint32_t r;
-    __atomic_store_n(&e->hub->bells[e->rank].left, e->made, __ATOMIC_RELEASE);
-    __atomic_store_n(&e->hub->bells[e->rank].taken, e->made, __ATOMIC_RELEASE);
-    for (r = 0; r < e->hub->desc.world_size; ++r)
-        cdp__hub_bell(e->hub, r);
-    cdp__free(e->hub->os, e);
+    __atomic_store_n(&e->hub->ranks[e->rank].left, e->made, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->hub->ranks[e->rank].taken, e->made, __ATOMIC_RELEASE);
+    cdp__hub_ring_all(e->hub);
+    cdp__hub_end_free(e);
 }
 
 CDP__PRIVATE cdp_status cdp__hub_attach(
@@ -8691,15 +8969,20 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
             h->desc.world_size, world_size);
     e = (cdp__hub_end *)cdp__alloc_zero(h->os, sizeof *e);
     if (!e) return cdp__fail_nomem("a rank's end of a hub", sizeof *e);
-    if (__atomic_exchange_n(&h->bells[rank].taken, true, __ATOMIC_ACQ_REL)) {
-        cdp__free(h->os, e);
+    e->hub = h;
+    e->rank = rank;
+    e->made = true;
+    e->lines = (cdp__line **)cdp__alloc_zero(h->os, world_size * sizeof *e->lines);
+    if (!e->lines) {
+        cdp__hub_end_free(e);
+        return cdp__fail_nomem("a rank's end of a hub", world_size * sizeof *e->lines);
+    }
+    if (__atomic_exchange_n(&h->ranks[rank].taken, true, __ATOMIC_ACQ_REL)) {
+        cdp__hub_end_free(e);
         return cdp__fail(CDP_ERR_INVALID,
             "rank %u of this hub has a group, or had one; for another world make another hub",
             rank);
     }
-    e->hub = h;
-    e->rank = rank;
-    e->made = true;
     out->self = e;
     out->send = cdp__hub_send;
     out->recv = cdp__hub_recv;
@@ -8724,16 +9007,15 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
 CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
-    for (i = 0; h->rings && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
-        cdp__hub_ring_free(h, h->rings[i]);
-    for (i = 0; h->bells && i < h->desc.world_size; ++i) {
-        if (h->bells[i].cond) h->os->threads.cond_destroy(h->os->user, h->bells[i].cond);
-        cdp__lock_close(&h->bells[i].lock);
+    for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
+        cdp__free(h->os, h->ways[i]);
+    for (i = 0; h->ranks && i < h->desc.world_size; ++i) {
+        if (h->ranks[i].cond) h->os->threads.cond_destroy(h->os->user, h->ranks[i].cond);
+        cdp__lock_close(&h->ranks[i].lock);
     }
     cdp__lock_close(&h->cause_lock);
-    cdp__free(h->os, h->rings);
-    cdp__free(h->os, h->loans);
-    cdp__free(h->os, h->bells);
+    cdp__free(h->os, h->ways);
+    cdp__free(h->os, h->ranks);
     cdp__free(h->os, h);
 }
 
@@ -8756,17 +9038,15 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     h->os = os;
     h->desc = *desc;
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
-    h->rings = (cdp__ring **)cdp__alloc_zero(
-        os, (uint64_t)desc->world_size * desc->world_size * sizeof *h->rings);
-    h->bells = (cdp__bell *)cdp__alloc_zero(os, desc->world_size * sizeof *h->bells);
-    h->loans = (cdp__loan *)cdp__alloc_zero(
-        os, desc->world_size * (uint64_t)CDP__LOANS * sizeof *h->loans);
-    for (i = 0; h->rings && h->bells && i < desc->world_size; ++i) {
-        if (!cdp__lock_open(&h->bells[i].lock, os, os->threads.mutex_create != NULL)) break;
-        h->bells[i].cond = os->threads.cond_create ? os->threads.cond_create(os->user) : NULL;
-        if (os->threads.cond_create && !h->bells[i].cond) break;
+    h->ways = (cdp__way **)cdp__alloc_zero(
+        os, (uint64_t)desc->world_size * desc->world_size * sizeof *h->ways);
+    h->ranks = (cdp__hub_rank *)cdp__alloc_zero(os, desc->world_size * sizeof *h->ranks);
+    for (i = 0; h->ways && h->ranks && i < desc->world_size; ++i) {
+        if (!cdp__lock_open(&h->ranks[i].lock, os, os->threads.mutex_create != NULL)) break;
+        h->ranks[i].cond = os->threads.cond_create ? os->threads.cond_create(os->user) : NULL;
+        if (os->threads.cond_create && !h->ranks[i].cond) break;
     }
-    if (!h->rings || !h->bells || !h->loans || i < desc->world_size
+    if (!h->ways || !h->ranks || i < desc->world_size
         || !cdp__lock_open(&h->cause_lock, os, os->threads.mutex_create != NULL)) {
         cdp_hub_destroy(h);
         return cdp__fail_nomem("a hub", sizeof *h);
@@ -8896,7 +9176,7 @@ CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
 }
 
 /* What waits for others, in the order of the calls; functions one at a time. */
-CDP__PRIVATE cdp__polled cdp__pends_poll(cdp__world *m) {
+CDP__PRIVATE cdp__advance cdp__pends_poll(cdp__world *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
     ++m->polls;
@@ -8993,13 +9273,13 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
 }
 
 /* One look at every group that has something to do. */
-CDP__PRIVATE cdp__polled cdp__world_poll(cdp__world *m) {
-    cdp__polled most = CDP__IDLE;
+CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
+    cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
     if (m->deferred) cdp__world_deferred(m);
     while (*at) {
         cdp_group *g = *at;
-        const cdp__polled p = cdp__group_poll(g);
+        const cdp__advance p = cdp__group_poll(g);
         if (p > most) most = p;
         if (*at != g) { /* another one became active: it stands in front */
             most = CDP__MOVED;
@@ -9014,7 +9294,7 @@ CDP__PRIVATE cdp__polled cdp__world_poll(cdp__world *m) {
         }
     }
     if (m->pending) {
-        const cdp__polled p = cdp__pends_poll(m);
+        const cdp__advance p = cdp__pends_poll(m);
         if (p > most) most = p;
     }
     return most;

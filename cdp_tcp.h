@@ -499,48 +499,27 @@ CDP__PRIVATE void cdp__paths_turn(
     }
 }
 
-/* ---- >>memory: what two ranks of one machine share ------------------------------------------- */
+/* ---- >>memory: what two processes of one host share ------------------------------------------ */
 
-/* Two rings, and for each side a word in which it says before it sleeps what it is to be woken
-   for. The other looks at that after each change, and whoever sleeps looks once more for changes
-   after it has said so; both in one order for all (SEQ_CST), so one of the two sees what the
-   other did. Nothing that the peer stores is believed: positions of its own each side keeps to
-   itself, and those of the peer are read once and checked. */
-#define CDP__SHARED_PIECE (32u * 1024u)
-#define CDP__WAKE_DATA 1u
-#define CDP__WAKE_ROOM 2u
-
-/* Large messages stay where they are, and the peer reads them there: in a segment (memory of
-   cdp_group_alloc(), whose descriptor it was passed), or in memory of any kind, where the system
-   lets it (that is tried when the link is made). The reader changes `state` before it reads for
-   the first time (then the owner does not retract), and after each slice replaces it by itself;
-   the owner changes it when the loan ends. All these replace a value that they know (compare and
-   exchange), so they are in one order: when the owner's change comes after the reader's, it
-   synchronizes with that one, and what the owner writes there afterwards was not what was read;
-   when it comes before, the reader finds another value, and what it read is void. So nothing
-   else needs an order, on any machine. Of the other fields a reader may see those of a later
-   loan: it keeps to what it has mapped. */
-typedef struct cdp__lent {
-    uint64_t at, bytes, off; /* its address; from where on in its segment */
-    uint32_t state;          /* 2: lent, 4: and read from, and a number that grows */
-    uint32_t segment;        /* its place + 1, or 0 */
-} cdp__lent;
+/* Knows: memory that the os shares between processes, and how far a process can read another
+   one's. The line between two ranks is that of >>fabric in cdp.h.
+   Promises: values that the peer stores are read once and checked.
+   May use: os, and fabric of cdp.h. */
 
 #define CDP__SEGMENTS 128u                 /* of a rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* at least: what is smaller shares one */
-#define CDP__PULLS 1u
-#define CDP__VIEWS 2u
+/* how a rank can read the other's memory: any of it; segments */
+#define CDP__READS_ANY 1u
+#define CDP__READS_SEGMENTS 2u
 
+/* What one rank of a pair stores, but for the counts of the doorbell. */
 typedef struct cdp__side {
-    uint32_t wake;
-    uint8_t pad_[60];
+    cdp__doorbell bell;
     /* where this side keeps the proof for itself: who reads it there can read everything */
     uint64_t proof_at;
-    /* CDP__PULLS, CDP__VIEWS: how this side can read the other's memory */
-    uint32_t reads;
+    uint32_t reads; /* CDP__READS_... */
     uint32_t freed; /* grows when a segment of this side ends */
-    uint8_t pad2_[48];
-    cdp__lent lent[CDP__LOANS]; /* by this side */
+    uint8_t pad_[48];
     /* of this side: which of the descriptors that it has passed, from 1 on; 0: none */
     uint32_t segments[CDP__SEGMENTS];
 } cdp__side;
@@ -549,94 +528,95 @@ typedef struct cdp__side {
 typedef struct cdp__segment {
     uint8_t *at;
     uint64_t bytes, used;
-    uint32_t live; /* allocations; with the last one it goes */
+    uint32_t live; /* allocations; with the last one it is closed */
     int32_t fd;
 } cdp__segment;
 
-/* A segment of the peer, seen from here. */
-typedef struct cdp__view {
+/* A segment of the peer, mapped here. */
+typedef struct cdp__mapping {
     const uint8_t *at;
     uint64_t bytes;
     uint32_t number;
-} cdp__view;
+} cdp__mapping;
 
 typedef struct cdp__pair {
-    /* what CHOSEN says is in it: so both know that they see the same memory */
+    /* equal to what CHOSEN says: so both know that they see the same memory */
     uint8_t proof[CDP__NAME_BYTES];
-    uint32_t taken; /* and back */
+    uint32_t taken; /* the other side has mapped it */
     uint8_t pad_[48];
-    cdp__side side[2];        /* 0: of who has made it */
-    cdp__eager_slots mail[2]; /* 0: what that one puts there */
-} cdp__pair;                  /* the two rings follow: first the one that its maker fills */
+    cdp__side side[2]; /* 0: of the rank that made it */
+} cdp__pair;           /* the two ways follow, each with its ring: first the one out of side 0 */
 
 typedef struct cdp__shared {
     cdp__pair *pair;
-    uint64_t bytes, room; /* of all of it, of a ring */
-    cdp__ring *in, *out;
+    uint64_t bytes; /* of all of it */
+    cdp__line line;
     cdp__side *mine, *theirs;
-    cdp__eager_slots *mail[2]; /* from the peer, to the peer */
+    const cdp_os *os;
+    uint32_t seen[2]; /* of this side's doorbell */
     uint8_t proof[CDP__NAME_BYTES];
-    uint32_t lent[CDP__LOANS]; /* states, as this side knows them */
-    int32_t pid;               /* of the peer, if its memory can be read; else 0 */
-    cdp__view views[CDP__SEGMENTS];
-    bool told[CDP__SEGMENTS];      /* the peer was passed that segment of ours */
-    uint32_t passed, received;     /* descriptors */
-    uint32_t freed;                /* of the peer, as far as was looked */
-    uint64_t in_at, out_at;        /* how far this side has read and written */
-    uint64_t out_tail;             /* how far the peer had read when that was looked at last */
-    uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
-    uint32_t seen_mail[CDP__SLOTS];
-    bool full;      /* what was to be sent did not fit */
-    int32_t bell;   /* wakes the peer */
-    int32_t pass;   /* descriptors of segments */
-    int32_t memory; /* until it is agreed */
-    bool taken;     /* it is */
+    int32_t pid; /* of the peer, if its memory can be read; else 0 */
+    cdp__mapping mappings[CDP__SEGMENTS];
+    bool told[CDP__SEGMENTS];  /* the peer was passed that segment of ours */
+    uint32_t passed, received; /* descriptors */
+    uint32_t freed;            /* of the peer, when that was last read */
+    int32_t bell;              /* wakes the peer */
+    int32_t pass;              /* descriptors of segments */
+    int32_t memory;            /* until the peer has taken it */
+    bool taken;                /* it has */
     struct cdp__shared *next;
 } cdp__shared;
 
-/* Views of segments that the peer has freed go (all: when it is lost), and those that it has
-   passed come. What it says is its own affair: a view is as long as the memory behind the
-   descriptor, and of memory that cannot become shorter. */
-CDP__PRIVATE void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
+/* One pass over the places of the peer's segments: unmaps those that the peer has freed (`all`:
+   every one), and maps descriptor `fd` (-1: none), the latest that came, at its place. */
+CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
+    const cdp_os *os = s->os;
+    uint32_t i;
+    for (i = 0; i < CDP__SEGMENTS; ++i) {
+        cdp__mapping *v = &s->mappings[i];
+        const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
+        if (v->at && (all || number != v->number)) {
+            os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
+            v->at = NULL;
+        }
+        if (fd < 0 || v->at || number != s->received) continue;
+        /* as long as the memory behind the descriptor, whatever the peer says */
+        v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
+        v->number = number;
+    }
+}
+
+/* Unmaps segments that the peer has freed (`all`: every one), and maps those that it has passed. A
+   place may have a new segment since it was last read: its number is read once for both. */
+CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
+    const cdp_os *os = s->os;
     int32_t fd = -1;
-    uint32_t i, number, tries = 0;
+    uint32_t tries = 0;
     bool more;
     s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
-    /* a place may have a new segment since the last look: its number is looked at once, for the
-       old one and for the new one */
     do {
         more = !all && tries++ < CDP__SEGMENTS
             && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
         if (more) ++s->received;
-        for (i = 0; i < CDP__SEGMENTS; ++i) {
-            cdp__view *v = &s->views[i];
-            number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
-            if (v->at && (all || number != v->number)) {
-                os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
-                v->at = NULL;
-            }
-            if (!more || v->at || number != s->received) continue;
-            v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
-            v->number = number;
-        }
+        cdp__shared_remap(s, more ? fd : -1, all);
         if (more) os->net.close_fd(os->user, fd);
     } while (more);
 }
 
-/* So many bytes of a segment, or NULL: freed, or not to be had. */
-CDP__PRIVATE const uint8_t *cdp__shared_view(
-    const cdp_os *os, cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
-    /* a place that is none is as good as any other of the peer's */
-    const cdp__view *v = &s->views[i %= CDP__SEGMENTS];
+/* So many bytes of a segment of the peer, or NULL: freed, or not to be had. The index comes from
+   the peer: out of range wraps to another of its segments, which is harmless. */
+CDP__PRIVATE const uint8_t *cdp__shared_map(
+    cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
+    const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
     if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE))
-        cdp__shared_tidy(os, s, false);
+        cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
-/* Let the peer see segment i of ours. */
-CDP__PRIVATE bool cdp__shared_tell(const cdp_os *os, cdp__shared *s, uint32_t i, int32_t fd) {
+/* Let the peer map segment i of ours. */
+CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
     __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
-    s->told[i] = os->shared.pass(os->user, s->pass, &fd, 1, true) >= 0;
+    s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
     if (s->told[i])
         ++s->passed;
     else
@@ -644,9 +624,20 @@ CDP__PRIVATE bool cdp__shared_tell(const cdp_os *os, cdp__shared *s, uint32_t i,
     return s->told[i];
 }
 
-CDP__PRIVATE void cdp__shared_close(const cdp_os *os, cdp__shared *s) {
+/* The peer unmaps segment i of ours the next time that it looks; until then it stays there. */
+CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
+    if (!s->told[i]) return;
+    s->told[i] = false;
+    __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+    (void)__atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_RELEASE);
+    cdp__line_ring(&s->line, CDP__BELL_DATA);
+}
+
+CDP__PRIVATE void cdp__shared_close(cdp__shared *s) {
+    const cdp_os *os;
     if (!s) return;
-    if (s->theirs) cdp__shared_tidy(os, s, true);
+    os = s->os;
+    if (s->theirs) cdp__shared_tidy(s, true);
     if (s->pair) os->shared.unmap(os->user, s->pair, s->bytes);
     if (s->bell >= 0) os->net.close_fd(os->user, s->bell);
     if (s->pass >= 0) os->net.close_fd(os->user, s->pass);
@@ -654,31 +645,43 @@ CDP__PRIVATE void cdp__shared_close(const cdp_os *os, cdp__shared *s) {
     cdp__free(os, s);
 }
 
+CDP__PRIVATE void cdp__shared_wake(cdp__line *l) {
+    const cdp__shared *s = (const cdp__shared *)l->owner;
+    s->os->net.wake_set(s->os->user, s->bell);
+}
+
+/* Bytes of memory for a pair whose rings have `room` bytes each. */
+CDP__PRIVATE uint64_t cdp__shared_size(uint64_t room) {
+    return sizeof(cdp__pair) + 2 * (sizeof(cdp__way) + room);
+}
+
 /* What lies behind descriptor `memory`, which becomes its own. NULL: nothing that could be used. */
 CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
     cdp__shared *s = (cdp__shared *)cdp__alloc_zero(os, sizeof *s);
-    cdp__ring *first;
+    cdp__way *first, *second;
     if (!s) {
         os->net.close_fd(os->user, memory);
         return NULL;
     }
+    s->os = os;
     s->bell = s->pass = -1;
     s->memory = memory;
     s->pair = (cdp__pair *)os->shared.map(os->user, memory, true, &s->bytes);
-    s->room = s->bytes < sizeof *s->pair + 2 * sizeof *first
-        ? 0
-        : (s->bytes - sizeof *s->pair) / 2 / 64 * 64 - sizeof *first;
-    if (!s->pair || !s->room) {
-        cdp__shared_close(os, s);
+    if (s->pair && s->bytes >= cdp__shared_size(0))
+        s->line.size = (s->bytes - sizeof *s->pair) / 2 / 64 * 64 - sizeof *first;
+    if (!s->line.size) {
+        cdp__shared_close(s);
         return NULL;
     }
-    first = (cdp__ring *)(s->pair + 1);
-    s->out = maker ? first : (cdp__ring *)((uint8_t *)(first + 1) + s->room);
-    s->in = maker ? (cdp__ring *)((uint8_t *)(first + 1) + s->room) : first;
+    first = (cdp__way *)(s->pair + 1);
+    second = (cdp__way *)((uint8_t *)(first + 1) + s->line.size);
+    s->line.out = maker ? first : second;
+    s->line.in = maker ? second : first;
     s->mine = &s->pair->side[maker ? 0 : 1];
     s->theirs = &s->pair->side[maker ? 1 : 0];
-    s->mail[maker] = &s->pair->mail[0];
-    s->mail[!maker] = &s->pair->mail[1];
+    s->line.theirs = &s->theirs->bell;
+    s->line.wake = cdp__shared_wake;
+    s->line.owner = s;
     return s;
 }
 
@@ -688,118 +691,51 @@ CDP__PRIVATE void cdp__shared_prove(cdp__shared *s, const uint8_t proof[CDP__NAM
     s->mine->proof_at = (uint64_t)(uintptr_t)s->proof;
 }
 
-/* Bytes of the peer's own memory. With them comes the proof, lest another process has its number
-   now. 0, or -errno. */
+/* Bytes of the peer's own memory. The proof is read with them, because another process may have
+   the peer's number by now. 0, or -errno. */
 CDP__PRIVATE int32_t cdp__shared_read(
-    const cdp_os *os, const cdp__shared *s, int32_t pid, uint64_t at, void *dst, uint64_t bytes) {
+    const cdp__shared *s, int32_t pid, uint64_t at, void *dst, uint64_t bytes) {
     uint8_t proof[CDP__NAME_BYTES];
     uint64_t from[2];
     cdp_iov to[2];
     int32_t r;
-    from[0] = s->theirs->proof_at;
+    from[0] = __atomic_load_n(&s->theirs->proof_at, __ATOMIC_RELAXED);
     to[0].data = proof;
     to[0].bytes = sizeof proof;
     from[1] = at;
     to[1].data = dst;
     to[1].bytes = bytes;
-    r = os->shared.read_process(os->user, pid, from, to, bytes ? 2 : 1);
+    r = s->os->shared.read_process(s->os->user, pid, from, to, bytes ? 2 : 1);
     return r == 0 && memcmp(proof, s->proof, sizeof proof) != 0 ? -ESRCH : r;
 }
 
 /* The peer has said where its proof is: what can be read of it? */
-CDP__PRIVATE void cdp__shared_try(const cdp_os *os, cdp__shared *s, int32_t pid) {
-    if (pid > 0 && os->shared.read_process && cdp__shared_read(os, s, pid, 0, NULL, 0) == 0)
+CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
+    if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
         s->pid = pid;
-    __atomic_store_n(
-        &s->mine->reads, s->pid ? CDP__PULLS | CDP__VIEWS : CDP__VIEWS, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->mine->reads,
+        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
 }
 
-CDP__PRIVATE void cdp__shared_ring_bell(const cdp_os *os, cdp__shared *s, uint32_t what) {
-    if (!(__atomic_load_n(&s->theirs->wake, __ATOMIC_SEQ_CST) & what)) return;
-    /* once is enough: it stays rung until it is heard */
-    __atomic_store_n(&s->theirs->wake, 0, __ATOMIC_SEQ_CST);
-    os->net.wake_set(os->user, s->bell);
-}
-
-/* One piece, at once told to the other side. < 0: what that has stored makes no sense. */
-CDP__PRIVATE int64_t cdp__shared_put(
-    const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n, uint64_t bytes) {
-    uint64_t moved;
-    if (bytes > s->room - (s->out_at - s->out_tail)) {
-        const uint64_t tail = __atomic_load_n(&s->out->tail, __ATOMIC_ACQUIRE);
-        if (s->out_at - tail > s->room) return -1;
-        s->out_tail = s->seen_tail = tail;
-    }
-    moved =
-        cdp__ring_move(s->out, s->room, s->out_at, s->room - (s->out_at - s->out_tail), v, n, true);
-    s->full = moved < bytes;
-    if (!moved) return 0;
-    s->out_at += moved;
-    __atomic_store_n(&s->out->head, s->out_at, __ATOMIC_SEQ_CST);
-    cdp__shared_ring_bell(os, s, CDP__WAKE_DATA);
-    return (int64_t)moved;
-}
-
-CDP__PRIVATE int64_t cdp__shared_get(
-    const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n) {
-    const uint64_t head = __atomic_load_n(&s->in->head, __ATOMIC_ACQUIRE);
-    uint64_t moved;
-    s->seen_head = head;
-    if (head - s->in_at > s->room) return -1;
-    if (head == s->in_at) return 0;
-    moved = cdp__ring_move(s->in, s->room, s->in_at, head - s->in_at, v, n, false);
-    s->in_at += moved;
-    __atomic_store_n(&s->in->tail, s->in_at, __ATOMIC_SEQ_CST);
-    cdp__shared_ring_bell(os, s, CDP__WAKE_ROOM);
-    return (int64_t)moved;
-}
-
-/* As transport.send and .recv, but < 0: nonsense. Much at once goes in pieces, so that the other
-   side copies at the same time. */
-CDP__PRIVATE int64_t cdp__shared_move(
-    const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n, bool sending) {
-    uint64_t bytes = 0, off = 0;
-    int64_t moved = 0, r = 0;
-    uint32_t i;
-    for (i = 0; i < n; ++i)
-        bytes += v[i].bytes;
-    if (bytes <= CDP__SHARED_PIECE)
-        return sending ? cdp__shared_put(os, s, v, n, bytes) : cdp__shared_get(os, s, v, n);
-    for (i = 0; i < n; off = 0, ++i)
-        for (; off < v[i].bytes; off += (uint64_t)r, moved += r) {
-            cdp_iov one;
-            one.data = (uint8_t *)v[i].data + off;
-            one.bytes = cdp__min(v[i].bytes - off, CDP__SHARED_PIECE);
-            r = sending ? cdp__shared_put(os, s, &one, 1, one.bytes)
-                        : cdp__shared_get(os, s, &one, 1);
-            if (r <= 0) return moved ? moved : r;
-        }
-    return moved;
-}
-
-/* Before sleeping: say it to all. True when there is news, and no time to sleep. */
+/* Before sleeping: arm all doorbells, then look. True: there is something to do. */
 CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
     for (s = list; s; s = s->next)
-        __atomic_store_n(
-            &s->mine->wake, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
-    for (s = list; s; s = s->next)
-        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head
-            || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail)
-            || __atomic_load_n(&s->theirs->freed, __ATOMIC_SEQ_CST) != s->freed
-            || cdp__slot_news(s->mail[0], s->seen_mail, false))
-            news = true;
+        cdp__doorbell_arm(&s->mine->bell, cdp__line_wants(&s->line));
+    for (s = list; s && !news; s = s->next)
+        news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
+            && (cdp__line_busy(&s->line)
+                || __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE) != s->freed);
     return news;
 }
 
-/* Afterwards: what is there now will be looked at next. */
+/* Afterwards: everything that is there now will be looked at next. */
 CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
-        __atomic_store_n(&list->mine->wake, 0, __ATOMIC_RELAXED);
-        list->seen_head = __atomic_load_n(&list->in->head, __ATOMIC_ACQUIRE);
-        list->seen_tail = __atomic_load_n(&list->out->tail, __ATOMIC_ACQUIRE);
-        (void)cdp__slot_news(list->mail[0], list->seen_mail, true);
+        cdp__doorbell_seen(&list->mine->bell, list->seen);
+        if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
+            cdp__shared_tidy(list, false);
     }
 }
 
@@ -816,8 +752,8 @@ typedef enum cdp__link_state {
 
 #define CDP__RX_BYTES 16384u           /* read ahead: small messages come with one system call */
 #define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
-/* less that was just written goes faster through the rings, if it is in no segment */
-#define CDP__PULL_BYTES (256u * 1024u)
+/* see cdp__mesh_readable */
+#define CDP__FRESH_BYTES (256u * 1024u)
 /* between two looks at the sockets, of who looks at memory again and again */
 #define CDP__LOOK_NS 4000u
 #define CDP__TX_BYTES 512u /* pieces of a message up to this size are sent as one */
@@ -985,7 +921,7 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    if (l->shared) cdp__shared_tidy(l->mesh->os, l->shared, true);
+    if (l->shared) cdp__shared_tidy(l->shared, true);
 }
 
 /* Several connections as one link: block k of the bytes that go to a peer takes its connection
@@ -1159,10 +1095,8 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     v.data = bytes;
     v.bytes = CDP__HEAD_BYTES + h.bytes;
     /* a fresh link takes it whole, or is lost anyway */
-    if (l->shared)
-        (void)cdp__shared_move(l->mesh->os, l->shared, &v, 1, true);
-    else
-        (void)cdp__io_send(&l->mesh->loop, &l->io, &v, 1);
+    (void)(l->shared ? cdp__line_move(&l->shared->line, &v, 1, true)
+                     : cdp__io_send(&l->mesh->loop, &l->io, &v, 1));
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -1212,9 +1146,7 @@ CDP__PRIVATE void cdp__link_offer(
     const uint64_t room = (cdp__def(m->desc.ring_bytes, CDP__RING_BYTES) + 63) / 64 * 64;
     const int32_t pass = os->shared.pass_open(os->user, name, false);
     int32_t fds[2],
-        err = fds[0] = pass < 0
-        ? pass
-        : os->shared.create(os->user, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+        err = fds[0] = pass < 0 ? pass : os->shared.create(os->user, cdp__shared_size(room));
     cdp__shared *s = err < 0 ? NULL : cdp__shared_open(os, fds[0], true);
     if (s) {
         s->pass = pass;
@@ -1232,7 +1164,7 @@ CDP__PRIVATE void cdp__link_offer(
         l->shared = s;
         return;
     }
-    cdp__shared_close(os, s);
+    cdp__shared_close(s);
     memset(proof, 0, CDP__NAME_BYTES);
     cdp__mesh_no_memory(m, l->peer, -err);
 }
@@ -1258,7 +1190,7 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     }
     s->taken = true;
     if (ours && h.refusal) {
-        cdp__shared_close(os, s);
+        cdp__shared_close(s);
         l->shared = NULL;
         cdp__mesh_no_memory(l->mesh, l->peer, 0);
     } else if (!ours || !s->pair->taken) {
@@ -1266,7 +1198,7 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     } else if (pid < 0) {
         cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
     } else if (l->mesh->desc.expose_bytes != UINT64_MAX) {
-        cdp__shared_try(os, s, pid);
+        cdp__shared_try(s, pid);
     }
     return true;
 }
@@ -1578,14 +1510,14 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
         }
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
-            if (m->desc.expose_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
+            if (m->desc.expose_bytes != UINT64_MAX) cdp__shared_try(s, err);
             s->pair->taken = 1;
             s->taken = true;
             os->net.close_fd(os->user, s->memory);
             s->memory = -1;
             return s;
         }
-        cdp__shared_close(os, s);
+        cdp__shared_close(s);
     }
     if (tries == 0 && at != -EAGAIN) err = at;
     cdp__mesh_no_memory(m, chosen->from, -err);
@@ -1820,7 +1752,7 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     int64_t r = 0;
     cdp__link_need(l);
     if (l->shared && l->state == CDP__LINK_UP) {
-        r = cdp__shared_move(l->mesh->os, l->shared, iov, n, true);
+        r = cdp__line_move(&l->shared->line, iov, n, true);
         if (r >= 0) return r;
         cdp__link_nonsense(l);
     }
@@ -1845,7 +1777,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     uint32_t i;
     cdp__link_need(l);
     if (l->shared && l->state >= CDP__LINK_UP) { /* also what was written before the end */
-        moved = l->nonsense ? 0 : cdp__shared_move(l->mesh->os, l->shared, iov, n, false);
+        moved = l->nonsense ? 0 : cdp__line_move(&l->shared->line, iov, n, false);
         if (moved < 0) cdp__link_nonsense(l);
         return moved <= 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
     }
@@ -1962,17 +1894,12 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     return g->at + (g->used - bytes);
 }
 
-/* The peers stop to see it the next time that they look; until then it stays there. */
+/* Peers unmap it the next time that they look; until then it stays there. */
 CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     const uint32_t i = (uint32_t)(g - m->segments);
     cdp__shared *s;
-    for (s = m->sharing; s; s = s->next) {
-        if (!s->told[i]) continue;
-        s->told[i] = false;
-        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
-        __atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_SEQ_CST);
-        cdp__shared_ring_bell(m->os, s, CDP__WAKE_DATA);
-    }
+    for (s = m->sharing; s; s = s->next)
+        cdp__shared_untell(s, i);
     m->os->shared.unmap(m->os->user, g->at, g->bytes);
     m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
@@ -1984,128 +1911,90 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
     return g != NULL;
 }
 
+/* Is it worth it to let the peer read this itself? What was just written is in this processor's
+   cache: less than so much goes faster through the ring, if it is in no segment. */
+CDP__PRIVATE bool cdp__mesh_readable(
+    const cdp__mesh *m, uint32_t reads, uint64_t bytes, bool fresh) {
+    if (!(reads & CDP__READS_ANY)) return false;
+    return !fresh || bytes >= cdp__def(m->desc.expose_bytes, CDP__FRESH_BYTES);
+}
+
 CDP__PRIVATE bool cdp__mesh_expose(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     cdp__mesh *m = (cdp__mesh *)self;
-    const cdp__link *l = &m->links[peer];
-    cdp__shared *s = l->shared;
+    cdp__shared *s = m->links[peer].shared;
     const cdp__segment *g;
-    cdp__lent *lent;
-    uint32_t i = 0, reads, place;
-    if (l->state != CDP__LINK_UP || !s) return false;
+    uint32_t reads, place;
+    if (m->links[peer].state != CDP__LINK_UP || !s) return false;
     reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
-    g = reads & CDP__VIEWS ? cdp__mesh_segment(m, data, bytes) : NULL;
+    g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
-    if (g && !s->told[place] && !cdp__shared_tell(m->os, s, place, g->fd)) g = NULL;
-    if (!g
-        && (!(reads & CDP__PULLS)
-            || (fresh && bytes < cdp__def(m->desc.expose_bytes, CDP__PULL_BYTES))))
-        return false;
-    while (i < CDP__LOANS && (s->lent[i] & 2))
-        ++i;
-    if (i == CDP__LOANS) return false;
-    lent = &s->mine->lent[i];
-    __atomic_store_n(&lent->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    __atomic_store_n(&lent->bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(
-        &lent->off, g ? (uint64_t)((const uint8_t *)data - g->at) : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lent->segment, g ? place + 1 : 0, __ATOMIC_RELAXED);
-    s->lent[i] |= 2;
-    __atomic_store_n(&lent->state, s->lent[i], __ATOMIC_RELEASE);
-    *token = (uint64_t)i << 32 | s->lent[i];
-    return true;
+    if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
+    if (g)
+        return cdp__line_expose(
+            &s->line, data, bytes, place + 1, (uint64_t)((const uint8_t *)data - g->at), token);
+    return cdp__mesh_readable(m, reads, bytes, fresh)
+        && cdp__line_expose(&s->line, data, bytes, 0, 0, token);
 }
 
 CDP__PRIVATE bool cdp__mesh_try_revoke(void *self, uint32_t peer, uint64_t token) {
-    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
-    const uint32_t i = (uint32_t)(token >> 32);
-    uint32_t state = s->lent[i], next = (state & ~7u) + 8;
-    if (!__atomic_compare_exchange_n(
-            &s->mine->lent[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return false;
-    s->lent[i] = next;
-    return true;
+    return cdp__line_try_revoke(&((cdp__mesh *)self)->links[peer].shared->line, token);
 }
 
+/* Processes do not wait for each other here: the reader finds out afterwards. */
 CDP__PRIVATE void cdp__mesh_revoke(void *self, uint32_t peer, uint64_t token) {
-    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
-    const uint32_t i = (uint32_t)(token >> 32);
-    s->lent[i] = (s->lent[i] & ~7u) + 8;
-    /* before the owner writes there */
-    (void)__atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_ACQ_REL);
-}
-
-/* The peer's loan: before it is read (then it is taken hold of, if that is not so yet), and
-   afterwards (was it good until now?). */
-CDP__PRIVATE cdp__lent *cdp__mesh_loan(void *self, uint32_t peer, uint64_t token, bool first) {
-    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
-    uint32_t state = (uint32_t)token, held = state | 4;
-    cdp__lent *lent;
-    if (!s || token >> 32 >= CDP__LOANS || (state & 7) != 2) return NULL;
-    lent = &s->theirs->lent[token >> 32];
-    if (first
-        && __atomic_compare_exchange_n(
-            &lent->state, &state, held, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return lent;
-    state = held;
-    return __atomic_compare_exchange_n(
-               &lent->state, &state, held, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
-        ? lent
-        : NULL;
+    const bool ended = cdp__line_revoke(&((cdp__mesh *)self)->links[peer].shared->line, token);
+    CDP_ASSERT(ended);
+    (void)ended;
 }
 
 CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
-    cdp__mesh *m = (cdp__mesh *)self;
-    const cdp__lent *lent = cdp__mesh_loan(m, peer, token, true);
-    const uint32_t place = lent ? __atomic_load_n(&lent->segment, __ATOMIC_RELAXED) : 0;
-    const void *at;
-    if (!place || __atomic_load_n(&lent->bytes, __ATOMIC_RELAXED) != bytes) return NULL;
-    at = m->links[peer].state == CDP__LINK_LOST
-        ? NULL
-        : cdp__shared_view(m->os, m->links[peer].shared, place - 1,
-            __atomic_load_n(&lent->off, __ATOMIC_RELAXED), bytes);
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    cdp__shared *s = l->shared;
+    const void *at = NULL;
+    cdp__exposure e;
+    if (!s || !cdp__line_read_begin(&s->line, token, &e)) return NULL;
+    if (!e.segment || e.bytes != bytes) return NULL;
+    if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
     /* rather not again */
-    if (!at) __atomic_and_fetch(&m->links[peer].shared->mine->reads, ~CDP__VIEWS, __ATOMIC_RELAXED);
+    if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
     return at;
 }
 
 CDP__PRIVATE bool cdp__mesh_unmap(void *self, uint32_t peer, uint64_t token) {
-    return cdp__mesh_loan(self, peer, token, false) != NULL;
+    return cdp__line_read_end(&((cdp__mesh *)self)->links[peer].shared->line, token);
 }
 
 CDP__PRIVATE int64_t cdp__mesh_get(
     void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    const cdp__shared *s = l->shared;
-    const cdp__lent *lent = cdp__mesh_loan(self, peer, token, true);
-    const uint64_t all = lent ? __atomic_load_n(&lent->bytes, __ATOMIC_RELAXED) : 0;
+    cdp__shared *s = l->shared;
+    cdp__exposure e;
     int32_t r = -EPERM;
-    if (offset > all || bytes > all - offset || !lent) return 0;
-    if (s->pid)
-        r = cdp__shared_read(l->mesh->os, s, s->pid,
-            __atomic_load_n(&lent->at, __ATOMIC_RELAXED) + offset, dst, bytes);
-    if (!cdp__mesh_loan(self, peer, token, false)) return 0;
+    if (!s || !cdp__line_read_begin(&s->line, token, &e)) return 0;
+    if (offset > e.bytes || bytes > e.bytes - offset) return 0;
+    if (s->pid) r = cdp__shared_read(s, s->pid, e.at + offset, dst, bytes);
+    if (!cdp__line_read_end(&s->line, token)) return 0;
     if (r == 0) return (int64_t)bytes;
     if (l->state == CDP__LINK_LOST) return cdp__link_explain(l);
     if (r == -ESRCH)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
-            "cannot read what rank %u has lent to this one: its process has ended", peer);
+            "cannot read what rank %u has exposed to this one: its process has ended", peer);
     /* it was permitted when the link was made */
-    __atomic_and_fetch(&s->mine->reads, ~CDP__PULLS, __ATOMIC_RELAXED);
+    (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
     return CDP_ERR_IO;
 }
 
 /* As with the ring: what was put there before the link was lost can still be read. */
-CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool out) {
+CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool outgoing) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    return l->shared && (out ? l->state == CDP__LINK_UP : l->state >= CDP__LINK_UP)
-        ? l->shared->mail[out]
-        : NULL;
+    if (!l->shared || l->state < CDP__LINK_UP) return NULL;
+    if (!outgoing) return &l->shared->line.in->eager.slots;
+    return l->state == CDP__LINK_UP ? &l->shared->line.out->eager.slots : NULL;
 }
 
 CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
-    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    cdp__shared_ring_bell(l->mesh->os, l->shared, CDP__WAKE_DATA);
+    cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
@@ -2119,9 +2008,8 @@ CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
 
 CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
-    cdp__shared *s;
     cdp_status st;
-    if (m->sharing && !deadline_ns) { /* who looks again and again looks at the memory meanwhile */
+    if (m->sharing && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
         const uint64_t now = m->os->now_ns(m->os->user);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
@@ -2129,9 +2017,6 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     if (m->sharing && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
     cdp__shared_rise(m->sharing);
-    for (s = m->sharing; s; s = s->next)
-        if (__atomic_load_n(&s->theirs->freed, __ATOMIC_RELAXED) != s->freed)
-            cdp__shared_tidy(m->os, s, false);
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
@@ -2366,9 +2251,10 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
     cdp_addr at;
     uint64_t views;
     uint32_t i;
-    if (s) cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->room / 1024));
+    if (s)
+        cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->line.size / 1024));
     for (i = 0, views = 0; s && i < CDP__SEGMENTS; ++i)
-        views += s->views[i].at ? s->views[i].bytes : 0;
+        views += s->mappings[i].at ? s->mappings[i].bytes : 0;
     if (views)
         cdp__text_add(
             &t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
@@ -2426,7 +2312,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     for (i = 0; m->links && i < m->desc.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
-        cdp__shared_close(os, m->links[i].shared);
+        cdp__shared_close(m->links[i].shared);
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* what was not freed may still be in use: it stays where it is */

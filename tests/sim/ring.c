@@ -1,14 +1,14 @@
-/*  ring.c - the rings and mailboxes that processes share, with the words by which they wake each other, and what they lend to each
-    other: every interleaving of small cases, on memory that is as weak as C11 allows
+/*  ring.c - the local fabric of cdp.h: rings, slots, doorbells and exposures, between threads of one process and between
+    processes: every interleaving of small cases, on memory that is as weak as C11 allows
 
         ring            all cases; then the same with planted mistakes, each of which must be found
         ring --case N   one case, with its counts
 
-    The code under test is that of the headers itself: cdp__shared_move, _doze, _rise, cdp__slot_put, _find, _taken, _news and what
-    they call (of a mailbox, one place is used again and again); and cdp__mesh_expose, _retract, _recall, _view and _unview, where the
-    owner writes into what it has lent as soon as it may. Its atomic
-    accesses and its copies to and from the ring end up here, where two coroutines, a writer and a reader, stop before each of
-    them, and every order in which they can go on is tried.
+    The code under test is that of the headers itself: cdp__line_move, _ring, _wants, _busy, _expose, _try_revoke, _revoke, _read_begin,
+    _read_end, cdp__eager_put, _find, _taken (one slot is used again and again), cdp__doorbell_*, and cdp__shared_doze and _rise of
+    cdp_tcp.h. The owner of an exposure writes into it as soon as it may. The atomic accesses of the headers and their copies to and
+    from the ring end up here, where two coroutines, a writer and a reader, stop before each of them, and every order in which they
+    can go on is tried.
 
     A place in memory is the list of all values that were ever written to it. Each side has a view: for every place, the oldest of
     them that it may still read. A relaxed or plain load may return any that is not older than the view. A release store carries its
@@ -16,8 +16,9 @@
     load sees at least the last such store. This is the usual operational form of C11's release, acquire and seq_cst; it has no loads that see
     values from the future (a store that overtakes a load before it), so it does not judge whether the store of `tail`, or of
     `taken`, may be weaker than it is. System calls (waking, sleeping) are release and acquire.
-    What replaces a value (compare and exchange) sees the newest one. A plain load of a byte of the ring that could return more than one
-    value is a race, and counts as an error like a wrong byte; bytes that are lent may be any, but not be taken for good. */
+    An access that replaces a value (compare and exchange, add, and) sees the newest one. A plain load of a byte of the ring that could
+    return more than one value is a race, and counts as an error like a wrong byte; exposed bytes may have any value, but void ones
+    must not be taken for good. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,7 +31,9 @@ static uint64_t model_load(const void *p, size_t bytes, int order);
 static void model_store(void *p, uint64_t v, size_t bytes, int order);
 static void model_copy(void *to, const void *from, size_t bytes);
 static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int order);
-static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
+static uint64_t model_exchange(void *p, uint64_t v, int order);
+static uint64_t model_add(void *p, uint64_t v, int order);
+static uint64_t model_and(void *p, uint64_t v, int order);
 
 /* clang and gcc both take these names for macros */
 #define __atomic_load_n(p, order) \
@@ -39,7 +42,11 @@ static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 #define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) \
     model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
 #define __atomic_exchange_n(p, v, order) \
-    ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), sizeof *(p), (order)))
+    ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), (order)))
+#define __atomic_add_fetch(p, v, order) \
+    ((__typeof__(*(p) + 0))model_add((void *)(p), (uint64_t)(v), (order)))
+#define __atomic_and_fetch(p, v, order) \
+    ((__typeof__(*(p) + 0))model_and((void *)(p), (uint64_t)(v), (order)))
 #define memcpy(to, from, bytes) model_copy((to), (from), (bytes))
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -48,20 +55,24 @@ static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 #undef __atomic_store_n
 #undef __atomic_compare_exchange_n
 #undef __atomic_exchange_n
+#undef __atomic_add_fetch
+#undef __atomic_and_fetch
 
 #define ROOM_MAX 2
-#define PLACES (7 + ROOM_MAX)
+#define PLACES (9 + ROOM_MAX)
 enum {
     HEAD,
     TAIL,
-    WAKE_WRITER,
-    WAKE_READER,
+    WANTS_WRITER, /* the doorbells */
+    WANTS_READER,
+    RUNG_WRITER, /* for room, by the reader */
+    RUNG_READER, /* for data, by the writer */
     SERIAL,
     TAKEN,
     MAIL,
     DATA
 };
-/* in the case of loans: of the loan, which is sent, when it was read, what is lent */
+/* in the case of exposures: of the exposure, which is sent, when it was read, what is exposed */
 enum {
     STATE,
     TOKEN,
@@ -88,6 +99,8 @@ typedef enum op {
     O_MARK,
     O_DONE,
     O_REPLACE,
+    O_ADD,
+    O_AND,
     O_CHOICE
 } op;
 
@@ -98,7 +111,7 @@ typedef struct thread {
     uint8_t result;
     uint64_t since; /* a hash of what it has read since it was at the top of its loop */
     cdp__shared s;
-    cdp__slot_counts post;
+    cdp__eager eager;
     uint8_t done; /* bytes */
     uint8_t view[PLACES];
 } thread;
@@ -108,10 +121,11 @@ typedef struct thread {
 typedef enum means {
     RING,
     MAILBOX,
-    LOANS
+    LOANS, /* between processes */
+    LOANS_INSIDE
 } means;
 
-/* a case: so many bytes in pieces through a ring, frames through a mailbox, or loans in slices */
+/* a case: so many bytes in pieces through a ring, messages through a slot, or exposures in slices */
 typedef struct rules {
     means by;
     uint32_t room, bytes, piece;
@@ -125,35 +139,38 @@ typedef enum mistake {
     LOOK_ACQUIRES, /* the second look may see what was there long ago */
     NO_SECOND_LOOK,
     BELL_LOOK_ACQUIRES, /* the look at the word, after a change */
-    HEAD_RELEASED,      /* the change itself is not in that order */
-    WORD_CLEARED_LATE,  /* after waking */
-    RUNG_ONCE,          /* and never again */
-    ROOM_NOT_ASKED,     /* who waits for room does not say so */
+    COUNT_RELEASED,     /* the count of changes is not in that order */
+    COUNTED_EARLY,      /* before the change */
+    NOT_COUNTED,
+    WORD_CLEARED_LATE, /* after waking */
+    RUNG_ONCE,         /* and never again */
+    ROOM_NOT_ASKED,    /* who waits for room does not say so */
     ROOM_NOT_RUNG,
     SERIAL_RELAXED,
     SERIAL_READ_RELAXED,
-    SERIAL_RELEASED,    /* not in one order with the look at the word */
-    TAKEN_NOT_AWAITED,  /* a place is used again before it has been read */
-    MAIL_LOOK_ACQUIRES, /* the second look, for mail */
+    TAKEN_NOT_AWAITED, /* a slot is used again before it has been read */
     MAIL_NOT_RUNG,
     LOAN_ONLY_LOOKED_AT, /* after it was read */
     LOAN_NOT_HELD,       /* before */
+    READER_NOT_AWAITED,  /* inside one process */
+    READING_NOT_SAID,
     MISTAKES
 } mistake;
 static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed",
     "word released only", "second look acquires only", "no second look",
-    "look at the word acquires only", "head released only", "word cleared late", "rung once only",
-    "room not asked for", "room not rung for", "serial relaxed", "serial read relaxed",
-    "serial released only", "taken not awaited", "second look for mail acquires only",
-    "mail not rung for", "loan only looked at", "loan not held"};
+    "look at the word acquires only", "count released only", "counted before the change",
+    "not counted", "word cleared late", "rung once only", "room not asked for", "room not rung for",
+    "serial relaxed", "serial read relaxed", "taken not awaited", "slot not rung for",
+    "exposure only looked at", "exposure not begun", "reader in this process not awaited",
+    "reader in this process does not say so"};
 
 static rules now;
 static mistake planted;
 
 /* ---- the machine ---- */
 
-static uint8_t memory[sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + 64)]
-    __attribute__((aligned(64)));
+static uint8_t memory[2][sizeof(cdp__way) + 64] __attribute__((aligned(64)));
+static cdp__pair pair;
 static thread threads[2]; /* the writer, the reader */
 static place places[PLACES];
 static uint8_t seq_cst[PLACES];
@@ -163,25 +180,29 @@ static ucontext_t scheduler;
 static const char *wrong;
 static uint64_t rung[2];
 
-/* the maker writes it */
-static cdp__ring *ring_of(void) {
-    return (cdp__ring *)(memory + sizeof(cdp__pair));
+/* What thread i writes; the way back stays empty. */
+static cdp__way *way_of(int i) {
+    return (cdp__way *)memory[i];
 }
-static cdp__pair *pair_of(void) {
-    return (cdp__pair *)memory;
+
+static bool exposing(void) {
+    return now.by == LOANS || now.by == LOANS_INSIDE;
 }
 
 /* -1: private memory. */
 static int place_of(const void *p) {
-    const uint8_t *b = (const uint8_t *)p, *data = (const uint8_t *)(ring_of() + 1);
-    if (now.by == LOANS) return p == &pair_of()->side[0].lent[0].state ? STATE : -1;
-    if (p == &ring_of()->head) return HEAD;
-    if (p == &ring_of()->tail) return TAIL;
-    if (p == &pair_of()->mail[0].slot[0].serial) return SERIAL;
-    if (p == &pair_of()->mail[0].taken[0]) return TAKEN;
-    if (p == &pair_of()->mail[0].slot[0].body[0]) return MAIL;
-    if (p == &pair_of()->side[0].wake) return WAKE_WRITER;
-    if (p == &pair_of()->side[1].wake) return WAKE_READER;
+    const cdp__way *w = way_of(0);
+    const uint8_t *b = (const uint8_t *)p, *data = (const uint8_t *)(&w->ring + 1);
+    if (exposing()) return p == &w->exposed[0].state ? STATE : -1;
+    if (p == &w->ring.head) return HEAD;
+    if (p == &w->ring.tail) return TAIL;
+    if (p == &w->eager.slots.place[0].serial) return SERIAL;
+    if (p == &w->eager.slots.taken[0]) return TAKEN;
+    if (p == &w->eager.slots.place[0].data[0]) return MAIL;
+    if (p == &pair.side[0].bell.wants) return WANTS_WRITER;
+    if (p == &pair.side[1].bell.wants) return WANTS_READER;
+    if (p == &pair.side[0].bell.rung[1]) return RUNG_WRITER;
+    if (p == &pair.side[1].bell.rung[0]) return RUNG_READER;
     if (b >= data && b < data + now.room) return DATA + (int)(b - data);
     return -1;
 }
@@ -206,38 +227,42 @@ static uint64_t model_load(const void *p, size_t bytes, int order) {
     }
     if (planted == HEAD_READ_RELAXED && where == HEAD && order == __ATOMIC_ACQUIRE)
         order = __ATOMIC_RELAXED;
-    if (planted == LOOK_ACQUIRES && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD))
+    if (planted == LOOK_ACQUIRES && where == (writer ? RUNG_WRITER : RUNG_READER))
         order = __ATOMIC_ACQUIRE;
-    if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD))
-        return writer ? running->s.seen_tail : running->s.seen_head;
-    if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WAKE_READER : WAKE_WRITER))
+    if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST
+        && where == (writer ? RUNG_WRITER : RUNG_READER))
+        return running->s.seen[writer];
+    if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WANTS_READER : WANTS_WRITER))
         order = __ATOMIC_ACQUIRE;
     if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE)
         order = __ATOMIC_RELAXED;
-    if (planted == MAIL_LOOK_ACQUIRES && where == SERIAL) order = __ATOMIC_ACQUIRE;
-    if (planted == TAKEN_NOT_AWAITED && where == TAKEN && writer) return running->post.put[0];
-    if (planted == MAIL_NOT_RUNG && where == WAKE_READER && now.by == MAILBOX) return 0;
-    if (planted == ROOM_NOT_RUNG && where == WAKE_WRITER) return 0;
-    if (planted == RUNG_ONCE && where == (writer ? WAKE_READER : WAKE_WRITER) && rung[writer])
+    if (planted == TAKEN_NOT_AWAITED && where == TAKEN && writer) return running->eager.put[0];
+    if (planted == MAIL_NOT_RUNG && where == WANTS_READER && now.by == MAILBOX) return 0;
+    if (planted == ROOM_NOT_RUNG && where == WANTS_WRITER && !writer) return 0;
+    if (planted == RUNG_ONCE && where == (writer ? WANTS_READER : WANTS_WRITER) && rung[writer])
         return 0;
     return ask(O_LOAD, where, 0, order);
 }
 
-static bool late; /* a word is still to be cleared */
+static bool late;          /* a word is still to be cleared */
+static uint64_t held_head; /* is still to be stored; 0: nothing */
 
 static void model_store(void *p, uint64_t v, size_t bytes, int order) {
     const int where = place_of(p);
     const bool writer = running == &threads[0];
     (void)bytes;
-    if (where < 0 && now.by == LOANS) memcpy(p, &v, bytes); /* what only its owner changes */
-    if (where < 0) return;                                  /* the other ring is not used */
+    if (where < 0 && exposing()) memcpy(p, &v, bytes); /* what only its owner changes */
+    if (where < 0) return;                             /* the other ring is not used */
     if (planted == SERIAL_RELAXED && where == SERIAL) order = __ATOMIC_RELAXED;
-    if (planted == SERIAL_RELEASED && where == SERIAL) order = __ATOMIC_RELEASE;
     if (planted == HEAD_RELAXED && where == HEAD) order = __ATOMIC_RELAXED;
-    if (planted == HEAD_RELEASED && where == HEAD) order = __ATOMIC_RELEASE;
-    if (planted == WORD_RELEASED && v && where >= WAKE_WRITER) order = __ATOMIC_RELEASE;
-    if (planted == ROOM_NOT_ASKED && where == WAKE_WRITER) v &= ~(uint64_t)CDP__WAKE_ROOM;
-    if (planted == WORD_CLEARED_LATE && !v && where == (writer ? WAKE_READER : WAKE_WRITER)) {
+    if (planted == WORD_RELEASED && v && (where == WANTS_WRITER || where == WANTS_READER))
+        order = __ATOMIC_RELEASE;
+    if (planted == ROOM_NOT_ASKED && where == WANTS_WRITER) v &= ~(uint64_t)CDP__BELL_ROOM;
+    if (planted == COUNTED_EARLY && where == HEAD) {
+        held_head = v;
+        return;
+    }
+    if (planted == WORD_CLEARED_LATE && !v && where == (writer ? WANTS_READER : WANTS_WRITER)) {
         late = true;
         return;
     }
@@ -265,7 +290,11 @@ static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int
     uint64_t want = 0, got;
     if (place_of(p) < 0) abort();
     memcpy(&want, expected, bytes);
-    if (planted == LOAN_NOT_HELD && v == (want | 4)) v = want &= ~4ull;
+    if (planted == LOAN_NOT_HELD && (v & CDP__BEGUN)) {
+        v &= ~(uint64_t)CDP__BEGUN;
+        want &= ~(uint64_t)CDP__BEGUN;
+    }
+    if (planted == READING_NOT_SAID) v &= ~(uint64_t)CDP__HELD;
     if (planted == LOAN_ONLY_LOOKED_AT && want == v)
         got = ask(O_LOAD, place_of(p), 0, __ATOMIC_ACQUIRE);
     else
@@ -274,10 +303,28 @@ static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int
     return got == want;
 }
 
-static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order) {
-    (void)bytes;
+static uint64_t model_exchange(void *p, uint64_t v, int order) {
     if (place_of(p) < 0) abort();
     return replace(place_of(p), 255, v, order);
+}
+
+static uint64_t model_add(void *p, uint64_t v, int order) {
+    uint64_t r;
+    if (place_of(p) < 0) return 1; /* who is rung for what it never waits for */
+    if (planted == NOT_COUNTED) return 1;
+    if (planted == COUNT_RELEASED) order = __ATOMIC_ACQ_REL;
+    r = ask(O_ADD, place_of(p), v, order) + v;
+    if (held_head) ask(O_STORE, HEAD, held_head, __ATOMIC_RELEASE);
+    held_head = 0;
+    return r;
+}
+
+static uint64_t model_and(void *p, uint64_t v, int order) {
+    const bool owner = running == &threads[0];
+    uint64_t r;
+    if (place_of(p) < 0) abort();
+    r = ask(O_AND, place_of(p), v, order) & v;
+    return planted == READER_NOT_AWAITED && owner ? r & ~(uint64_t)CDP__HELD : r;
 }
 
 static void model_wake(void *user, int32_t fd) {
@@ -287,7 +334,7 @@ static void model_wake(void *user, int32_t fd) {
     ++rung[running == &threads[0]];
     ask(O_WAKE, fd, 0, 0);
     if (clear)
-        ask(O_STORE, running == &threads[0] ? WAKE_READER : WAKE_WRITER, 0, __ATOMIC_SEQ_CST);
+        ask(O_STORE, running == &threads[0] ? WANTS_READER : WANTS_WRITER, 0, __ATOMIC_SEQ_CST);
 }
 
 static cdp_os model_os;
@@ -303,30 +350,32 @@ static uint8_t byte_of(uint32_t i) {
     return (uint8_t)(i + 1);
 }
 
-/* The two ends of a loan. What a side remembers stands in s.in_at and s.out_at, so that it
-   counts as part of the state. */
-static cdp__mesh meshes[2];
-static cdp__link links[2];
-static cdp__segment segments[CDP__SEGMENTS];
-static uint8_t lent_bytes[64];
+/* The two ends of an exposure. What a side remembers stands in in_at and out_at of its line, so that
+   it counts as part of the state. */
+static uint8_t exposed_bytes[64];
+
+static void give_up(thread *t, uint64_t token) {
+    while (!cdp__line_revoke(&t->s.line, token))
+        top(t);
+}
 
 static void owner_main(thread *t) {
+    cdp__line *l = &t->s.line;
     uint64_t token = 0;
-    for (t->s.in_at = 1; t->s.in_at <= now.bytes; ++t->s.in_at) {
-        ask(O_STORE, LENT, t->s.in_at, __ATOMIC_RELAXED);
-        if (!cdp__mesh_expose(&meshes[0], 0, lent_bytes, 64, false, &token))
-            wrong = "nothing can be lent";
+    for (l->in_at = 1; l->in_at <= now.bytes; ++l->in_at) {
+        ask(O_STORE, LENT, l->in_at, __ATOMIC_RELAXED);
+        if (!cdp__line_expose(l, exposed_bytes, 64, 0, 0, &token)) wrong = "nothing can be exposed";
         ask(O_STORE, TOKEN, token, __ATOMIC_RELEASE);
         for (;;) {
             if (ask(O_LOAD, READ, 0, __ATOMIC_ACQUIRE) == (uint8_t)token) {
-                cdp__mesh_revoke(&meshes[0], 0, token);
+                give_up(t, token);
                 break;
             }
             if (ask(O_CHOICE, 0, 0, 0)) { /* no patience; or it fails */
-                if (!cdp__mesh_try_revoke(&meshes[0], 0, token))
-                    cdp__mesh_revoke(&meshes[0], 0, token);
-                else if (threads[1].s.out_at == token)
-                    wrong = "what was read is retracted";
+                if (!cdp__line_try_revoke(l, token))
+                    give_up(t, token);
+                else if (threads[1].s.line.out_at == token)
+                    wrong = "what was read is revoked as unread";
                 break;
             }
             top(t);
@@ -336,19 +385,21 @@ static void owner_main(thread *t) {
 }
 
 static void reader_main(thread *t) {
+    cdp__line *l = &t->s.line;
     uint64_t last = 0;
-    while (t->s.in_at < now.bytes) {
+    while (l->in_at < now.bytes) {
         const uint64_t token = ask(O_LOAD, TOKEN, 0, __ATOMIC_ACQUIRE);
+        cdp__exposure e;
         uint32_t slice;
         if (token != last) {
             last = token;
-            t->s.in_at = token / 8 + 1; /* which of them it is */
+            l->in_at = token / 8 + 1; /* which of them it is */
             for (slice = 0; slice < now.piece; ++slice) {
-                const bool there = cdp__mesh_map(&meshes[1], 0, token, 64) != NULL;
+                const bool there = cdp__line_read_begin(l, token, &e);
                 const uint8_t byte = there ? ask(O_LOAD, LENT, 0, __ATOMIC_RELAXED) : 0;
-                if (!there || !cdp__mesh_unmap(&meshes[1], 0, token)) break;
-                if (byte != t->s.in_at) wrong = "void bytes are taken for good";
-                t->s.out_at = token;
+                if (!there || !cdp__line_read_end(l, token)) break;
+                if (byte != l->in_at) wrong = "void bytes are taken for good";
+                l->out_at = token;
             }
             if (slice == now.piece) ask(O_STORE, READ, token, __ATOMIC_RELEASE);
         }
@@ -356,48 +407,25 @@ static void reader_main(thread *t) {
     }
 }
 
-static void loans_begin(void) {
-    int i;
-    memset(segments, 0, sizeof segments);
-    segments[0].at = lent_bytes;
-    segments[0].bytes = 64;
-    for (i = 0; i < 2; ++i) {
-        memset(&meshes[i], 0, sizeof meshes[i]);
-        memset(&links[i], 0, sizeof links[i]);
-        meshes[i].links = &links[i];
-        meshes[i].segments = segments;
-        links[i].state = CDP__LINK_UP;
-        links[i].shared = &threads[i].s;
-    }
-    threads[0].s.told[0] = true;
-    pair_of()->side[0].segments[0] = threads[1].s.views[0].number = 1;
-    pair_of()->side[1].reads = CDP__VIEWS;
-    threads[1].s.views[0].at = lent_bytes;
-    threads[1].s.views[0].bytes = 64;
-}
-
-/* One byte in each frame. Its place is used again and again: a writer that finds it taken tries
-   again (where it would send the frame through the stream). */
+/* One byte in each message. Its slot is used again and again: a writer that finds it taken tries
+   again (where it would send it through the stream). */
 static void mail_main(int reader) {
     thread *t = &threads[reader];
+    cdp__eager_slots *slots = &way_of(0)->eager.slots;
+    const uint8_t head[CDP__SLOT_HEAD] = {0};
     while (t->done < now.bytes) {
         const uint32_t number = t->done * CDP__SLOTS;
-        const cdp__eager_slot *m =
-            reader ? cdp__slot_find(&t->post, t->s.mail[0], 0, number) : NULL;
+        const cdp__eager_slot *m = reader ? cdp__eager_find(&t->eager, slots, 0, number) : NULL;
         uint8_t byte = byte_of(t->done);
-        cdp__head f;
-        memset(&f, 0, sizeof f);
-        f.type = CDP__MESSAGE_DATA;
-        f.bytes = 1;
         if (!reader) {
-            if (cdp__slot_put(&t->post, t->s.mail[1], number, &f, &byte)) {
+            if (cdp__eager_put(&t->eager, slots, 0, number, head, &byte, 1)) {
                 ++t->done;
-                cdp__shared_ring_bell(&model_os, &t->s, CDP__WAKE_DATA);
+                cdp__line_ring(&t->s.line, CDP__BELL_DATA);
             }
         } else if (m) {
-            model_copy(&byte, m->body, 1);
+            model_copy(&byte, m->data, 1);
             if (byte != byte_of(t->done)) wrong = "a wrong byte";
-            cdp__slot_taken(&t->post, t->s.mail[0], 0, number);
+            cdp__eager_taken(&t->eager, slots, 0, number);
             ++t->done;
         } else {
             if (!cdp__shared_doze(&t->s)) ask(O_SLEEP, reader, 0, 0);
@@ -411,7 +439,7 @@ static void mail_main(int reader) {
 static void side_main(int reader) {
     thread *t = &threads[reader];
     if (now.by == MAILBOX) mail_main(reader);
-    if (now.by == LOANS) {
+    if (exposing()) {
         if (reader)
             reader_main(t);
         else
@@ -427,7 +455,7 @@ static void side_main(int reader) {
         v.bytes = cdp__min(now.piece, now.bytes - t->done);
         for (i = 0; i < v.bytes; ++i)
             buffer[i] = reader ? 0 : byte_of(t->done + i);
-        r = cdp__shared_move(&model_os, &t->s, &v, 1, !reader);
+        r = cdp__line_move(&t->s.line, &v, 1, !reader);
         if (r < 0) wrong = "nonsense is seen where there is none";
         for (i = 0; reader && r > 0 && i < (uint32_t)r; ++i)
             if (buffer[i] != byte_of(t->done + i)) wrong = "a wrong byte";
@@ -447,35 +475,40 @@ static char stacks[2][64 * 1024];
 
 static void begin(void) {
     int i;
-    memset(memory, 0, sizeof memory);
+    memset(&way_of(0)->ring, 0, sizeof(cdp__ring) + ROOM_MAX);
+    memset(&way_of(0)->eager.slots.place[0], 0, 128);
+    memset(&way_of(0)->exposed[0], 0, sizeof way_of(0)->exposed[0]);
+    memset(&pair, 0, sizeof pair);
     memset(places, 0, sizeof places);
     memset(seq_cst, 0, sizeof seq_cst);
     memset(bells, 0, sizeof bells);
     memset(bell_views, 0, sizeof bell_views);
     memset(rung, 0, sizeof rung);
     late = false;
+    held_head = 0;
     wrong = NULL;
     for (i = 0; i < PLACES; ++i)
         places[i].count = 1;
     for (i = 0; i < 2; ++i) {
         thread *t = &threads[i];
         memset(t, 0, sizeof *t);
-        t->s.pair = pair_of();
-        t->s.room = now.room;
-        t->s.out = i == 0 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
-        t->s.in = i == 1 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
-        t->s.mine = &pair_of()->side[i];
-        t->s.theirs = &pair_of()->side[1 - i];
-        t->s.mail[0] = &pair_of()->mail[1 - i];
-        t->s.mail[1] = &pair_of()->mail[i];
+        t->s.os = &model_os;
+        t->s.mine = &pair.side[i];
+        t->s.theirs = &pair.side[1 - i];
         t->s.bell = 1 - i;
+        t->s.line.size = now.room;
+        t->s.line.out = way_of(i);
+        t->s.line.in = way_of(1 - i);
+        t->s.line.same_process = now.by == LOANS_INSIDE;
+        t->s.line.theirs = &pair.side[1 - i].bell;
+        t->s.line.wake = cdp__shared_wake;
+        t->s.line.owner = &t->s;
         getcontext(&t->context);
         t->context.uc_stack.ss_sp = stacks[i];
         t->context.uc_stack.ss_size = sizeof stacks[i];
         t->context.uc_link = &scheduler;
         makecontext(&t->context, (void (*)(void))side_main, 1, i);
     }
-    if (now.by == LOANS) loans_begin();
 }
 
 static void go_on(thread *t) {
@@ -519,21 +552,26 @@ static void perform(thread *t, uint32_t way) {
         if (t->order != __ATOMIC_RELAXED && p->w[k].has_view) join_view(t->view, p->w[k].view);
         break;
     case O_CHOICE: t->result = (uint8_t)way; break;
-    case O_REPLACE: /* acquire and release: of the newest value */
+    case O_REPLACE: /* these three acquire and release: of the newest value */
+    case O_ADD:
+    case O_AND:
         t->view[t->where] = (uint8_t)(p->count - 1u);
         t->result = p->w[p->count - 1].value;
         t->since = t->since * 1099511628211u + t->result + 1;
         if (p->w[p->count - 1].has_view) join_view(t->view, p->w[p->count - 1].view);
-        if (t->expected != 255 && t->result != t->expected) break;
+        if (t->op == O_REPLACE && t->expected != 255 && t->result != t->expected) break;
         if (p->count == WRITES) {
             too_long = true;
             break;
         }
         w = &p->w[p->count];
         w->value = t->value;
+        if (t->op == O_ADD) w->value = (uint8_t)(t->result + t->value);
+        if (t->op == O_AND) w->value = t->result & t->value;
         t->view[t->where] = p->count++;
         w->has_view = 1;
         memcpy(w->view, t->view, PLACES);
+        if (t->order == __ATOMIC_SEQ_CST) seq_cst[t->where] = t->view[t->where];
         break;
     case O_STORE:
         if (p->count == WRITES) {
@@ -594,12 +632,12 @@ static uint64_t state_hash(void) {
     uint64_t h = 14695981039346656037u;
     for (int i = 0; i < 2; ++i) {
         const thread *t = &threads[i];
-        const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head,
-            t->s.seen_tail, t->s.full + 2u * t->s.lent[0],
+        const cdp__line *l = &t->s.line;
+        const uint64_t own[8] = {t->since, l->in_at, l->out_at, l->out_tail, t->s.seen[0],
+            t->s.seen[1], l->full + 2u * l->state[0],
             (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16
                 | t->value};
-        const uint32_t mail[5] = {
-            t->post.put[0], t->post.freed[0], t->post.got[0], t->s.seen_mail[0], t->done};
+        const uint32_t mail[4] = {t->eager.put[0], t->eager.freed[0], t->eager.got[0], t->done};
         h = mixed(h, own, sizeof own);
         h = mixed(h, mail, now.by == MAILBOX ? sizeof mail : 0);
         h = mixed(h, t->view, PLACES);
@@ -729,8 +767,15 @@ static const char *explore(const rules *r, mistake m) {
 
 static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 2, 1},
     {RING, 1, 3, 1}, {RING, 2, 3, 1}, {RING, 2, 4, 2}, {RING, 1, 3, 2}, {RING, 2, 3, 2},
-    {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}};
+    {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}, {LOANS_INSIDE, 0, 2, 1},
+    {LOANS_INSIDE, 0, 2, 2}, {LOANS_INSIDE, 0, 3, 2}};
 #define CASES (sizeof cases / sizeof *cases)
+
+static bool concerns(mistake m, means by) {
+    if (m >= READER_NOT_AWAITED) return by == LOANS_INSIDE;
+    if (m >= LOAN_ONLY_LOOKED_AT) return by == LOANS;
+    return by == RING || by == MAILBOX;
+}
 
 int main(int argc, char **argv) {
     uint32_t passed = 0, failed = 0, c, m;
@@ -741,7 +786,8 @@ int main(int argc, char **argv) {
         if (argc == 3 && (uint32_t)atoi(argv[2]) != c) continue;
         const char *bad = explore(&cases[c], RIGHT);
         static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ",
-            "mailbox (%u), %u frames of %u: ", "no ring (%u), %u loans in slices: %u: "};
+            "slots (%u), %u messages of %u: ", "no ring (%u), %u exposures in slices: %u: ",
+            "one process (%u), %u exposures in slices: %u: "};
         printf("%s ", bad ? "not ok" : "ok");
         printf(what[cases[c].by], cases[c].room, cases[c].bytes, cases[c].piece);
         printf("%llu states, %llu ways, the longest of %llu accesses%s%s\n",
@@ -753,8 +799,7 @@ int main(int argc, char **argv) {
     for (m = 1; m < MISTAKES && argc < 3; ++m) {
         const char *bad = NULL;
         for (c = 0; c < CASES && !bad; ++c)
-            if ((cases[c].by == LOANS) == (m >= LOAN_ONLY_LOOKED_AT))
-                bad = explore(&cases[c], (mistake)m);
+            if (concerns((mistake)m, cases[c].by)) bad = explore(&cases[c], (mistake)m);
         printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m],
             bad ? bad : "not found");
         fflush(stdout);

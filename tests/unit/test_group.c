@@ -630,9 +630,10 @@ TEST(running_out_of_memory_in_an_operation) {
         for (uint32_t r = 0; r < 2; ++r) {
             const cdp_status st = poll_to_end(&w, r, work[r]);
             /* rank 0 had sent all that it needs before it failed */
-            if ((fail == 2 || fail == 3) && r == 1 && st == CDP_OK) continue;
-            T(fail <= 4 ? st == CDP_ERR_NOMEM : st == CDP_OK);
-            if (fail <= 4) T_TEXT("out of memory", cdp_last_error()->text);
+            if (fail == 4 && r == 1 && st == CDP_OK) continue;
+            /* the sixth is a line that is made to look for small messages: tried again later */
+            T(fail <= 5 ? st == CDP_ERR_NOMEM : st == CDP_OK);
+            if (fail <= 5) T_TEXT("out of memory", cdp_last_error()->text);
         }
         world_close(&w);
         T_EQ(0, counted.held);

@@ -24,49 +24,52 @@ static void open_hub(uint32_t n, uint64_t ring_bytes) {
     if (!T_EQ(CDP_OK, cdp_hub_create(&d, &hub))) abort();
 }
 
-/* How often something was lent; at the end nothing is. */
-static uint64_t loans(void) {
+/* How often something was exposed; at the end nothing is. */
+static uint64_t exposures(void) {
     uint64_t made = 0;
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i)
-        made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
+    for (uint32_t w = 0; w < ranks * ranks; ++w)
+        for (uint32_t i = 0; i < CDP__EXPOSURES && hub->ways[w]; ++i)
+            made += (__atomic_load_n(&hub->ways[w]->exposed[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
     return made;
 }
 
 static uint64_t close_hub(void) {
-    const uint64_t made = loans();
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i)
-        T_EQ(0, hub->loans[i].state & 3);
+    const uint64_t made = exposures();
+    for (uint32_t w = 0; w < ranks * ranks; ++w)
+        for (uint32_t i = 0; i < CDP__EXPOSURES && hub->ways[w]; ++i)
+            T_EQ(0, hub->ways[w]->exposed[i].state & CDP__STATE_BITS);
     cdp_hub_destroy(hub);
     return made;
 }
 
 /* The hub as a transport that can copy what is lent, but not show it. */
-static uint32_t pulls, refuse_at;
-/* how long each loan is (atomic: who has been lent nothing any more may still look) */
-static uint64_t wholes[8 * CDP__LOANS];
+static uint32_t gets, refuse_at;
+/* how long each exposure is: by owner, reader and index (atomic: a reader to whom nothing is exposed
+   any more may still look) */
+static uint64_t wholes[8][8][CDP__EXPOSURES];
 
-static bool lend_noted(
+static bool expose_noted(
     void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
-    const uint64_t first = (uint64_t)((cdp__hub_end *)self)->rank * CDP__LOANS;
-    const bool lent = cdp__hub_expose(self, peer, data, bytes, fresh, token);
-    if (lent) __atomic_store_n(&wholes[first + (*token >> 32)], bytes, __ATOMIC_RELAXED);
-    return lent;
+    const uint32_t me = ((cdp__hub_end *)self)->rank;
+    const bool exposed = cdp__hub_expose(self, peer, data, bytes, fresh, token);
+    if (exposed) __atomic_store_n(&wholes[me][peer][*token >> 32], bytes, __ATOMIC_RELAXED);
+    return exposed;
 }
 
-static int64_t pull(
+static int64_t get(
     void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
-    const uint64_t whole =
-        __atomic_load_n(&wholes[(uint64_t)peer * CDP__LOANS + (token >> 32)], __ATOMIC_RELAXED);
+    const uint32_t me = ((cdp__hub_end *)self)->rank;
+    const uint64_t whole = __atomic_load_n(&wholes[peer][me][token >> 32], __ATOMIC_RELAXED);
     const uint8_t *at = (const uint8_t *)cdp__hub_map(self, peer, token, whole);
     if (!at) return 0;
     T(offset + bytes <= whole);
     memcpy(dst, at + offset, bytes);
     if (!cdp__hub_unmap(self, peer, token)) return 0;
-    if (__atomic_add_fetch(&pulls, 1, __ATOMIC_RELAXED) == refuse_at) return CDP_ERR_IO;
+    if (__atomic_add_fetch(&gets, 1, __ATOMIC_RELAXED) == refuse_at) return CDP_ERR_IO;
     return (int64_t)bytes;
 }
 
-static bool pulling, lying, slow;
+static bool getting, lying, slow;
 
 static uint32_t looking; /* ranks that are about to read */
 static const void *look_long(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
@@ -98,14 +101,14 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     d.world_size = ranks;
     d.hub = hub;
     d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
-    if (pulling || lying || slow) {
+    if (getting || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
-        if (pulling) {
+        if (getting) {
             t.remote.map = NULL;
             t.remote.unmap = NULL;
-            t.remote.get = pull;
-            t.remote.expose = lend_noted;
+            t.remote.get = get;
+            t.remote.expose = expose_noted;
         }
         if (lying) t.send = lie;
         if (slow) t.remote.map = look_long;
@@ -161,7 +164,7 @@ static void long_messages(uint32_t r, cdp_group *g) {
     if (r == 0) {
         /* without anybody who receives */
         T_EQ(CDP_OK, cdp_send(g, x, 1000000, CDP_DTYPE_F32, 1, 1));
-        T_EQ(0, loans());
+        T_EQ(0, exposures());
         T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 2, &w));
         test_sleep_ms(20);
         T_EQ(CDP_PENDING, cdp_work_test(w));
@@ -232,7 +235,7 @@ TEST(copies_longer_than_the_window) {
 
 static void many_messages(uint32_t r, cdp_group *g) {
     enum {
-        N = CDP__LOANS + 8
+        N = CDP__EXPOSURES + 8
     };
     float *x = (float *)map(LONG, 3 * !r);
     cdp_work w[N];
@@ -254,7 +257,7 @@ TEST(what_cannot_be_lent_is_copied) {
     open_hub(2, 0);
     run(2, NULL, many_messages);
     made = close_hub();
-    T(made >= CDP__LOANS && made < CDP__LOANS + 8);
+    T(made >= CDP__EXPOSURES && made < CDP__EXPOSURES + 8);
 }
 
 TEST(cancelled_before_anything_moved) {
@@ -267,7 +270,7 @@ TEST(cancelled_before_anything_moved) {
         g[r] = open_rank(r, &like);
     T_EQ(CDP_OK, cdp_send_async(g[0], y, 1 << 20, CDP_DTYPE_U8, 1, 1, &first)); /* fills the ring */
     T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
-    T_EQ(1, loans());
+    T_EQ(1, exposures());
     T_EQ(CDP_OK, cdp_work_cancel(second));
     munmap(x, LONG);
     x = (uint8_t *)map(LONG, 5);
@@ -467,7 +470,7 @@ TEST(nobody_reads_it_in_time) {
 
 /* ---- other transports ---- */
 
-static void pulled(uint32_t r, cdp_group *g) {
+static void got_by_copy(uint32_t r, cdp_group *g) {
     float *x = (float *)cdp_group_alloc(g, BIG), *y = (float *)map(BIG, 0);
     for (uint32_t i = 0; i < BIG / 4; ++i)
         x[i] = (float)(i % 1000 + r);
@@ -482,24 +485,24 @@ static void pulled(uint32_t r, cdp_group *g) {
     cdp_group_destroy(g);
 }
 
-static void with_pull(uint32_t n, uint32_t refuse) {
-    pulls = 0;
+static void with_get(uint32_t n, uint32_t refuse) {
+    gets = 0;
     refuse_at = refuse;
     open_hub(n, 0);
-    pulling = true;
-    run(n, NULL, pulled);
-    pulling = false;
-    T(pulls > 0);
+    getting = true;
+    run(n, NULL, got_by_copy);
+    getting = false;
+    T(gets > 0);
     close_hub();
 }
 
 TEST(a_transport_that_copies) {
-    with_pull(2, 0);
-    with_pull(3, 0);
-    with_pull(5, 0);
+    with_get(2, 0);
+    with_get(3, 0);
+    with_get(5, 0);
     /* what cannot be read, from some slice on, is sent after all */
     for (uint32_t i = 1; i < 40; ++i)
-        with_pull(2 + i % 4, i);
+        with_get(2 + i % 4, i);
 }
 
 static void lied_to(uint32_t r, cdp_group *g) {
@@ -521,7 +524,7 @@ TEST(another_length_than_expected) {
 
 TEST(what_was_never_lent) {
     cdp_transport a, b;
-    uint64_t token, other = 0;
+    uint64_t token, same = 0, other = 0; /* tokens are counted for each peer */
     uint8_t x[100];
     memset(&a, 0, sizeof a);
     memset(&b, 0, sizeof b);
@@ -529,7 +532,8 @@ TEST(what_was_never_lent) {
     T_EQ(CDP_OK, cdp__hub_attach(hub, 0, 3, &a));
     T_EQ(CDP_OK, cdp__hub_attach(hub, 1, 3, &b));
     T(a.remote.expose(a.self, 1, x, 100, false, &token)
-        && a.remote.expose(a.self, 2, x, 100, true, &other) && token != other);
+        && a.remote.expose(a.self, 2, x, 100, true, &same)
+        && a.remote.expose(a.self, 2, x, 100, true, &other) && token == same && token != other);
     T(b.remote.map(b.self, 0, token, 100) == x);
     T(!b.remote.map(b.self, 0, token, 100)); /* once at a time */
     T(b.remote.unmap(b.self, 0, token));
@@ -539,15 +543,16 @@ TEST(what_was_never_lent) {
         && !b.remote.map(b.self, 0, token + 8, 100)
         && !b.remote.map(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
     T(!b.remote.map(b.self, 0, UINT64_MAX, 100)
-        && !b.remote.map(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100)
+        && !b.remote.map(b.self, 0, (uint64_t)CDP__EXPOSURES << 32 | (uint32_t)token, 100)
         && !b.remote.map(b.self, 0, 0, 100));
     if (!(token >> 32)) b.remote.unmap(b.self, 0, token);
     a.remote.revoke(a.self, 1, token);
     T(!b.remote.map(b.self, 0, token, 100));
     a.remote.revoke(a.self, 2, other);
+    a.remote.revoke(a.self, 2, same);
     a.destroy(a.self);
     b.destroy(b.self);
-    T_EQ(2, close_hub());
+    T_EQ(3, close_hub());
 }
 
 int main(int argc, char **argv) {

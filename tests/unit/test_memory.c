@@ -37,14 +37,14 @@ static void side_step(side *d, bool maker, bool *moved) {
     v[1].bytes = 0;
     v[2].data = out + first;
     v[2].bytes = n - first;
-    r = n ? cdp__shared_move(cdp_os_default(), d->s, v, 3, true) : 0;
+    r = n ? cdp__line_move(&d->s->line, v, 3, true) : 0;
     T(r >= 0 && (uint64_t)r <= n);
     d->sent += (uint64_t)r;
     *moved = r > 0;
     n = 1 + test_random(&d->state) % d->most;
     v[0].data = in;
     v[0].bytes = n;
-    r = cdp__shared_move(cdp_os_default(), d->s, v, 1, false);
+    r = cdp__line_move(&d->s->line, v, 1, false);
     T(r >= 0 && (uint64_t)r <= n);
     for (int64_t i = 0; i < r; ++i)
         if (in[i] != byte_at(d->got + (uint64_t)i, !maker)) {
@@ -79,8 +79,7 @@ static void side_run(side *d, bool maker) {
 
 static void hammer(uint64_t room, uint32_t most, uint64_t total) {
     const cdp_os *os = cdp_os_default();
-    const int32_t memory =
-        os->shared.create(NULL, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+    const int32_t memory = os->shared.create(NULL, cdp__shared_size(room));
     int32_t bells[2][2];
     pid_t child;
     int status = 0;
@@ -94,10 +93,10 @@ static void hammer(uint64_t room, uint32_t most, uint64_t total) {
         if (me == (child == 0)) continue; /* the child is 0 */
         d.s = cdp__shared_open(os, dup(memory), me == 0);
         if (!T(d.s != NULL)) break;
-        T_EQ(room, d.s->room);
+        T_EQ(room, d.s->line.size);
         d.s->bell = dup(bells[1 - me][1]);
         side_run(&d, me == 0);
-        cdp__shared_close(os, d.s);
+        cdp__shared_close(d.s);
         if (child)
             printf("  ring of %llu bytes: %llu bytes each way, slept %llu times\n",
                 (unsigned long long)room, (unsigned long long)total, (unsigned long long)d.slept);
@@ -450,8 +449,8 @@ static void large_ones(member *m) {
         }
     }
     for (uint32_t r = 0; r < n; ++r) /* no loan outlives its message */
-        for (uint32_t i = 0; r != m->desc.rank && i < CDP__LOANS && link_of(m, r)->shared; ++i)
-            T(!(link_of(m, r)->shared->lent[i] & 2));
+        for (uint32_t i = 0; r != m->desc.rank && i < CDP__EXPOSURES && link_of(m, r)->shared; ++i)
+            T(!(link_of(m, r)->shared->line.state[i] & CDP__EXPOSED));
     free(x);
     free(y);
 }
@@ -536,19 +535,20 @@ TEST(ranks_know_who_is_on_one_host) {
 /* What is lent is given to this peer and in this length alone, and void when it has been
    recalled. */
 static void lend_and_recall(member *m) {
-    static uint8_t lent[CDP__PULL_BYTES], got[100000];
+    static uint8_t lent[CDP__FRESH_BYTES], got[100000];
     static uint64_t token;
     cdp_transport *t = &m->g->w->transport;
     const uint32_t peer = 1 - m->desc.rank;
     m->status = cdp_barrier(m->g);
     if (!T(link_of(m, peer)->shared != NULL)) return;
     if (m->desc.rank == 0) {
-        uint64_t all[CDP__LOANS + 1];
+        uint64_t all[CDP__EXPOSURES + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
-        while (k <= CDP__LOANS && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
+        while (k <= CDP__EXPOSURES
+            && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
             ++k;
-        T_EQ(CDP__LOANS, k);
+        T_EQ(CDP__EXPOSURES, k);
         T(t->remote.try_revoke(t->self, peer, all[--k])); /* nobody has read it */
         while (k > 1)
             t->remote.revoke(t->self, peer, all[--k]);
@@ -574,10 +574,10 @@ static void lend_and_recall(member *m) {
     if (m->desc.rank == 1) {
         T_EQ(0, t->remote.get(t->self, 0, token, 0, got, 1));
         /* as if it were lent, from nowhere */
-        link_of(m, 0)->shared->theirs->lent[0].state = (uint32_t)token;
-        link_of(m, 0)->shared->theirs->lent[0].at = 4096;
+        link_of(m, 0)->shared->line.in->exposed[0].state = (uint32_t)token;
+        link_of(m, 0)->shared->line.in->exposed[0].at = 4096;
         T_EQ(CDP_ERR_IO, t->remote.get(t->self, 0, token, 0, got, 1));
-        link_of(m, 0)->shared->theirs->lent[0].at = (uint64_t)(uintptr_t)lent;
+        link_of(m, 0)->shared->line.in->exposed[0].at = (uint64_t)(uintptr_t)lent;
         T_EQ(1, t->remote.get(t->self, 0, token, 0, got, 1));
         link_of(m, 0)->shared->proof[0] ^= 1; /* another process has its number */
         T_EQ(CDP_ERR_PEER_LOST, t->remote.get(t->self, 0, token, 0, got, 1));
@@ -600,7 +600,7 @@ static void large_ones_in_vain(member *m) {
     if (m->status == CDP_OK) large_ones(m);
     /* nor will it be tried again */
     for (uint32_t r = 0; r < m->desc.world_size; ++r)
-        T(r == m->desc.rank || !(link_of(m, r)->shared->mine->reads & CDP__PULLS));
+        T(r == m->desc.rank || !(link_of(m, r)->shared->mine->reads & CDP__READS_ANY));
 }
 
 TEST(what_cannot_be_read_is_sent) {
@@ -661,7 +661,7 @@ static uint32_t views_of(member *m) {
     cdp__enter(m->g); /* its thread may be letting some go */
     for (uint32_t r = 0; r < m->desc.world_size; ++r)
         for (uint32_t i = 0; r != m->desc.rank && i < CDP__SEGMENTS; ++i)
-            n += link_of(m, r)->shared && link_of(m, r)->shared->views[i].at;
+            n += link_of(m, r)->shared && link_of(m, r)->shared->mappings[i].at;
     cdp__leave(m->g);
     return n;
 }
@@ -904,7 +904,7 @@ TEST(a_segment_takes_the_place_of_another) {
     cdp_os os = *cdp_os_default();
     int pair[2], memory[2];
     uint64_t bytes;
-    cdp__shared *s = cdp__shared_open(&os, os.shared.create(NULL, sizeof(cdp__pair) + 1024), true);
+    cdp__shared *s = cdp__shared_open(&os, os.shared.create(NULL, cdp__shared_size(1024)), true);
     if (!T(s != NULL) || !T(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0)) return;
     s->pass = pair[0];
     for (uint32_t i = 0; i < 2; ++i) {
@@ -918,17 +918,16 @@ TEST(a_segment_takes_the_place_of_another) {
         s->theirs->segments[5] = 1; /* as the peer does; the second time it is about to change it */
         replaces = i ? s->theirs : NULL;
         /* 6: there is none, so it looks for news */
-        const uint8_t *v = cdp__shared_view(&os, s, i ? 6 : 5, 0, i ? 1 : 4096);
+        const uint8_t *v = cdp__shared_map(s, i ? 6 : 5, 0, i ? 1 : 4096);
         T(i ? !v : v && v[4095] == 1);
     }
     replaces = NULL;
-    const uint8_t *v = cdp__shared_view(&os, s, 5, 0, 4096);
+    const uint8_t *v = cdp__shared_map(s, 5, 0, 4096);
     T(v && v[0] == 2);
-    T(!cdp__shared_view(&os, s, 5, 1, 4096) && !cdp__shared_view(&os, s, 5, UINT64_MAX, 4096)
-        && !cdp__shared_view(&os, s, 5, 0, UINT64_MAX));
-    T(!cdp__shared_view(&os, s, UINT32_MAX, 0, 1)
-        && !cdp__shared_view(&os, s, CDP__SEGMENTS, 0, 1));
-    cdp__shared_close(&os, s);
+    T(!cdp__shared_map(s, 5, 1, 4096) && !cdp__shared_map(s, 5, UINT64_MAX, 4096)
+        && !cdp__shared_map(s, 5, 0, UINT64_MAX));
+    T(!cdp__shared_map(s, UINT32_MAX, 0, 1) && !cdp__shared_map(s, CDP__SEGMENTS, 0, 1));
+    cdp__shared_close(s);
     close(pair[1]);
 }
 
@@ -941,14 +940,15 @@ static uint32_t nonsense;
 __attribute__((no_sanitize_thread)) static void nonsense_into(
     const cdp__link *l, cdp__shared *s, uint32_t number) {
     uint64_t state = nonsense;
-    cdp__eager_slot *next = &s->mail[1]->slot[cdp__slot_place(CDP__WORLD_CHANNEL, number)];
+    cdp__eager_slot *next =
+        &s->line.out->eager.slots.place[cdp__eager_place(CDP__WORLD_CHANNEL, number)];
     switch (nonsense % 9) {
-    case 0: s->out->head += s->room + 1; break;
-    case 1: s->out->head -= 1; break;
-    case 2: s->in->tail += 1; break;
-    case 3: s->in->tail -= s->room + 1; break;
-    case 4: s->out->head = test_random(&state); break;
-    case 5: s->in->tail = test_random(&state); break;
+    case 0: s->line.out->ring.head += s->line.size + 1; break;
+    case 1: s->line.out->ring.head -= 1; break;
+    case 2: s->line.in->ring.tail += 1; break;
+    case 3: s->line.in->ring.tail -= s->line.size + 1; break;
+    case 4: s->line.out->ring.head = test_random(&state); break;
+    case 5: s->line.in->ring.tail = test_random(&state); break;
     case 6: T(send(l->io.fd, "x", 1, MSG_NOSIGNAL) == 1); break;
     case 7: /* the next frame, longer than its place */
         next->number = number;

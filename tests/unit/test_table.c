@@ -47,7 +47,7 @@ typedef enum transport {
 static const char *const transport_names[TRANSPORTS] = {
     "hub", "polled hub", "TCP", "shared memory", "simulated TCP"};
 
-static uint64_t seed = 1, cells_run[TRANSPORTS], loans_seen;
+static uint64_t seed = 1, cells_run[TRANSPORTS], exposures_seen;
 static bool everything;
 
 static uint64_t mix(uint64_t a, uint64_t b) {
@@ -1122,14 +1122,17 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
     else
         run_threads(t);
     if (t->hub) {
-        uint64_t loans = 0;
-        for (uint32_t i = 0; i < t->n * CDP__LOANS; ++i) {
-            loans += t->hub->loans[i].state >> 2;
-            T(!(t->hub->loans[i].state & 3));
-        }
-        test_check(t->n == 1 || !t->expose_bytes || test__now.failed_checks || loans > t->count / 4,
-            __FILE__, __LINE__, "%llu loans for %u cells", (unsigned long long)loans, t->count);
-        loans_seen += loans;
+        uint64_t exposures = 0;
+        for (uint32_t w = 0; w < t->n * t->n; ++w)
+            for (uint32_t i = 0; i < CDP__EXPOSURES && t->hub->ways[w]; ++i) {
+                exposures += t->hub->ways[w]->exposed[i].state >> 3;
+                T(!(t->hub->ways[w]->exposed[i].state & CDP__STATE_BITS));
+            }
+        test_check(
+            t->n == 1 || !t->expose_bytes || test__now.failed_checks || exposures > t->count / 4,
+            __FILE__, __LINE__, "%llu exposures for %u cells", (unsigned long long)exposures,
+            t->count);
+        exposures_seen += exposures;
     }
     cdp_hub_destroy(t->hub);
     t->hub = NULL;
