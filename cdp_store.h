@@ -2020,16 +2020,16 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
 /* What is common to stores that nobody wakes: an attempt does a request at once, or says
    CDP_PENDING and has done nothing that the next attempt would do twice; whoever waits tries
    again, ever more slowly. */
-typedef struct cdp__polled {
+typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
-    cdp_status (*attempt)(struct cdp__polled *t, cdp_store_request *rq);
-} cdp__polled;
+    cdp_status (*attempt)(struct cdp__polling *t, cdp_store_request *rq);
+} cdp__polling;
 
-#define CDP__POLLED_PAUSE_MAX_NS (10 * CDP__MS)
+#define CDP__POLLING_PAUSE_MAX_NS (10 * CDP__MS)
 
 /* A barrier made of other operations: count once, which `priv` remembers, then look. */
-CDP__PRIVATE cdp_status cdp__polled_barrier(cdp__polled *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__polling_barrier(cdp__polling *t, cdp_store_request *rq) {
     cdp_store_request part = *rq;
     cdp_status status;
     int64_t sum = 0;
@@ -2051,9 +2051,9 @@ CDP__PRIVATE cdp_status cdp__polled_barrier(cdp__polled *t, cdp_store_request *r
     return sum >= rq->delta ? CDP_OK : CDP_PENDING;
 }
 
-CDP__PRIVATE cdp_status cdp__polled_attempt(cdp__polled *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__polling_attempt(cdp__polling *t, cdp_store_request *rq) {
     switch (rq->op) {
-    case CDP_STORE_BARRIER: return cdp__polled_barrier(t, rq);
+    case CDP_STORE_BARRIER: return cdp__polling_barrier(t, rq);
     case CDP_STORE_QUEUE_PUSH:
     case CDP_STORE_QUEUE_POP:
     case CDP_STORE_QUEUE_LEN: return cdp__store_has_no_queues(rq);
@@ -2061,66 +2061,66 @@ CDP__PRIVATE cdp_status cdp__polled_attempt(cdp__polled *t, cdp_store_request *r
     }
 }
 
-CDP__PRIVATE cdp_status cdp__polled_start(void *self, cdp_store_request *rq) {
-    cdp__polled *t = (cdp__polled *)self;
+CDP__PRIVATE cdp_status cdp__polling_start(void *self, cdp_store_request *rq) {
+    cdp__polling *t = (cdp__polling *)self;
     rq->results = NULL;
     rq->priv = NULL;
     rq->number = 0;
     rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&t->lock);
-    rq->status = cdp__polled_attempt(t, rq);
+    rq->status = cdp__polling_attempt(t, rq);
     cdp_lock_release(&t->lock);
     return rq->status;
 }
 
 /* Sleep until the next look. The first ones are close together: what was in the way may be over
    in microseconds. */
-CDP__PRIVATE void cdp__polled_pause(
+CDP__PRIVATE void cdp__polling_pause(
     const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
     if (attempts < 4 && os->threads.yield)
         os->threads.yield(os->user);
     else
         os->net.poll_fds(os->user, NULL, 0,
             cdp__min(deadline_ns,
-                now + cdp__min(CDP__POLLED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
+                now + cdp__min(CDP__POLLING_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
 
-CDP__PRIVATE cdp_status cdp__polled_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
-    cdp__polled *t = (cdp__polled *)self;
+CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__polling *t = (cdp__polling *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
         /* before the attempt: the last one comes after the deadline */
         const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
-        rq->status = cdp__polled_attempt(t, rq);
+        rq->status = cdp__polling_attempt(t, rq);
         cdp_lock_release(&t->lock);
         if (rq->status != CDP_PENDING || now >= deadline_ns) break;
-        cdp__polled_pause(t->store.os, attempts, now, deadline_ns);
+        cdp__polling_pause(t->store.os, attempts, now, deadline_ns);
     }
     return rq->status;
 }
 
-CDP__PRIVATE void cdp__polled_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__polling_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
-CDP__PRIVATE bool cdp__polled_open(cdp__polled *t, const cdp_os *os, uint32_t timeout_ms,
-    cdp_status (*attempt)(cdp__polled *t, cdp_store_request *rq)) {
+CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t timeout_ms,
+    cdp_status (*attempt)(cdp__polling *t, cdp_store_request *rq)) {
     t->store.self = t;
     t->store.os = os;
     t->store.timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
-    t->store.start = cdp__polled_start;
-    t->store.wait = cdp__polled_wait;
-    t->store.cancel = cdp__polled_cancel;
+    t->store.start = cdp__polling_start;
+    t->store.wait = cdp__polling_wait;
+    t->store.cancel = cdp__polling_cancel;
     t->attempt = attempt;
     return cdp__lock_open(&t->lock, os, true);
 }
 
 typedef struct cdp__custom_store {
-    cdp__polled tried;
+    cdp__polling tried;
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
@@ -2199,7 +2199,7 @@ CDP__PRIVATE cdp_status cdp__custom_change(
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polled *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *rq) {
     cdp__custom_store *c = (cdp__custom_store *)t;
     cdp_status status = CDP_OK;
     switch (rq->op) {
@@ -2247,7 +2247,7 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     c->desc = *desc;
     c->desc.os = os;
     c->tried.store.destroy = cdp__custom_destroy;
-    if (!cdp__polled_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
+    if (!cdp__polling_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
         cdp__free(os, c); /* not destroyed: `user` stays the caller's when there is no store */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
@@ -2265,7 +2265,7 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
    processes that share a real file system, which no replaced os can give them. Memory, clock,
    sleep and locks between threads are those of the os. */
 typedef struct cdp__file_store {
-    cdp__polled tried;
+    cdp__polling tried;
     const cdp_os *os;
     cdp__kv kv; /* with keys as in the file */
     char *path; /* behind the struct */
@@ -2581,7 +2581,7 @@ CDP__PRIVATE void cdp__file_repair(cdp__file_store *f) {
     *cdp__error_slot() = before;
 }
 
-CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polled *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polling *t, cdp_store_request *rq) {
     cdp__file_store *f = (cdp__file_store *)t;
     const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT
         || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK
@@ -2668,7 +2668,7 @@ CDP__PRIVATE cdp_status cdp__file_register_until(
         const uint64_t now = f->os->now_ns(f->os->user);
         const cdp_status status = cdp__file_register(f, leave);
         if (status != CDP_PENDING || now >= deadline_ns) return status;
-        cdp__polled_pause(f->os, attempts, now, deadline_ns);
+        cdp__polling_pause(f->os, attempts, now, deadline_ns);
     }
 }
 
@@ -2707,7 +2707,7 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->tried.store.destroy = cdp__file_destroy;
-    if (!cdp__polled_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
+    if (!cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
         status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
     else
         status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
