@@ -1679,7 +1679,7 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
-    if (h->cond) os->threads.cond_destroy(os->user, h->cond);
+    if (h->cond) os->threads.cond_destroy(os, h->cond);
     cdp__lock_close(&h->lock);
     cdp__free(os, h);
 }
@@ -1704,7 +1704,7 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
     if (h->lock.mutex) {
-        h->cond = os->threads.cond_create(os->user);
+        h->cond = os->threads.cond_create(os);
         if (!h->cond) {
             cdp__hash_destroy(h);
             return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
@@ -1746,7 +1746,7 @@ CDP__PRIVATE void cdp__tried_pause(
     if (attempts < 4 && os->threads.yield)
         os->threads.yield(os->user);
     else
-        os->net.poll_fds(os->user, NULL, 0,
+        cdp__sleep_until(os,
             cdp__min(deadline_ns,
                 now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
@@ -3005,7 +3005,7 @@ CDP__PRIVATE void cdp__guest_parse(cdp__guest *c) {
    Then the connection, and what was read from it, is given away. */
 CDP__PRIVATE bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
-    const int32_t fd = c->io.fd;
+    int32_t fd;
     if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE
         || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0)
         return false;
@@ -3013,8 +3013,7 @@ CDP__PRIVATE bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n
         c->need = 8;
         return cdp__guest_keep(c, p, n);
     }
-    if (s->loop->many >= 0) cdp__os_many_remove(s->loop->many, fd);
-    c->io.fd = -1;
+    fd = cdp__loop_detach(s->loop, &c->io);
     cdp__guest_doom(c, NULL);
     s->link_func(s->link_user, fd, &c->from, p, n);
     return true;
@@ -3286,7 +3285,7 @@ CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
         if (fd >= 0) cdp__server_welcome(s, fd, &from);
     }
     if (fd == -EAGAIN) {
-        io->ready &= (uint16_t)~CDP_IO_READ;
+        cdp__loop_used_up(s->loop, io, CDP_IO_READ);
     } else if (fd >= 0) {
         cdp__loop_again(s->loop, io);
         /* out of descriptors, most likely: left marked as ready, so that polling it does not
@@ -3332,7 +3331,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
         if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
         /* out of memory: not in a busy loop */
-        s->os->net.poll_fds(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS);
+        cdp__sleep_until(s->os, s->os->now_ns(s->os->user) + 10 * CDP__MS);
     }
 }
 
@@ -3358,7 +3357,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
-        os->threads.join(os->user, s->thread);
+        os->threads.join(os, s->thread);
     }
     while (s->fresh.next != &s->fresh)
         cdp__server_dismiss(s->fresh.next);
@@ -3468,19 +3467,17 @@ CDP__PRIVATE uint32_t cdp__server_addresses(
 CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     cdp_addr at[8];
     const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
-    int32_t fd = -1;
+    int32_t fd = -1, err = 0;
     uint32_t i;
     if (s->desc.has_listen_fd) {
         fd = s->desc.listen_fd;
         /* from here on it is ours to close */
         cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
-        /* It may come from a program that likes to block; a replaced os has its own ideas of
-           descriptors. */
-        if (s->os->net.accept_next == cdp_os_default()->net.accept_next) cdp__os_prepare_socket(fd);
-        fd = s->os->net.local_addr(s->os->user, fd, &s->at);
-        return fd < 0 ? cdp__fail_peer(
-                   CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd)
-                      : CDP_OK;
+        if (s->os->net.adopt) err = s->os->net.adopt(s->os->user, fd);
+        if (err >= 0) err = s->os->net.local_addr(s->os->user, fd, &s->at);
+        if (err >= 0) return CDP_OK;
+        return cdp__fail_peer(
+            CDP_ERR_IO, -1, -err, "listen_fd %d is no listening socket", s->desc.listen_fd);
     }
     if (!n) return CDP_ERR_IO;
     for (i = 0; i < n && fd < 0 && fd != -EADDRINUSE; ++i) {
@@ -3497,7 +3494,6 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
     if (status != CDP_OK) return status;
-    if (s->loop == &s->own_loop) cdp__loop_expect_many(s->loop);
     s->scratch = (uint8_t *)cdp__alloc(os, CDP__SERVER_SCRATCH);
     if (!s->scratch) return cdp__fail_nomem("a store server", CDP__SERVER_SCRATCH);
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
@@ -3506,7 +3502,7 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->threads.start
         || !os->net.wake_open)
         return status;
-    s->thread = os->threads.start(os->user, cdp__server_thread, s);
+    s->thread = os->threads.start(os, cdp__server_thread, s);
     return s->thread ? CDP_OK
                      : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
@@ -4570,7 +4566,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
-    if (c->cond) os->threads.cond_destroy(os->user, c->cond);
+    if (c->cond) os->threads.cond_destroy(os, c->cond);
     cdp__lock_close(&c->lock);
     memcpy(&will, &c->will_key.data, sizeof will);
     cdp__free(os, will);
@@ -4609,7 +4605,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     cdp__client_set_name(c, d->addr_count ? &d->addrs[0] : &none);
     if (c->loop != &c->own_loop) return CDP_OK;
     if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    if (c->lock.mutex && !(c->cond = os->threads.cond_create(os->user)))
+    if (c->lock.mutex && !(c->cond = os->threads.cond_create(os)))
         return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
     return cdp__loop_open(&c->own_loop, os);
 }

@@ -1307,8 +1307,7 @@ CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
 
 /* The connection is the link now, and nobody else's to close. */
 CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
-    const int32_t fd = io->fd;
-    io->fd = -1;
+    const int32_t fd = cdp__loop_detach(&l->mesh->loop, io);
     cdp__loop_timer_clear(&l->probe_timer);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
@@ -1727,8 +1726,11 @@ CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     return oldest != NULL;
 }
 
+#define CDP__ACCEPTS 16u /* connections that are accepted before the next look at everything else */
+
 CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
-    ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ;
+    cdp__mesh *m = (cdp__mesh *)t->user;
+    cdp__loop_again(&m->loop, &m->listener);
 }
 
 /* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it
@@ -1781,19 +1783,26 @@ CDP__PRIVATE void cdp__mesh_visit(
     cdp__visitor_event(&g->io);
 }
 
+/* Some at a time: connections that come faster than they are served must not keep this thread from
+   its own operations and deadlines. */
 CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
-    for (;;) {
+    uint32_t i;
+    io->broken = false; /* a listening socket has no connection that could break */
+    for (i = 0; i < CDP__ACCEPTS; ++i) {
         cdp_addr from;
         const int32_t fd = m->os->net.accept_next(m->os->user, io->fd, &from);
         if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
             if (cdp__mesh_accept_later(m)) continue;
             return;
         }
-        if (fd < 0) break; /* nobody there */
+        if (fd < 0) {
+            cdp__loop_used_up(&m->loop, io, CDP_IO_READ);
+            return;
+        }
         cdp__mesh_visit(m, fd, &from, NULL, 0);
     }
-    io->ready &= (uint16_t)~CDP_IO_READ;
+    cdp__loop_again(&m->loop, io);
 }
 
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */
