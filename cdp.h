@@ -466,9 +466,10 @@ typedef struct cdp_os_net {
 
     /* A watch: a list of descriptors and what can be done with each of them. Everything is reported
        once: READ when there is something to read (or to accept), WRITE when there is room to send
-       (or a connection stands), END and ERROR when that is so; and again after watch_again.
-       watch_add, watch_again and watch_remove may be called while another thread is in
-       watch_wait, which need not see what they changed before its next call. */
+       (or a connection stands), END and ERROR when that is so. READ and WRITE are reported again
+       when there is something new after recv_iov, accept_next or send_iov said "not now".
+       Descriptors may be added, changed and removed while another thread is in watch_wait, which
+       need not see that before its next call. */
 
     /* Returns 0 or a negative errno. Takes memory from os->alloc. */
     int32_t (*watch_open)(const cdp_os *os, void **watch);
@@ -476,11 +477,11 @@ typedef struct cdp_os_net {
     /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
        `owner`. Returns 0 or a negative errno. */
     int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
-    /* Report these (CDP_IO_READ, CDP_IO_WRITE) again. `used_up`: recv_iov, accept_next or send_iov
-       said "not now" since they were reported, so a system that reports changes need do nothing;
-       otherwise they are reported even if nothing changes any more. */
-    void (*watch_again)(
-        void *user, void *watch, int32_t fd, void *owner, uint32_t bits, bool used_up);
+    /* From now on these bits. What is there already is reported once more. */
+    void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
+    /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
+       these bits are used up: a call said "not now". */
+    void (*watch_used_up)(void *user, void *watch, int32_t fd, uint32_t bits);
     /* Before close_fd, always: a child of fork() may keep the descriptor open. */
     void (*watch_remove)(void *user, void *watch, int32_t fd);
     /* Sleeps until there is something to report, or now_ns() >= deadline_ns (0: returns at once,
@@ -2578,8 +2579,8 @@ typedef int32_t (*cdp__poll_func)(
 
 typedef struct cdp__polled_entry {
     int32_t fd;
-    uint32_t armed; /* what is still to be reported; 0 with `broken`: nothing ever again */
-    bool broken;
+    uint32_t bits, armed; /* what is wanted, and what of it is still to be reported */
+    bool broken;          /* nothing is reported any more */
     void *owner;
 } cdp__polled_entry;
 
@@ -2664,23 +2665,34 @@ CDP__PRIVATE int32_t cdp__polled_add(
     }
     e = &p->entries[p->count++];
     e->fd = fd;
-    e->armed = bits;
+    e->bits = e->armed = bits;
     e->broken = false;
     e->owner = owner;
     cdp__polled_unlock(p);
     return 0;
 }
 
-CDP__PRIVATE void cdp__polled_again(
-    void *user, void *watch, int32_t fd, void *owner, uint32_t bits, bool used_up) {
+CDP__PRIVATE void cdp__polled_change(
+    void *user, void *watch, int32_t fd, uint32_t bits, void *owner) {
     cdp__polled *p = (cdp__polled *)watch;
     cdp__polled_entry *e;
     (void)user;
-    (void)owner;
-    (void)used_up;
     cdp__polled_lock(p);
     e = cdp__polled_find(p, fd);
-    if (e) e->armed |= bits;
+    if (e) {
+        e->bits = e->armed = bits;
+        e->owner = owner;
+    }
+    cdp__polled_unlock(p);
+}
+
+CDP__PRIVATE void cdp__polled_used_up(void *user, void *watch, int32_t fd, uint32_t bits) {
+    cdp__polled *p = (cdp__polled *)watch;
+    cdp__polled_entry *e;
+    (void)user;
+    cdp__polled_lock(p);
+    e = cdp__polled_find(p, fd);
+    if (e) e->armed |= bits & e->bits;
     cdp__polled_unlock(p);
 }
 
@@ -2829,13 +2841,10 @@ CDP__PRIVATE int32_t cdp__os_watch_add(
     return cdp__os_watch_set(watch, fd, bits, owner, EPOLL_CTL_ADD);
 }
 
-CDP__PRIVATE void cdp__os_watch_again(
-    void *user, void *watch, int32_t fd, void *owner, uint32_t bits, bool used_up) {
+CDP__PRIVATE void cdp__os_watch_change(
+    void *user, void *watch, int32_t fd, uint32_t bits, void *owner) {
     (void)user;
-    (void)bits;
-    /* with both: the kernel keeps one set for a descriptor */
-    if (!used_up)
-        (void)cdp__os_watch_set(watch, fd, CDP_IO_READ | CDP_IO_WRITE, owner, EPOLL_CTL_MOD);
+    (void)cdp__os_watch_set(watch, fd, bits, owner, EPOLL_CTL_MOD);
 }
 
 CDP__PRIVATE void cdp__os_watch_remove(void *user, void *watch, int32_t fd) {
@@ -3290,8 +3299,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 
 /* The groups of the default os, in the order of their members. */
 #ifdef __linux__
-#define CDP__OS_WATCH                                                                \
-    cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_again, \
+#define CDP__OS_WATCH                                                                       \
+    cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
 #define CDP__OS_PORT_OWNER cdp__os_port_owner
 #define CDP__OS_SHARED                                                                      \
@@ -3300,9 +3309,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host                          \
     }
 #else
-#define CDP__OS_WATCH                                                           \
-    cdp__os_polled_open, cdp__polled_close, cdp__polled_add, cdp__polled_again, \
-        cdp__polled_remove, cdp__polled_wait
+#define CDP__OS_WATCH                                                            \
+    cdp__os_polled_open, cdp__polled_close, cdp__polled_add, cdp__polled_change, \
+        cdp__polled_used_up, cdp__polled_remove, cdp__polled_wait
 #define CDP__OS_PORT_OWNER NULL
 #define CDP__OS_SHARED \
     { NULL, NULL, NULL, NULL, NULL, NULL, NULL }
@@ -3379,6 +3388,9 @@ typedef struct cdp__io {
     int32_t fd;      /* -1: none */
     uint16_t ready;  /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_END */
     bool want_write; /* there is something to send */
+    /* the system looks for room to send, too: only while that is awaited, since on a connection
+       with room every change of anything would be reported */
+    bool watched_write;
     /* an error was reported: both directions were made ready once, nothing more is reported */
     bool broken;
     void (*func)(struct cdp__io *io); /* called when `ready` grew; may remove any io of the loop */
@@ -3500,29 +3512,39 @@ CDP__PRIVATE void cdp__loop_add(
         io->slot = l->free_slot;
         l->free_slot = l->slots[io->slot].next_free;
         l->slots[io->slot].io = io;
-        r = l->os->net.watch_add(
-            l->os, l->watch, fd, CDP_IO_READ | CDP_IO_WRITE, cdp__loop_owner(l, io->slot));
+        r = l->os->net.watch_add(l->os, l->watch, fd, CDP_IO_READ, cdp__loop_owner(l, io->slot));
     }
     if (r < 0) l->add_errno = -r;
 }
 
-CDP__PRIVATE void cdp__loop_report_again(
-    cdp__loop *l, const cdp__io *io, uint32_t bits, bool used_up) {
-    if (io->slot == CDP__NO_SLOT) return;
-    l->os->net.watch_again(
-        l->os->user, l->watch, io->fd, cdp__loop_owner(l, io->slot), bits, used_up);
+CDP__PRIVATE void cdp__loop_watch(cdp__loop *l, const cdp__io *io) {
+    if (io->slot != CDP__NO_SLOT)
+        l->os->net.watch_change(l->os->user, l->watch, io->fd,
+            CDP_IO_READ | (io->watched_write ? CDP_IO_WRITE : 0), cdp__loop_owner(l, io->slot));
 }
 
 /* There is more to read than was read: report it once more. */
 CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
-    cdp__loop_report_again(l, io, CDP_IO_READ, false);
+    cdp__loop_watch(l, io);
 }
 
 /* Nothing could be moved in this direction: it is not ready until the next report. */
 CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
-    cdp__loop_report_again(l, io, bit, true);
+    if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
+}
+
+/* Room to send, or the end of an attempt to connect, is awaited. */
+CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
+    io->want_write = true;
+    if (io->watched_write) {
+        cdp__loop_used_up(l, io, CDP_IO_WRITE);
+        return;
+    }
+    io->ready &= (uint16_t)~CDP_IO_WRITE;
+    io->watched_write = true;
+    cdp__loop_watch(l, io);
 }
 
 /* Takes the descriptor out of the loop and returns it, open; -1: there is none. */
@@ -3596,7 +3618,8 @@ CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
 CDP__PRIVATE void cdp__loop_woken(cdp__loop *l) {
     const cdp_os *os = l->os;
     os->net.wake_clear(os->user, l->wake_fd[0]);
-    os->net.watch_again(os->user, l->watch, l->wake_fd[0], NULL, CDP_IO_READ, true);
+    if (os->net.watch_used_up)
+        os->net.watch_used_up(os->user, l->watch, l->wake_fd[0], CDP_IO_READ);
     __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
 }
 
@@ -3612,6 +3635,10 @@ CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
         ++l->moved;
         io->broken = (got & CDP_IO_ERROR) != 0;
         io->ready |= (uint16_t)(io->broken ? CDP_IO_READ | CDP_IO_WRITE : got);
+        if ((got & CDP_IO_WRITE) && io->watched_write && !io->broken) {
+            io->watched_write = false;
+            cdp__loop_watch(l, io);
+        }
         io->func(io);
     }
     if (woken) cdp__loop_woken(l); /* last: what the other thread did is seen after this turn */
@@ -3663,8 +3690,8 @@ CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov
 
 CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->net.send_iov(l->os->user, io->fd, iov, n);
-    if (r == 0) cdp__loop_used_up(l, io, CDP_IO_WRITE);
-    io->want_write = r == 0;
+    io->want_write = false;
+    if (r == 0) cdp__loop_want_write(l, io);
     return r;
 }
 

@@ -4295,7 +4295,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     }
     c->state = CDP__CLIENT_CONNECTING;
     cdp__loop_add(c->loop, &c->io, fd, cdp__client_ready, c);
-    c->io.want_write = true;
+    cdp__loop_want_write(c->loop, &c->io);
     if (w->count > 1)
         cdp__loop_timer_set(c->loop, &c->timer,
             w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)),

@@ -1416,7 +1416,7 @@ CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
         return;
     }
     cdp__loop_add(&m->loop, &p->io, fd, cdp__path_event, p);
-    p->io.want_write = true;
+    cdp__loop_want_write(&m->loop, &p->io);
     if (l->race->begun < l->race->count)
         cdp__loop_timer_set(
             &m->loop, t, m->os->now_ns(m->os->user) + CDP__STAGGER_MS * CDP__MS, cdp__race_next, l);
@@ -1490,7 +1490,7 @@ CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
         if (l->state != CDP__LINK_AWAITED) return;
         if (fd >= 0) {
             cdp__loop_add(&m->loop, &l->probe, fd, cdp__link_probe_event, l);
-            l->probe.want_write = true;
+            cdp__loop_want_write(&m->loop, &l->probe);
         }
     }
     cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__PROBE_EVERY_MS * CDP__MS,

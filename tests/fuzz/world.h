@@ -269,7 +269,8 @@ static cdp_os world_os(world *w) {
     os.net.watch_open = world_watch_open;
     os.net.watch_close = cdp__polled_close;
     os.net.watch_add = cdp__polled_add;
-    os.net.watch_again = cdp__polled_again;
+    os.net.watch_change = cdp__polled_change;
+    os.net.watch_used_up = cdp__polled_used_up;
     os.net.watch_remove = cdp__polled_remove;
     os.net.watch_wait = cdp__polled_wait;
     return os;

@@ -1464,7 +1464,8 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     os->net.watch_open = sim__os_watch_open; /* no threads, and nobody to wake */
     os->net.watch_close = cdp__polled_close;
     os->net.watch_add = cdp__polled_add;
-    os->net.watch_again = cdp__polled_again;
+    os->net.watch_change = cdp__polled_change;
+    os->net.watch_used_up = cdp__polled_used_up;
     os->net.watch_remove = cdp__polled_remove;
     os->net.watch_wait = cdp__polled_wait;
 }

@@ -326,7 +326,7 @@ static cdp_status raw_ask(run *r, sim_node *node) {
             break;
         }
         cdp__loop_add(loop, &e->io, fd, raw_client, e);
-        e->io.want_write = true;
+        cdp__loop_want_write(loop, &e->io);
         while (!e->done && st == CDP_OK && node->os.now_ns(node) < until)
             st = cdp__loop_run(loop, NULL, until);
         cdp__loop_remove(loop, &e->io);

@@ -817,7 +817,8 @@ static cdp_os both_os(int which) {
         os.net.watch_open = cdp__os_polled_open;
         os.net.watch_close = cdp__polled_close;
         os.net.watch_add = cdp__polled_add;
-        os.net.watch_again = cdp__polled_again;
+        os.net.watch_change = cdp__polled_change;
+        os.net.watch_used_up = cdp__polled_used_up;
         os.net.watch_remove = cdp__polled_remove;
         os.net.watch_wait = cdp__polled_wait;
     }
@@ -829,7 +830,7 @@ static uint32_t got_of(const cdp_os *os, int32_t fd, uint32_t want, uint64_t ms)
     const uint64_t until = test_now_ns() + ms * CDP__MS;
     cdp_ready r;
     uint32_t got = 0;
-    void *w;
+    void *w = NULL;
     if (!T_EQ(0, os->net.watch_open(os, &w))) return 0;
     T_EQ(0, os->net.watch_add(os, w, fd, want, &fx));
     while (!(got & (want | CDP_IO_ERROR)) && test_now_ns() < until)
@@ -845,7 +846,7 @@ TEST(os_waits_keep_deadlines) {
         const cdp_os os = both_os(i % 2);
         const uint64_t start = os.now_ns(NULL), deadline = start + ms[i / 3] * CDP__MS;
         cdp_ready r;
-        void *w;
+        void *w = NULL;
         if (i % 3 == 2) {
             while (os.now_ns(NULL) < deadline)
                 os.sleep_until(NULL, deadline);
@@ -870,7 +871,7 @@ TEST(os_watches_many_descriptors) {
         uint32_t times[100] = {0}, got[100] = {0};
         int fd[100][2], n, turns = 0;
         char c;
-        void *w;
+        void *w = NULL;
         if (!T_EQ(0, os.net.watch_open(&os, &w))) return;
         for (int i = 0; i < 100; ++i) {
             if (!socket_pair(fd[i])) return;
@@ -889,12 +890,12 @@ TEST(os_watches_many_descriptors) {
             T(times[i] == 1 && got[i] == (CDP_IO_READ | CDP_IO_WRITE));
         /* not read to its end, and asked for again */
         T(read(fd[7][0], &c, 1) == 1);
-        os.net.watch_again(NULL, w, fd[7][0], &fd[7], CDP_IO_READ, false);
+        os.net.watch_change(NULL, w, fd[7][0], CDP_IO_READ, &fd[7]);
         T_EQ(1, os.net.watch_wait(NULL, w, r, 64, test_now_ns() + 2000 * CDP__MS));
         T(r[0].owner == &fd[7] && (r[0].got & CDP_IO_READ));
         /* read to its end; something new is reported, something removed is not */
         T(read(fd[7][0], &c, 1) == 1 && read(fd[7][0], &c, 1) < 0);
-        os.net.watch_again(NULL, w, fd[7][0], &fd[7], CDP_IO_READ, true);
+        if (os.net.watch_used_up) os.net.watch_used_up(NULL, w, fd[7][0], CDP_IO_READ);
         T_EQ(0, os.net.watch_wait(NULL, w, r, 64, 0));
         os.net.watch_remove(NULL, w, fd[8][0]);
         T(write(fd[8][1], "x", 1) == 1 && write(fd[7][1], "x", 1) == 1);
@@ -982,7 +983,7 @@ TEST(os_bad_descriptors) {
     cdp_addr a;
     char c = 0;
     cdp_iov v = {&c, 1};
-    void *w;
+    void *w = NULL;
     T_EQ(-EBADF, os->net.send_iov(NULL, -1, &v, 1));
     T_EQ(-EBADF, os->net.recv_iov(NULL, -1, &v, 1));
     T_EQ(-EBADF, os->net.accept_next(NULL, -1, &a));
