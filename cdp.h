@@ -2577,38 +2577,38 @@ typedef struct cdp__pollfd {
 typedef int32_t (*cdp__poll_func)(
     void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room);
 
-typedef struct cdp__polled_entry {
+typedef struct cdp__pollwatch_entry {
     int32_t fd;
     uint32_t bits, armed; /* what is wanted, and what of it is still to be reported */
     bool broken;          /* nothing is reported any more */
     void *owner;
-} cdp__polled_entry;
+} cdp__pollwatch_entry;
 
 /* A watch for systems that keep no list of descriptors. poll() itself runs without the lock, on a
    copy of what is to be looked for. */
-typedef struct cdp__polled {
+typedef struct cdp__pollwatch {
     const cdp_os *os;
     cdp__poll_func poll;
     uint64_t room_bytes; /* scratch of the poll function, for each descriptor */
     void *mutex;
-    cdp__polled_entry *entries;
+    cdp__pollwatch_entry *entries;
     uint32_t count, room, begin; /* begin: which entry is reported first, so that all get a turn */
     cdp__pollfd *fds;
     void *scratch;
     uint32_t fds_room;
-} cdp__polled;
+} cdp__pollwatch;
 
-CDP__PRIVATE void cdp__polled_lock(cdp__polled *p) {
+CDP__PRIVATE void cdp__pollwatch_lock(cdp__pollwatch *p) {
     if (p->mutex) p->os->threads.mutex_lock(p->os->user, p->mutex);
 }
 
-CDP__PRIVATE void cdp__polled_unlock(cdp__polled *p) {
+CDP__PRIVATE void cdp__pollwatch_unlock(cdp__pollwatch *p) {
     if (p->mutex) p->os->threads.mutex_unlock(p->os->user, p->mutex);
 }
 
-CDP__PRIVATE int32_t cdp__polled_open(
+CDP__PRIVATE int32_t cdp__pollwatch_open(
     const cdp_os *os, cdp__poll_func poll, uint64_t room_bytes, void **watch) {
-    cdp__polled *p = (cdp__polled *)cdp__alloc_zero(os, sizeof *p);
+    cdp__pollwatch *p = (cdp__pollwatch *)cdp__alloc_zero(os, sizeof *p);
     if (!p) return -ENOMEM;
     p->os = os;
     p->poll = poll;
@@ -2622,8 +2622,8 @@ CDP__PRIVATE int32_t cdp__polled_open(
     return 0;
 }
 
-CDP__PRIVATE void cdp__polled_close(const cdp_os *os, void *watch) {
-    cdp__polled *p = (cdp__polled *)watch;
+CDP__PRIVATE void cdp__pollwatch_close(const cdp_os *os, void *watch) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
     if (p->mutex) os->threads.mutex_destroy(os, p->mutex);
     cdp__free(os, p->entries);
     cdp__free(os, p->fds);
@@ -2632,7 +2632,7 @@ CDP__PRIVATE void cdp__polled_close(const cdp_os *os, void *watch) {
 }
 
 /* With the lock held. */
-CDP__PRIVATE cdp__polled_entry *cdp__polled_find(cdp__polled *p, int32_t fd) {
+CDP__PRIVATE cdp__pollwatch_entry *cdp__pollwatch_find(cdp__pollwatch *p, int32_t fd) {
     uint32_t i;
     for (i = 0; i < p->count; ++i)
         if (p->entries[i].fd == fd) return &p->entries[i];
@@ -2640,11 +2640,11 @@ CDP__PRIVATE cdp__polled_entry *cdp__polled_find(cdp__polled *p, int32_t fd) {
 }
 
 /* With the lock held. */
-CDP__PRIVATE bool cdp__polled_reserve(cdp__polled *p) {
+CDP__PRIVATE bool cdp__pollwatch_reserve(cdp__pollwatch *p) {
     const uint32_t room = p->room ? 2 * p->room : 16;
-    cdp__polled_entry *e;
+    cdp__pollwatch_entry *e;
     if (p->count < p->room) return true;
-    e = (cdp__polled_entry *)cdp__alloc(p->os, room * sizeof *e);
+    e = (cdp__pollwatch_entry *)cdp__alloc(p->os, room * sizeof *e);
     if (!e) return false;
     if (p->count) memcpy(e, p->entries, p->count * sizeof *e);
     cdp__free(p->os, p->entries);
@@ -2653,14 +2653,14 @@ CDP__PRIVATE bool cdp__polled_reserve(cdp__polled *p) {
     return true;
 }
 
-CDP__PRIVATE int32_t cdp__polled_add(
+CDP__PRIVATE int32_t cdp__pollwatch_add(
     const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner) {
-    cdp__polled *p = (cdp__polled *)watch;
-    cdp__polled_entry *e;
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
     (void)os;
-    cdp__polled_lock(p);
-    if (!cdp__polled_reserve(p)) {
-        cdp__polled_unlock(p);
+    cdp__pollwatch_lock(p);
+    if (!cdp__pollwatch_reserve(p)) {
+        cdp__pollwatch_unlock(p);
         return -ENOMEM;
     }
     e = &p->entries[p->count++];
@@ -2668,50 +2668,50 @@ CDP__PRIVATE int32_t cdp__polled_add(
     e->bits = e->armed = bits;
     e->broken = false;
     e->owner = owner;
-    cdp__polled_unlock(p);
+    cdp__pollwatch_unlock(p);
     return 0;
 }
 
-CDP__PRIVATE void cdp__polled_change(
+CDP__PRIVATE void cdp__pollwatch_change(
     void *user, void *watch, int32_t fd, uint32_t bits, void *owner) {
-    cdp__polled *p = (cdp__polled *)watch;
-    cdp__polled_entry *e;
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
     (void)user;
-    cdp__polled_lock(p);
-    e = cdp__polled_find(p, fd);
+    cdp__pollwatch_lock(p);
+    e = cdp__pollwatch_find(p, fd);
     if (e) {
         e->bits = e->armed = bits;
         e->owner = owner;
     }
-    cdp__polled_unlock(p);
+    cdp__pollwatch_unlock(p);
 }
 
-CDP__PRIVATE void cdp__polled_used_up(void *user, void *watch, int32_t fd, uint32_t bits) {
-    cdp__polled *p = (cdp__polled *)watch;
-    cdp__polled_entry *e;
+CDP__PRIVATE void cdp__pollwatch_used_up(void *user, void *watch, int32_t fd, uint32_t bits) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
     (void)user;
-    cdp__polled_lock(p);
-    e = cdp__polled_find(p, fd);
+    cdp__pollwatch_lock(p);
+    e = cdp__pollwatch_find(p, fd);
     if (e) e->armed |= bits & e->bits;
-    cdp__polled_unlock(p);
+    cdp__pollwatch_unlock(p);
 }
 
-CDP__PRIVATE void cdp__polled_remove(void *user, void *watch, int32_t fd) {
-    cdp__polled *p = (cdp__polled *)watch;
-    cdp__polled_entry *e;
+CDP__PRIVATE void cdp__pollwatch_remove(void *user, void *watch, int32_t fd) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
     (void)user;
-    cdp__polled_lock(p);
-    e = cdp__polled_find(p, fd);
+    cdp__pollwatch_lock(p);
+    e = cdp__pollwatch_find(p, fd);
     if (e) {
         --p->count;
         memmove(e, e + 1, (size_t)(p->entries + p->count - e) * sizeof *e);
     }
-    cdp__polled_unlock(p);
+    cdp__pollwatch_unlock(p);
 }
 
 /* What to poll for. Also an entry of which nothing is wanted: a broken connection is noticed. The
    number of them, or a negative errno. */
-CDP__PRIVATE int32_t cdp__polled_fill(cdp__polled *p) {
+CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
     uint32_t i, n = 0;
     if (p->fds_room < p->count) {
         cdp__free(p->os, p->fds);
@@ -2722,7 +2722,7 @@ CDP__PRIVATE int32_t cdp__polled_fill(cdp__polled *p) {
         if (!p->fds_room) return -ENOMEM;
     }
     for (i = 0; i < p->count; ++i) {
-        const cdp__polled_entry *e = &p->entries[(p->begin + i) % p->count];
+        const cdp__pollwatch_entry *e = &p->entries[(p->begin + i) % p->count];
         if (e->broken) continue;
         p->fds[n].fd = e->fd;
         p->fds[n].want = e->armed;
@@ -2732,11 +2732,11 @@ CDP__PRIVATE int32_t cdp__polled_fill(cdp__polled *p) {
 }
 
 /* Reports what poll found of the first `n`, at most `max_count`. */
-CDP__PRIVATE int32_t cdp__polled_report(
-    cdp__polled *p, uint32_t n, cdp_ready *out, uint32_t max_count) {
+CDP__PRIVATE int32_t cdp__pollwatch_report(
+    cdp__pollwatch *p, uint32_t n, cdp_ready *out, uint32_t max_count) {
     uint32_t i, reported = 0;
     for (i = 0; i < n && reported < max_count; ++i) {
-        cdp__polled_entry *e = p->fds[i].got ? cdp__polled_find(p, p->fds[i].fd) : NULL;
+        cdp__pollwatch_entry *e = p->fds[i].got ? cdp__pollwatch_find(p, p->fds[i].fd) : NULL;
         if (!e) continue;
         e->broken = (p->fds[i].got & CDP_IO_ERROR) != 0;
         e->armed &= ~p->fds[i].got;
@@ -2747,19 +2747,19 @@ CDP__PRIVATE int32_t cdp__polled_report(
     return (int32_t)reported;
 }
 
-CDP__PRIVATE int32_t cdp__polled_wait(
+CDP__PRIVATE int32_t cdp__pollwatch_wait(
     void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
-    cdp__polled *p = (cdp__polled *)watch;
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
     int32_t n, r;
-    cdp__polled_lock(p);
-    n = cdp__polled_fill(p);
-    cdp__polled_unlock(p);
+    cdp__pollwatch_lock(p);
+    n = cdp__pollwatch_fill(p);
+    cdp__pollwatch_unlock(p);
     if (n < 0) return n;
     r = p->poll(user, p->fds, (uint32_t)n, deadline_ns, p->scratch);
     if (r <= 0) return r;
-    cdp__polled_lock(p);
-    r = cdp__polled_report(p, (uint32_t)n, out, max_count);
-    cdp__polled_unlock(p);
+    cdp__pollwatch_lock(p);
+    r = cdp__pollwatch_report(p, (uint32_t)n, out, max_count);
+    cdp__pollwatch_unlock(p);
     return r;
 }
 
@@ -2798,7 +2798,7 @@ CDP__PRIVATE int32_t cdp__os_poll(
 
 /* A watch over poll(2): the default where there is no epoll. */
 CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
-    return cdp__polled_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
+    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
 }
 
 #define CDP__MANY 64u /* how many descriptors are served before the next look */
@@ -3309,9 +3309,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host                          \
     }
 #else
-#define CDP__OS_WATCH                                                            \
-    cdp__os_polled_open, cdp__polled_close, cdp__polled_add, cdp__polled_change, \
-        cdp__polled_used_up, cdp__polled_remove, cdp__polled_wait
+#define CDP__OS_WATCH                                                                     \
+    cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
 #define CDP__OS_PORT_OWNER NULL
 #define CDP__OS_SHARED \
     { NULL, NULL, NULL, NULL, NULL, NULL, NULL }

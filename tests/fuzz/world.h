@@ -179,7 +179,7 @@ static int32_t world_poll(void *user, cdp__pollfd *fds, uint32_t n, uint64_t dea
 }
 
 static int32_t world_watch_open(const cdp_os *os, void **watch) {
-    return cdp__polled_open(os, world_poll, 0, watch);
+    return cdp__pollwatch_open(os, world_poll, 0, watch);
 }
 
 static void world_sleep_until(void *user, uint64_t deadline) {
@@ -267,12 +267,12 @@ static cdp_os world_os(world *w) {
     os.net.local_addr = world_local_addr;
     os.sleep_until = world_sleep_until;
     os.net.watch_open = world_watch_open;
-    os.net.watch_close = cdp__polled_close;
-    os.net.watch_add = cdp__polled_add;
-    os.net.watch_change = cdp__polled_change;
-    os.net.watch_used_up = cdp__polled_used_up;
-    os.net.watch_remove = cdp__polled_remove;
-    os.net.watch_wait = cdp__polled_wait;
+    os.net.watch_close = cdp__pollwatch_close;
+    os.net.watch_add = cdp__pollwatch_add;
+    os.net.watch_change = cdp__pollwatch_change;
+    os.net.watch_used_up = cdp__pollwatch_used_up;
+    os.net.watch_remove = cdp__pollwatch_remove;
+    os.net.watch_wait = cdp__pollwatch_wait;
     return os;
 }
 

@@ -1283,7 +1283,7 @@ SIM_API int32_t sim__os_poll(
 }
 
 SIM_API int32_t sim__os_watch_open(const cdp_os *os, void **watch) {
-    return cdp__polled_open(os, sim__os_poll, 0, watch);
+    return cdp__pollwatch_open(os, sim__os_poll, 0, watch);
 }
 
 SIM_API void sim__os_sleep_until(void *user, uint64_t deadline_ns) {
@@ -1462,12 +1462,12 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     os->net.local_addr = sim__os_local_addr;
     os->sleep_until = sim__os_sleep_until;
     os->net.watch_open = sim__os_watch_open; /* no threads, and nobody to wake */
-    os->net.watch_close = cdp__polled_close;
-    os->net.watch_add = cdp__polled_add;
-    os->net.watch_change = cdp__polled_change;
-    os->net.watch_used_up = cdp__polled_used_up;
-    os->net.watch_remove = cdp__polled_remove;
-    os->net.watch_wait = cdp__polled_wait;
+    os->net.watch_close = cdp__pollwatch_close;
+    os->net.watch_add = cdp__pollwatch_add;
+    os->net.watch_change = cdp__pollwatch_change;
+    os->net.watch_used_up = cdp__pollwatch_used_up;
+    os->net.watch_remove = cdp__pollwatch_remove;
+    os->net.watch_wait = cdp__pollwatch_wait;
 }
 
 SIM_API sim_world *sim_open(const sim_desc *desc) {

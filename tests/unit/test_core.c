@@ -815,12 +815,12 @@ static cdp_os both_os(int which) {
     cdp_os os = *cdp_os_default();
     if (which == 1) {
         os.net.watch_open = cdp__os_polled_open;
-        os.net.watch_close = cdp__polled_close;
-        os.net.watch_add = cdp__polled_add;
-        os.net.watch_change = cdp__polled_change;
-        os.net.watch_used_up = cdp__polled_used_up;
-        os.net.watch_remove = cdp__polled_remove;
-        os.net.watch_wait = cdp__polled_wait;
+        os.net.watch_close = cdp__pollwatch_close;
+        os.net.watch_add = cdp__pollwatch_add;
+        os.net.watch_change = cdp__pollwatch_change;
+        os.net.watch_used_up = cdp__pollwatch_used_up;
+        os.net.watch_remove = cdp__pollwatch_remove;
+        os.net.watch_wait = cdp__pollwatch_wait;
     }
     return os;
 }
