@@ -135,7 +135,6 @@
         CDP_NO_SAMPLER *       off       no cdp_sampler_fill
         CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
         CDP_NAMES_0_1 *        off       public names of 0.1 compile, too: the type cdp_reduce, the call cdp_reduce_to
-        CDP_MAX_POLL_STACK     128       descriptors that are polled without asking the heap
 
     THREADS
         Functions given to cdp_work_then() run on whichever thread drives, one at a time; see there what they may call.
@@ -417,14 +416,17 @@ typedef struct cdp_addr {
 
 #define CDP_IO_READ 1u
 #define CDP_IO_WRITE 2u
-#define CDP_IO_ERROR 4u       /* only reported, never asked for                */
+#define CDP_IO_ERROR 4u       /* the connection is broken                      */
+#define CDP_IO_END 8u         /* the other side ended the stream, behind what is still to be read */
 #define CDP_IO_EOF (-1000000) /* recv: the other side ended the stream orderly */
 
-typedef struct cdp_pollfd {
-    int32_t fd;
-    uint16_t want; /* CDP_IO_READ | CDP_IO_WRITE */
-    uint16_t got;  /* filled by poll, may also hold CDP_IO_ERROR */
-} cdp_pollfd;
+/* What a watch reports of one descriptor. */
+typedef struct cdp_ready {
+    void *owner;  /* as given to watch_add */
+    uint32_t got; /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_ERROR | CDP_IO_END */
+} cdp_ready;
+
+typedef struct cdp_os cdp_os;
 
 /* What the library asks of the machine. The five members below are required; net, threads and
    shared are optional groups. A group whose first function is NULL is absent: then everything
@@ -447,6 +449,9 @@ typedef struct cdp_os_net {
         uint32_t max_count, uint64_t deadline_ns);
     /* Returns a listening descriptor. Port 0: any; *bound gets the real one. */
     int32_t (*listen_at)(void *user, const cdp_addr *at, cdp_addr *bound);
+    /* May be NULL. Prepares a listening descriptor that the program gives the library (listen_fd
+       of a desc): non-blocking, closed by exec. Returns 0 or a negative errno. */
+    int32_t (*adopt)(void *user, int32_t fd);
     /* Returns the descriptor of the next connection; -EAGAIN when none waits. */
     int32_t (*accept_next)(void *user, int32_t fd, cdp_addr *from);
     /* Begins to connect; the descriptor polls writable when that is done. */
@@ -459,13 +464,34 @@ typedef struct cdp_os_net {
     /* The address of this end of a connection. */
     int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);
 
-    /* Sleeps until a descriptor has what it wants, or now_ns() >= deadline_ns (0: return at once,
-       UINT64_MAX: no limit). Returns the number of descriptors with `got` != 0, or a negative
-       errno. */
-    int32_t (*poll_fds)(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns);
+    /* A watch: a list of descriptors and what can be done with each of them. Everything is reported
+       once: READ when there is something to read (or to accept), WRITE when there is room to send
+       (or a connection stands), END and ERROR when that is so. READ and WRITE are reported again
+       when there is something new after recv_iov, accept_next or send_iov said "not now".
+       Descriptors may be added, changed and removed while another thread is in watch_wait, which
+       need not see that before its next call. */
 
-    /* Another thread ends a poll_fds() with these. wake_open makes two descriptors (both may be
-       the same one): fd[0] polls readable from wake_set(fd[1]) until wake_clear(fd[0]). Closed
+    /* Returns 0 or a negative errno. Takes memory from os->alloc. */
+    int32_t (*watch_open)(const cdp_os *os, void **watch);
+    void (*watch_close)(const cdp_os *os, void *watch);
+    /* These bits (CDP_IO_READ, CDP_IO_WRITE), and END and ERROR, are reported from now on, with
+       `owner`. Returns 0 or a negative errno. */
+    int32_t (*watch_add)(const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner);
+    /* From now on these bits. What is there already is reported once more. */
+    void (*watch_change)(void *user, void *watch, int32_t fd, uint32_t bits, void *owner);
+    /* May be NULL where the system itself reports everything new. Of what was reported of `fd`,
+       these bits are used up: a call said "not now". */
+    void (*watch_used_up)(void *user, void *watch, int32_t fd, uint32_t bits);
+    /* Before close_fd, always: a child of fork() may keep the descriptor open. */
+    void (*watch_remove)(void *user, void *watch, int32_t fd);
+    /* Sleeps until there is something to report, or now_ns() >= deadline_ns (0: returns at once,
+       UINT64_MAX: no limit). Returns how many of `out` it filled, at most max_count, or a negative
+       errno. One thread at a time. */
+    int32_t (*watch_wait)(
+        void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
+
+    /* Another thread ends a watch_wait() with these. wake_open makes two descriptors (both may be
+       the same one): fd[0] is ready to read from wake_set(fd[1]) until wake_clear(fd[0]). Closed
        with close_fd. Returns 0 or a negative errno. */
     int32_t (*wake_open)(void *user, int32_t fd[2]);
     void (*wake_set)(void *user, int32_t fd);
@@ -480,17 +506,18 @@ typedef struct cdp_os_net {
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
 } cdp_os_net;
 
-/* Threads. start, mutex_create and cond_create return NULL when out of memory. */
+/* Threads. start, mutex_create and cond_create return NULL when out of memory, which they take from
+   os->alloc. */
 typedef struct cdp_os_threads {
-    void *(*start)(void *user, void (*func)(void *arg), void *arg);
-    void (*join)(void *user, void *thread);
+    void *(*start)(const cdp_os *os, void (*func)(void *arg), void *arg);
+    void (*join)(const cdp_os *os, void *thread);
     void (*yield)(void *user);
-    void *(*mutex_create)(void *user);
-    void (*mutex_destroy)(void *user, void *mutex);
+    void *(*mutex_create)(const cdp_os *os);
+    void (*mutex_destroy)(const cdp_os *os, void *mutex);
     void (*mutex_lock)(void *user, void *mutex);
     void (*mutex_unlock)(void *user, void *mutex);
-    void *(*cond_create)(void *user);
-    void (*cond_destroy)(void *user, void *cond);
+    void *(*cond_create)(const cdp_os *os);
+    void (*cond_destroy)(const cdp_os *os, void *cond);
     /* May return before the condition was signalled. */
     void (*cond_wait)(void *user, void *cond, void *mutex, uint64_t deadline_ns);
     void (*cond_broadcast)(void *user, void *cond);
@@ -522,21 +549,30 @@ typedef struct cdp_os_shared {
     uint64_t (*host_id)(void *user);
 } cdp_os_shared;
 
-typedef struct cdp_os {
-    void *user; /* first argument of every function here and in the groups */
+struct cdp_os {
+    /* first argument of all functions here and in the groups but those that take memory: these
+       get the cdp_os itself, and use its alloc and release */
+    void *user;
 
     void *(*alloc)(void *user, uint64_t bytes);                  /* aligned to 64 bytes, or NULL */
     void (*release)(void *user, void *ptr);                      /* NULL is allowed */
     uint64_t (*now_ns)(void *user);                              /* monotonic */
     cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
 
+    /* May be NULL: then a wait without descriptors looks at the clock all the time. May return
+       before the deadline. */
+    void (*sleep_until)(void *user, uint64_t deadline_ns);
+
     cdp_os_net net;
     cdp_os_threads threads;
     cdp_os_shared shared;
-} cdp_os;
+};
 
-/* POSIX: malloc, CLOCK_MONOTONIC, /dev/urandom, BSD sockets, poll(2), pthreads. Static memory.
-   Any thread. */
+/* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
+   poll(2), pthreads. All memory that it keeps comes from the alloc of the cdp_os that it is called
+   with; only the C library's own functions for names, interfaces and /proc allocate for themselves,
+   and a name that is still being looked up at its deadline keeps 0.5 KB of the C library's heap
+   until the answer comes. All descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
 /* ---- >>store interface ----------------------------------------------------------------------- */
@@ -1824,6 +1860,10 @@ CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
     return ms == CDP_NO_TIMEOUT ? CDP__NEVER : os->now_ns(os->user) + ms * CDP__MS;
 }
 
+CDP__PRIVATE void cdp__sleep_until(const cdp_os *os, uint64_t deadline_ns) {
+    if (os->sleep_until) os->sleep_until(os->user, deadline_ns);
+}
+
 CDP__PRIVATE void *cdp__alloc(const cdp_os *os, uint64_t bytes) {
     return os->alloc(os->user, bytes ? bytes : 1);
 }
@@ -2150,19 +2190,51 @@ CDP__PRIVATE uint64_t cdp__os_now(void *user) {
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
-    uint8_t *p = (uint8_t *)dst;
-    const int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    (void)user;
-    while (fd >= 0 && bytes) {
-        const ssize_t n = read(fd, p, (size_t)bytes);
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+/* From the kernel, without a descriptor; 0: that is not possible here. */
+CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
+    uint64_t done = 0;
+#ifdef SYS_getrandom
+    while (done < bytes) {
+        const long n = syscall(SYS_getrandom, dst + done, (size_t)(bytes - done), 0u);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
-        p += n;
-        bytes -= (uint64_t)n;
+        done += (uint64_t)n;
+    }
+#else
+    (void)dst;
+    (void)bytes;
+#endif
+    return done;
+}
+
+CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)dst;
+    uint64_t done = cdp__os_getrandom(p, bytes);
+    const int fd = done < bytes ? open("/dev/urandom", O_RDONLY | O_CLOEXEC) : -1;
+    (void)user;
+    while (fd >= 0 && done < bytes) {
+        const ssize_t n = read(fd, p + done, (size_t)(bytes - done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (uint64_t)n;
     }
     if (fd >= 0) close(fd);
-    return bytes ? cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot read /dev/urandom") : CDP_OK;
+    if (done == bytes) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
+}
+
+/* Ends early when a signal comes. */
+CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
+    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+    struct timespec t;
+    if (!left) return;
+    t.tv_sec = (time_t)(cdp__min(left, 1000000 * 1000000000ull) / 1000000000ull);
+    t.tv_nsec = (long)(left % 1000000000ull);
+    (void)nanosleep(&t, NULL);
 }
 
 typedef union cdp__sockaddr {
@@ -2264,17 +2336,15 @@ CDP__PRIVATE uint32_t cdp__os_addresses(
 /* The one place that makes a socket what the library expects: non-blocking, not inherited, no
    SIGPIPE, no Nagle. The keepalive and user timeout notice a machine that went away without a
    word (nobody sends an end of stream for it). */
-CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
+CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
     socklen_t len = sizeof set;
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
     /* it has the rest from the one that listens */
-    if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return fd;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
     {
@@ -2287,6 +2357,41 @@ CDP__PRIVATE void cdp__os_prepare_socket(int fd) {
 #endif
     /* last: says that the others are set */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+/* For descriptors that were not made so at creation. One that would block could outlive any
+   deadline. */
+CDP__PRIVATE int cdp__os_set_flags(int fd) {
+    const int now = fcntl(fd, F_GETFL);
+    if (now < 0 || fcntl(fd, F_SETFL, now | O_NONBLOCK) != 0) return -errno;
+    return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? 0 : -errno;
+}
+
+/* For systems that cannot do it at creation: the descriptor, or -errno and it is closed. */
+CDP__PRIVATE int cdp__os_protect(int fd) {
+    const int err = fd < 0 ? -errno : cdp__os_set_flags(fd);
+    if (fd >= 0 && err < 0) close(fd);
+    return err < 0 ? err : fd;
+}
+
+CDP__PRIVATE int32_t cdp__os_adopt(void *user, int32_t fd) {
+    const int32_t err = cdp__os_set_flags(fd);
+    (void)user;
+    if (err == 0) cdp__os_prepare_socket(fd);
+    return err;
+}
+
+/* Closed by exec from the start where the system can do that: another thread may fork and exec at
+   any moment. */
+CDP__PRIVATE int cdp__os_socket(int family) {
+#ifdef SOCK_CLOEXEC
+    const int made = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int fd = made < 0 ? -errno : made;
+#else
+    const int fd = cdp__os_protect(socket(family, SOCK_STREAM, 0));
+#endif
+    return fd < 0 ? fd : cdp__os_prepare_socket(fd);
 }
 
 CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
@@ -2301,9 +2406,8 @@ CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
 CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(at, &s);
-    const int on = 1, off = 0, fd = socket(s.any.sa_family, SOCK_STREAM, 0);
-    if (fd < 0) return -errno;
-    cdp__os_prepare_socket(fd);
+    const int on = 1, off = 0, fd = cdp__os_socket(s.any.sa_family);
+    if (fd < 0) return fd;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     /* "::" is for IPv4, too */
     if (at->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -2331,15 +2435,30 @@ CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #endif
 }
 
+/* A connection that exec closes and that does not block, or -errno. */
+CDP__PRIVATE int cdp__os_accept_one(int listener, cdp__sockaddr *from) {
+    socklen_t len = sizeof *from;
+#if defined(__linux__) && defined(SYS_accept4) && defined(SOCK_CLOEXEC)
+    /* the C library declares accept4() only with _GNU_SOURCE */
+    const int fd =
+        (int)syscall(SYS_accept4, listener, &from->any, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    return fd < 0 ? -errno : fd;
+#elif !defined(__linux__) && defined(SOCK_CLOEXEC)
+    const int fd = accept4(listener, &from->any, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    return fd < 0 ? -errno : fd;
+#else
+    return cdp__os_protect(accept(listener, &from->any, &len));
+#endif
+}
+
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
-    socklen_t len = sizeof s;
     int fd;
     (void)user;
     do
-        fd = accept(listener, &s.any, &len);
-    while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
-    if (fd < 0) return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+        fd = cdp__os_accept_one(listener, &s);
+    while (fd == -EINTR || fd == -ECONNABORTED);
+    if (fd < 0) return fd == -EWOULDBLOCK ? -EAGAIN : fd;
     cdp__os_prepare_socket(fd);
     cdp__os_tune(fd, &s);
     cdp__os_from_native(&s, from);
@@ -2349,10 +2468,9 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
 CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(to, &s);
-    const int fd = socket(s.any.sa_family, SOCK_STREAM, 0);
+    const int fd = cdp__os_socket(s.any.sa_family);
     (void)user;
-    if (fd < 0) return -errno;
-    cdp__os_prepare_socket(fd);
+    if (fd < 0) return fd;
     cdp__os_tune(fd, &s);
     if (connect(fd, &s.any, len) != 0 && errno != EINPROGRESS && errno != EINTR) {
         const int err = errno;
@@ -2422,46 +2540,6 @@ CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     close(fd);
 }
 
-/* Milliseconds for poll(2): rounded up, so that a deadline is never looked at too early in a
-   busy loop. */
-CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
-    uint64_t now, ms;
-    if (deadline_ns == CDP__NEVER) return -1;
-    if (deadline_ns == 0) return 0;
-    now = cdp__os_now(NULL);
-    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
-    return (int)cdp__min(ms, 1u << 30);
-}
-
-#ifndef CDP_MAX_POLL_STACK
-#define CDP_MAX_POLL_STACK 128 /* descriptors polled without asking the heap */
-#endif
-
-CDP__PRIVATE int32_t cdp__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    struct pollfd room[CDP_MAX_POLL_STACK], *p = room;
-    int r, err;
-    uint32_t i;
-    (void)user;
-    if (n > CDP_MAX_POLL_STACK && !(p = (struct pollfd *)malloc(n * sizeof *p))) return -ENOMEM;
-    for (i = 0; i < n; ++i) {
-        p[i].fd = fds[i].fd;
-        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLIN : 0)
-            | (fds[i].want & CDP_IO_WRITE ? POLLOUT : 0));
-        p[i].revents = 0;
-    }
-    r = poll(p, n, cdp__os_poll_ms(deadline_ns));
-    err = errno;
-    for (i = 0; i < n; ++i) {
-        const short e = r > 0 ? p[i].revents : 0;
-        fds[i].got = (uint16_t)((e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0)
-            | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0));
-    }
-    if (p != room) free(p);
-    return r < 0 ? (err == EINTR ? 0 : -err) : r;
-}
-
-#define CDP__MANY 64u /* how many are served before the next look */
-
 #ifdef __linux__
 #include <sys/eventfd.h>
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
@@ -2472,15 +2550,15 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 #else
 /* A pipe: the only thing that POSIX lets another thread wake a poll() with. */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
-    int p[2], i;
+    int p[2];
     (void)user;
     if (pipe(p) != 0) return -errno;
-    for (i = 0; i < 2; ++i) {
-        fcntl(p[i], F_SETFL, fcntl(p[i], F_GETFL) | O_NONBLOCK);
-        fcntl(p[i], F_SETFD, FD_CLOEXEC);
-        fd[i] = p[i];
-    }
-    return 0;
+    fd[0] = cdp__os_protect(p[0]);
+    fd[1] = cdp__os_protect(p[1]);
+    if (fd[0] >= 0 && fd[1] >= 0) return 0;
+    if (fd[0] >= 0) close(fd[0]);
+    if (fd[1] >= 0) close(fd[1]);
+    return fd[0] < 0 ? fd[0] : fd[1];
 }
 #endif
 
@@ -2500,84 +2578,316 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     }
 }
 
-/* Thousands of descriptors, of which few have something to say: where the system keeps the list,
-   nobody walks through it. Each is told of once, when something new is there (edge-triggered);
-   one that is added for NULL whenever something is there. */
-/* in `got` and then for good in cdp__io.ready: the other side has ended the stream, behind what
-   is still to be read */
-#define CDP__IO_END 8u
+/* ---- >>os, readiness: a watch over epoll, or over any poll function --------------------------- */
+
+/* Knows nothing but cdp_os and the two system calls. Promises what cdp_os_net says of watches. */
+
+/* As poll(2): `got` is filled in. */
+typedef struct cdp__pollfd {
+    int32_t fd;
+    uint32_t want; /* CDP_IO_READ | CDP_IO_WRITE */
+    uint32_t got;
+} cdp__pollfd;
+
+/* Returns how many have something, or a negative errno; 0 also for a signal. */
+typedef int32_t (*cdp__poll_func)(
+    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room);
+
+typedef struct cdp__pollwatch_entry {
+    int32_t fd;
+    uint32_t bits, armed; /* what is wanted, and what of it is still to be reported */
+    bool broken;          /* nothing is reported any more */
+    void *owner;
+} cdp__pollwatch_entry;
+
+/* A watch for systems that keep no list of descriptors. poll() itself runs without the lock, on a
+   copy of what is to be looked for. */
+typedef struct cdp__pollwatch {
+    const cdp_os *os;
+    cdp__poll_func poll;
+    uint64_t room_bytes; /* scratch of the poll function, for each descriptor */
+    void *mutex;
+    cdp__pollwatch_entry *entries;
+    uint32_t count, room, begin; /* begin: which entry is reported first, so that all get a turn */
+    cdp__pollfd *fds;
+    void *scratch;
+    uint32_t fds_room;
+} cdp__pollwatch;
+
+CDP__PRIVATE void cdp__pollwatch_lock(cdp__pollwatch *p) {
+    if (p->mutex) p->os->threads.mutex_lock(p->os->user, p->mutex);
+}
+
+CDP__PRIVATE void cdp__pollwatch_unlock(cdp__pollwatch *p) {
+    if (p->mutex) p->os->threads.mutex_unlock(p->os->user, p->mutex);
+}
+
+CDP__PRIVATE int32_t cdp__pollwatch_open(
+    const cdp_os *os, cdp__poll_func poll, uint64_t room_bytes, void **watch) {
+    cdp__pollwatch *p = (cdp__pollwatch *)cdp__alloc_zero(os, sizeof *p);
+    if (!p) return -ENOMEM;
+    p->os = os;
+    p->poll = poll;
+    p->room_bytes = room_bytes;
+    p->mutex = os->threads.mutex_create ? os->threads.mutex_create(os) : NULL;
+    if (os->threads.mutex_create && !p->mutex) {
+        cdp__free(os, p);
+        return -ENOMEM;
+    }
+    *watch = p;
+    return 0;
+}
+
+CDP__PRIVATE void cdp__pollwatch_close(const cdp_os *os, void *watch) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    if (p->mutex) os->threads.mutex_destroy(os, p->mutex);
+    cdp__free(os, p->entries);
+    cdp__free(os, p->fds);
+    cdp__free(os, p->scratch);
+    cdp__free(os, p);
+}
+
+/* With the lock held. */
+CDP__PRIVATE cdp__pollwatch_entry *cdp__pollwatch_find(cdp__pollwatch *p, int32_t fd) {
+    uint32_t i;
+    for (i = 0; i < p->count; ++i)
+        if (p->entries[i].fd == fd) return &p->entries[i];
+    return NULL;
+}
+
+/* With the lock held. */
+CDP__PRIVATE bool cdp__pollwatch_reserve(cdp__pollwatch *p) {
+    const uint32_t room = p->room ? 2 * p->room : 16;
+    cdp__pollwatch_entry *e;
+    if (p->count < p->room) return true;
+    e = (cdp__pollwatch_entry *)cdp__alloc(p->os, room * sizeof *e);
+    if (!e) return false;
+    if (p->count) memcpy(e, p->entries, p->count * sizeof *e);
+    cdp__free(p->os, p->entries);
+    p->entries = e;
+    p->room = room;
+    return true;
+}
+
+CDP__PRIVATE int32_t cdp__pollwatch_add(
+    const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
+    (void)os;
+    cdp__pollwatch_lock(p);
+    if (!cdp__pollwatch_reserve(p)) {
+        cdp__pollwatch_unlock(p);
+        return -ENOMEM;
+    }
+    e = &p->entries[p->count++];
+    e->fd = fd;
+    e->bits = e->armed = bits;
+    e->broken = false;
+    e->owner = owner;
+    cdp__pollwatch_unlock(p);
+    return 0;
+}
+
+CDP__PRIVATE void cdp__pollwatch_change(
+    void *user, void *watch, int32_t fd, uint32_t bits, void *owner) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
+    (void)user;
+    cdp__pollwatch_lock(p);
+    e = cdp__pollwatch_find(p, fd);
+    if (e) {
+        e->bits = e->armed = bits;
+        e->owner = owner;
+    }
+    cdp__pollwatch_unlock(p);
+}
+
+CDP__PRIVATE void cdp__pollwatch_used_up(void *user, void *watch, int32_t fd, uint32_t bits) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
+    (void)user;
+    cdp__pollwatch_lock(p);
+    e = cdp__pollwatch_find(p, fd);
+    if (e) e->armed |= bits & e->bits;
+    cdp__pollwatch_unlock(p);
+}
+
+CDP__PRIVATE void cdp__pollwatch_remove(void *user, void *watch, int32_t fd) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    cdp__pollwatch_entry *e;
+    (void)user;
+    cdp__pollwatch_lock(p);
+    e = cdp__pollwatch_find(p, fd);
+    if (e) {
+        --p->count;
+        memmove(e, e + 1, (size_t)(p->entries + p->count - e) * sizeof *e);
+    }
+    cdp__pollwatch_unlock(p);
+}
+
+/* What to poll for. Also an entry of which nothing is wanted: a broken connection is noticed. The
+   number of them, or a negative errno. */
+CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
+    uint32_t i, n = 0;
+    if (p->fds_room < p->count) {
+        cdp__free(p->os, p->fds);
+        cdp__free(p->os, p->scratch);
+        p->fds = (cdp__pollfd *)cdp__alloc(p->os, p->room * sizeof *p->fds);
+        p->scratch = cdp__alloc(p->os, p->room * p->room_bytes);
+        p->fds_room = p->fds && p->scratch ? p->room : 0;
+        if (!p->fds_room) return -ENOMEM;
+    }
+    for (i = 0; i < p->count; ++i) {
+        const cdp__pollwatch_entry *e = &p->entries[(p->begin + i) % p->count];
+        if (e->broken) continue;
+        p->fds[n].fd = e->fd;
+        p->fds[n].want = e->armed;
+        p->fds[n++].got = 0;
+    }
+    return (int32_t)n;
+}
+
+/* Reports what poll found of the first `n`, at most `max_count`. */
+CDP__PRIVATE int32_t cdp__pollwatch_report(
+    cdp__pollwatch *p, uint32_t n, cdp_ready *out, uint32_t max_count) {
+    uint32_t i, reported = 0;
+    for (i = 0; i < n && reported < max_count; ++i) {
+        cdp__pollwatch_entry *e = p->fds[i].got ? cdp__pollwatch_find(p, p->fds[i].fd) : NULL;
+        if (!e) continue;
+        e->broken = (p->fds[i].got & CDP_IO_ERROR) != 0;
+        e->armed &= ~p->fds[i].got;
+        out[reported].owner = e->owner;
+        out[reported++].got = p->fds[i].got;
+        if (reported == max_count) p->begin = (uint32_t)(e - p->entries) + 1;
+    }
+    return (int32_t)reported;
+}
+
+CDP__PRIVATE int32_t cdp__pollwatch_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
+    cdp__pollwatch *p = (cdp__pollwatch *)watch;
+    int32_t n, r;
+    cdp__pollwatch_lock(p);
+    n = cdp__pollwatch_fill(p);
+    cdp__pollwatch_unlock(p);
+    if (n < 0) return n;
+    r = p->poll(user, p->fds, (uint32_t)n, deadline_ns, p->scratch);
+    if (r <= 0) return r;
+    cdp__pollwatch_lock(p);
+    r = cdp__pollwatch_report(p, (uint32_t)n, out, max_count);
+    cdp__pollwatch_unlock(p);
+    return r;
+}
+
+/* Milliseconds for poll(2) and epoll: rounded up, so that a deadline is never looked at too early
+   in a busy loop. */
+CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
+    uint64_t now, ms;
+    if (deadline_ns == CDP__NEVER) return -1;
+    if (deadline_ns == 0) return 0;
+    now = cdp__os_now(NULL);
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (int)cdp__min(ms, 1u << 30);
+}
+
+CDP__PRIVATE int32_t cdp__os_poll(
+    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    struct pollfd *p = (struct pollfd *)room;
+    int r;
+    uint32_t i;
+    (void)user;
+    for (i = 0; i < n; ++i) {
+        p[i].fd = fds[i].fd;
+        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLIN : 0)
+            | (fds[i].want & CDP_IO_WRITE ? POLLOUT : 0));
+        p[i].revents = 0;
+    }
+    r = poll(p, n, cdp__os_poll_ms(deadline_ns));
+    if (r < 0) return errno == EINTR ? 0 : -errno;
+    for (i = 0; i < n; ++i) {
+        const short e = p[i].revents;
+        fds[i].got = (e & POLLIN ? CDP_IO_READ : 0) | (e & POLLOUT ? CDP_IO_WRITE : 0)
+            | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0);
+    }
+    return r;
+}
+
+/* A watch over poll(2): the default where there is no epoll. */
+CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
+    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
+}
+
+#define CDP__MANY 64u /* how many descriptors are served before the next look */
 
 #ifdef __linux__
 #include <sys/epoll.h>
 
-CDP__PRIVATE int32_t cdp__os_many_open(void) {
-    return epoll_create1(EPOLL_CLOEXEC);
+/* The watch is the epoll descriptor itself. Edge-triggered: the kernel reports each change once. */
+CDP__PRIVATE int32_t cdp__os_epoll_fd(const void *watch) {
+    return (int32_t)((uintptr_t)watch - 1);
 }
 
-CDP__PRIVATE void cdp__os_many_set(int32_t many, int32_t fd, void *who, int how) {
+CDP__PRIVATE int32_t cdp__os_watch_open(const cdp_os *os, void **watch) {
+    const int fd = epoll_create1(EPOLL_CLOEXEC);
+    (void)os;
+    if (fd < 0) return -errno;
+    *watch = (void *)((uintptr_t)fd + 1);
+    return 0;
+}
+
+CDP__PRIVATE void cdp__os_watch_close(const cdp_os *os, void *watch) {
+    (void)os;
+    close(cdp__os_epoll_fd(watch));
+}
+
+CDP__PRIVATE int32_t cdp__os_watch_set(
+    void *watch, int32_t fd, uint32_t bits, void *owner, int how) {
     struct epoll_event e;
     memset(&e, 0, sizeof e);
-    e.events = (uint32_t)EPOLLIN;
-    if (who) e.events |= (uint32_t)EPOLLOUT | (uint32_t)EPOLLRDHUP | (uint32_t)EPOLLET;
-    e.data.ptr = who;
-    (void)epoll_ctl(many, how, fd, &e);
+    e.events = (uint32_t)EPOLLRDHUP | (uint32_t)EPOLLET;
+    if (bits & CDP_IO_READ) e.events |= (uint32_t)EPOLLIN;
+    if (bits & CDP_IO_WRITE) e.events |= (uint32_t)EPOLLOUT;
+    e.data.ptr = owner;
+    return epoll_ctl(cdp__os_epoll_fd(watch), how, fd, &e) == 0 ? 0 : -errno;
 }
 
-CDP__PRIVATE void cdp__os_many_add(int32_t many, int32_t fd, void *who) {
-    cdp__os_many_set(many, fd, who, EPOLL_CTL_ADD);
+CDP__PRIVATE int32_t cdp__os_watch_add(
+    const cdp_os *os, void *watch, int32_t fd, uint32_t bits, void *owner) {
+    (void)os;
+    return cdp__os_watch_set(watch, fd, bits, owner, EPOLL_CTL_ADD);
 }
 
-/* Tell again what is there. */
-CDP__PRIVATE void cdp__os_many_again(int32_t many, int32_t fd, void *who) {
-    cdp__os_many_set(many, fd, who, EPOLL_CTL_MOD);
+CDP__PRIVATE void cdp__os_watch_change(
+    void *user, void *watch, int32_t fd, uint32_t bits, void *owner) {
+    (void)user;
+    (void)cdp__os_watch_set(watch, fd, bits, owner, EPOLL_CTL_MOD);
 }
 
-CDP__PRIVATE void cdp__os_many_remove(int32_t many, int32_t fd) {
-    cdp__os_many_set(many, fd, NULL, EPOLL_CTL_DEL);
+CDP__PRIVATE void cdp__os_watch_remove(void *user, void *watch, int32_t fd) {
+    (void)user;
+    (void)cdp__os_watch_set(watch, fd, 0, NULL, EPOLL_CTL_DEL);
 }
 
-/* Like cdp_os.net.poll_fds: who[i] has fds[i].got. */
-CDP__PRIVATE int32_t cdp__os_many_wait(
-    int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
+CDP__PRIVATE int32_t cdp__os_watch_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     struct epoll_event e[CDP__MANY];
-    const int r = epoll_wait(many, e, (int)CDP__MANY, cdp__os_poll_ms(deadline_ns));
+    const int n = (int)cdp__min(max_count, CDP__MANY);
+    const int r = epoll_wait(cdp__os_epoll_fd(watch), e, n, cdp__os_poll_ms(deadline_ns));
     int i;
+    (void)user;
     for (i = 0; i < r; ++i) {
-        who[i] = e[i].data.ptr;
-        fds[i].got = (uint16_t)((e[i].events & (uint32_t)EPOLLIN ? CDP_IO_READ : 0)
+        out[i].owner = e[i].data.ptr;
+        out[i].got = (e[i].events & (uint32_t)EPOLLIN ? CDP_IO_READ : 0)
             | (e[i].events & (uint32_t)EPOLLOUT ? CDP_IO_WRITE : 0)
-            | (e[i].events & (uint32_t)EPOLLRDHUP ? CDP_IO_READ | CDP__IO_END : 0)
-            | (e[i].events & ((uint32_t)EPOLLERR | (uint32_t)EPOLLHUP) ? CDP_IO_ERROR : 0));
+            | (e[i].events & (uint32_t)EPOLLRDHUP ? CDP_IO_READ | CDP_IO_END : 0)
+            | (e[i].events & ((uint32_t)EPOLLERR | (uint32_t)EPOLLHUP) ? CDP_IO_ERROR : 0);
     }
-    return r < 0 ? (errno == EINTR ? 0 : -errno) : r;
-}
-#else
-CDP__PRIVATE int32_t cdp__os_many_open(void) {
-    return -1;
-}
-CDP__PRIVATE void cdp__os_many_add(int32_t many, int32_t fd, void *who) {
-    (void)many;
-    (void)fd;
-    (void)who;
-}
-CDP__PRIVATE void cdp__os_many_again(int32_t many, int32_t fd, void *who) {
-    (void)many;
-    (void)fd;
-    (void)who;
-}
-CDP__PRIVATE void cdp__os_many_remove(int32_t many, int32_t fd) {
-    (void)many;
-    (void)fd;
-}
-CDP__PRIVATE int32_t cdp__os_many_wait(
-    int32_t many, void **who, cdp_pollfd *fds, uint64_t deadline_ns) {
-    (void)many;
-    (void)who;
-    (void)fds;
-    (void)deadline_ns;
-    return -ENOSYS;
+    if (r < 0) return errno == EINTR ? 0 : -errno;
+    return r;
 }
 #endif
+
+/* ---- >>os, threads and names: POSIX ----------------------------------------------------------- */
 
 #ifndef CDP_NO_THREADS
 typedef struct cdp__os_thread {
@@ -2592,34 +2902,30 @@ static void *cdp__os_thread_main(void *p) {
     return NULL;
 }
 
-CDP__PRIVATE void *cdp__os_thread_start(void *user, void (*func)(void *arg), void *arg) {
-    cdp__os_thread *t = (cdp__os_thread *)malloc(sizeof *t);
-    (void)user;
+CDP__PRIVATE void *cdp__os_thread_start(const cdp_os *os, void (*func)(void *arg), void *arg) {
+    cdp__os_thread *t = (cdp__os_thread *)cdp__alloc(os, sizeof *t);
     if (!t) return NULL;
     t->func = func;
     t->arg = arg;
     if (pthread_create(&t->id, NULL, cdp__os_thread_main, t) == 0) return t;
-    free(t);
+    cdp__free(os, t);
     return NULL;
 }
 
-CDP__PRIVATE void cdp__os_thread_join(void *user, void *thread) {
-    (void)user;
+CDP__PRIVATE void cdp__os_thread_join(const cdp_os *os, void *thread) {
     pthread_join(((cdp__os_thread *)thread)->id, NULL);
-    free(thread);
+    cdp__free(os, thread);
 }
 
-CDP__PRIVATE void *cdp__os_mutex_create(void *user) {
-    pthread_mutex_t *m = (pthread_mutex_t *)malloc(sizeof *m);
-    (void)user;
+CDP__PRIVATE void *cdp__os_mutex_create(const cdp_os *os) {
+    pthread_mutex_t *m = (pthread_mutex_t *)cdp__alloc(os, sizeof *m);
     if (m) pthread_mutex_init(m, NULL);
     return m;
 }
 
-CDP__PRIVATE void cdp__os_mutex_destroy(void *user, void *m) {
-    (void)user;
+CDP__PRIVATE void cdp__os_mutex_destroy(const cdp_os *os, void *m) {
     pthread_mutex_destroy((pthread_mutex_t *)m);
-    free(m);
+    cdp__free(os, m);
 }
 
 CDP__PRIVATE void cdp__os_mutex_lock(void *user, void *m) {
@@ -2632,24 +2938,25 @@ CDP__PRIVATE void cdp__os_mutex_unlock(void *user, void *m) {
     pthread_mutex_unlock((pthread_mutex_t *)m);
 }
 
-CDP__PRIVATE void *cdp__os_cond_create(void *user) {
-    pthread_cond_t *c = (pthread_cond_t *)malloc(sizeof *c);
+CDP__PRIVATE void cdp__os_cond_init(pthread_cond_t *c) {
     pthread_condattr_t attr;
-    (void)user;
-    if (!c) return NULL;
     pthread_condattr_init(&attr);
 #ifndef __APPLE__
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 #endif
     pthread_cond_init(c, &attr);
     pthread_condattr_destroy(&attr);
+}
+
+CDP__PRIVATE void *cdp__os_cond_create(const cdp_os *os) {
+    pthread_cond_t *c = (pthread_cond_t *)cdp__alloc(os, sizeof *c);
+    if (c) cdp__os_cond_init(c);
     return c;
 }
 
-CDP__PRIVATE void cdp__os_cond_destroy(void *user, void *c) {
-    (void)user;
+CDP__PRIVATE void cdp__os_cond_destroy(const cdp_os *os, void *c) {
     pthread_cond_destroy((pthread_cond_t *)c);
-    free(c);
+    cdp__free(os, c);
 }
 
 CDP__PRIVATE void cdp__os_cond_wait(void *user, void *c, void *m, uint64_t deadline_ns) {
@@ -2685,11 +2992,13 @@ CDP__PRIVATE void cdp__os_thread_yield(void *user) {
 #endif
 
 #ifndef CDP_NO_THREADS
-/* A resolver that gets no answer blocks for as long as it likes. So it does that in a thread of
-   its own, which is left behind at the deadline; whoever is last frees this. */
+/* getaddrinfo() cannot be told when to give up, so it runs in a thread of its own, which is left
+   behind at the deadline. Whoever of the two is last frees this; the thread may outlive everything
+   that the caller owns, therefore this memory is the C library's. */
 typedef struct cdp__os_lookup {
-    void *mutex, *cond;
-    bool left; /* by one of the two */
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    bool left; /* one of the two is done with this */
     int32_t n;
     cdp_addr at[16];
     char host[256];
@@ -2699,11 +3008,11 @@ typedef struct cdp__os_lookup {
 CDP__PRIVATE void cdp__os_lookup_leave(cdp__os_lookup *k) {
     const bool last = k->left;
     k->left = true;
-    cdp__os_cond_broadcast(NULL, k->cond);
-    cdp__os_mutex_unlock(NULL, k->mutex);
+    pthread_cond_broadcast(&k->cond);
+    pthread_mutex_unlock(&k->mutex);
     if (!last) return;
-    cdp__os_cond_destroy(NULL, k->cond);
-    cdp__os_mutex_destroy(NULL, k->mutex);
+    pthread_cond_destroy(&k->cond);
+    pthread_mutex_destroy(&k->mutex);
     free(k);
 }
 
@@ -2711,7 +3020,7 @@ static void *cdp__os_lookup_main(void *p) {
     cdp__os_lookup *k = (cdp__os_lookup *)p;
     cdp_addr at[16];
     const int32_t n = cdp__os_getaddrinfo(k->host, at, 16);
-    cdp__os_mutex_lock(NULL, k->mutex);
+    pthread_mutex_lock(&k->mutex);
     memcpy(k->at, at, sizeof at);
     k->n = n;
     cdp__os_lookup_leave(k);
@@ -2719,28 +3028,26 @@ static void *cdp__os_lookup_main(void *p) {
 }
 
 CDP__PRIVATE int32_t cdp__os_lookup_run(
-    const char *host, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+    const char *host, cdp_addr *out, uint32_t max_count, uint64_t deadline_ns) {
     cdp__os_lookup *k = (cdp__os_lookup *)calloc(1, sizeof *k);
     pthread_t id;
     int32_t n;
     if (!k) return -ENOMEM;
-    k->mutex = cdp__os_mutex_create(NULL);
-    k->cond = cdp__os_cond_create(NULL);
     memcpy(k->host, host, strlen(host));
-    /* without a thread it works just as well, mostly */
-    if (!k->mutex || !k->cond || pthread_create(&id, NULL, cdp__os_lookup_main, k) != 0) {
-        n = cdp__os_getaddrinfo(host, out, max);
-        if (k->cond) cdp__os_cond_destroy(NULL, k->cond);
-        if (k->mutex) cdp__os_mutex_destroy(NULL, k->mutex);
-        free(k);
-        return n;
+    pthread_mutex_init(&k->mutex, NULL);
+    cdp__os_cond_init(&k->cond);
+    if (pthread_create(&id, NULL, cdp__os_lookup_main, k) != 0) {
+        k->left = true;
+        pthread_mutex_lock(&k->mutex);
+        cdp__os_lookup_leave(k);
+        return cdp__os_getaddrinfo(host, out, max_count); /* the deadline may pass meanwhile */
     }
     pthread_detach(id);
-    cdp__os_mutex_lock(NULL, k->mutex);
+    pthread_mutex_lock(&k->mutex);
     while (!k->left && cdp__os_now(NULL) < deadline_ns)
-        cdp__os_cond_wait(NULL, k->cond, k->mutex, deadline_ns);
+        cdp__os_cond_wait(NULL, &k->cond, &k->mutex, deadline_ns);
     n = k->left ? k->n : -ETIMEDOUT;
-    if (n > (int32_t)max) n = (int32_t)max;
+    if (n > (int32_t)max_count) n = (int32_t)max_count;
     if (n > 0) memcpy(out, k->at, (size_t)n * sizeof *out);
     cdp__os_lookup_leave(k);
     return n;
@@ -2762,6 +3069,8 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
         out[i].port = port;
     return n;
 }
+
+/* ---- >>os, Linux: who has a port, shared memory ----------------------------------------------- */
 
 #ifdef __linux__
 /* Up to size - 1 bytes of a file, as text. */
@@ -2916,7 +3225,7 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
 /* Names in the abstract namespace are no files; processes of another network namespace do not
    find them. */
 CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
-    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    const int fd = cdp__os_socket(AF_UNIX);
     const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 13);
     union {
         struct sockaddr any;
@@ -2924,8 +3233,7 @@ CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool 
     } a;
     int err;
     (void)user;
-    if (fd < 0) return -errno;
-    cdp__os_prepare_socket(fd);
+    if (fd < 0) return fd;
     memset(&a, 0, sizeof a);
     a.un.sun_family = AF_UNIX;
     memcpy(a.un.sun_path + 1, name, 12);
@@ -3007,6 +3315,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 
 /* The groups of the default os, in the order of their members. */
 #ifdef __linux__
+#define CDP__OS_WATCH                                                                       \
+    cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
+        cdp__os_watch_remove, cdp__os_watch_wait
 #define CDP__OS_PORT_OWNER cdp__os_port_owner
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
@@ -3014,6 +3325,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host                          \
     }
 #else
+#define CDP__OS_WATCH                                                                     \
+    cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
 #define CDP__OS_PORT_OWNER NULL
 #define CDP__OS_SHARED \
     { NULL, NULL, NULL, NULL, NULL, NULL, NULL }
@@ -3029,12 +3343,12 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast                       \
     }
 #endif
-#define CDP__OS_NET                                                                               \
-    {                                                                                             \
-        cdp__os_resolve, cdp__os_listen, cdp__os_accept, cdp__os_connect, cdp__os_connect_result, \
-            cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, cdp__os_poll,          \
-            cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear, cdp__os_addresses,           \
-            CDP__OS_PORT_OWNER                                                                    \
+#define CDP__OS_NET                                                                                \
+    {                                                                                              \
+        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect,           \
+            cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, \
+            CDP__OS_WATCH, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,                \
+            cdp__os_addresses, CDP__OS_PORT_OWNER                                                  \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -3044,6 +3358,7 @@ CDP_API const cdp_os *cdp_os_default(void) {
         cdp__os_release,
         cdp__os_now,
         cdp__os_random,
+        cdp__os_sleep_until,
         CDP__OS_NET,
         CDP__OS_THREADS,
         CDP__OS_SHARED,
@@ -3059,12 +3374,12 @@ struct cdp_lock {
 
 CDP__PRIVATE bool cdp__lock_open(cdp_lock *l, const cdp_os *os, bool threads) {
     l->os = os;
-    l->mutex = threads && os->threads.mutex_create ? os->threads.mutex_create(os->user) : NULL;
+    l->mutex = threads && os->threads.mutex_create ? os->threads.mutex_create(os) : NULL;
     return l->mutex || !threads || !os->threads.mutex_create;
 }
 
 CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
-    if (l->mutex) l->os->threads.mutex_destroy(l->os->user, l->mutex);
+    if (l->mutex) l->os->threads.mutex_destroy(l->os, l->mutex);
     l->mutex = NULL;
 }
 
@@ -3078,19 +3393,35 @@ CDP_API void cdp_lock_release(cdp_lock *l) {
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
 
-/* A socket in a loop. `ready` says what may be worth trying: poll sets a bit, a call that moves
-   nothing clears it, and poll asks only for bits that are clear. So a socket whose data nobody
-   wants yet costs nothing, and no interest ever needs to be registered or withdrawn. */
+/* Knows cdp_os and locks. Promises: one thread at a time sleeps here, every function that is called
+   back may add and remove any socket or timer, and nothing is asked of the system for a socket
+   that has nothing new. */
+
+/* A socket in a loop. `ready` says what may be worth trying: a report of the system sets a bit, and
+   a call that moves nothing clears it. So a socket whose data nobody wants yet costs nothing, and
+   no interest ever needs to be registered or withdrawn. */
 typedef struct cdp__io {
     int32_t fd;      /* -1: none */
-    uint16_t ready;  /* CDP_IO_READ | CDP_IO_WRITE */
+    uint16_t ready;  /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_END */
     bool want_write; /* there is something to send */
-    /* poll reported an error: both directions were made ready once, now it is left out */
+    /* the system looks for room to send, too: only while that is awaited, since on a connection
+       with room every change of anything would be reported */
+    bool watched_write;
+    /* an error was reported: both directions were made ready once, nothing more is reported */
     bool broken;
     void (*func)(struct cdp__io *io); /* called when `ready` grew; may remove any io of the loop */
     void *user;
+    uint32_t slot; /* where it is in cdp__loop.slots */
     struct cdp__io *next, *prev;
 } cdp__io;
+
+/* A report of the system may be of a socket that was removed while this loop slept, and whose
+   memory belongs to something else by now. So sockets are known to the system by the number of
+   their slot and how often it was used, not by their address. */
+typedef struct cdp__loop_slot {
+    cdp__io *io; /* NULL: free, and next_free is the next one */
+    uint32_t used, next_free;
+} cdp__loop_slot;
 
 typedef struct cdp__timer {
     uint64_t at_ns; /* CDP__NEVER: not set */
@@ -3101,18 +3432,62 @@ typedef struct cdp__timer {
 
 typedef struct cdp__loop {
     const cdp_os *os;
+    void *watch; /* NULL: the os has no network */
     cdp__io ios; /* list heads */
     cdp__timer timers;
     uint32_t io_count;
-    cdp_pollfd *fds;  /* room for io_count + 1 */
-    cdp__io **polled; /* whose descriptor fds[i] is; NULL when it was removed meanwhile */
-    uint32_t room, polled_count;
+    int32_t add_errno; /* a socket that could not be watched: reported by the next run */
+    cdp__loop_slot *slots;
+    uint32_t slot_count, free_slot; /* free_slot: CDP__NO_SLOT when all are in use */
+    cdp_ready events[CDP__MANY];    /* what is being served */
+    uint32_t moved;                 /* how many sockets had something at the last look */
     int32_t wake_fd[2];
-    int32_t many;   /* the system's list of the descriptors, -1: poll walks through ours */
-    uint32_t moved; /* how many had something at the last look */
     uint64_t turns; /* how often it has run: work that is to be spread over turns counts by it */
     bool awake;     /* wake was set and not yet cleared */
 } cdp__loop;
+
+#define CDP__NO_SLOT UINT32_MAX
+#define CDP__SLOT_BITS 20u /* of the number that the system keeps; the rest says which use it is */
+
+CDP__PRIVATE void *cdp__loop_owner(const cdp__loop *l, uint32_t slot) {
+    return (void *)(((uintptr_t)l->slots[slot].used << CDP__SLOT_BITS | slot) + 1);
+}
+
+/* NULL: it was removed. */
+CDP__PRIVATE cdp__io *cdp__loop_find(const cdp__loop *l, const void *owner) {
+    const uint32_t slot = (uint32_t)(((uintptr_t)owner - 1) & ((1u << CDP__SLOT_BITS) - 1));
+    if (slot >= l->slot_count || cdp__loop_owner(l, slot) != owner) return NULL;
+    return l->slots[slot].io;
+}
+
+CDP__PRIVATE bool cdp__loop_more_slots(cdp__loop *l) {
+    const uint32_t count = l->slot_count ? 2 * l->slot_count : 8;
+    cdp__loop_slot *slots;
+    uint32_t i;
+    if (count > 1u << CDP__SLOT_BITS) return false;
+    slots = (cdp__loop_slot *)cdp__alloc_zero(l->os, count * sizeof *slots);
+    if (!slots) return false;
+    if (l->slot_count) memcpy(slots, l->slots, l->slot_count * sizeof *slots);
+    for (i = l->slot_count; i < count; ++i)
+        slots[i].next_free = i + 1 < count ? i + 1 : CDP__NO_SLOT;
+    l->free_slot = l->slot_count;
+    l->slot_count = count;
+    cdp__free(l->os, l->slots);
+    l->slots = slots;
+    return true;
+}
+
+CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
+    const cdp_os *os = l->os;
+    if (!os) return;
+    if (l->watch && l->wake_fd[0] >= 0) os->net.watch_remove(os->user, l->watch, l->wake_fd[0]);
+    if (l->watch) os->net.watch_close(os, l->watch);
+    if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0])
+        os->net.close_fd(os->user, l->wake_fd[1]);
+    if (l->wake_fd[0] >= 0) os->net.close_fd(os->user, l->wake_fd[0]);
+    cdp__free(os, l->slots);
+    memset(l, 0, sizeof *l);
+}
 
 CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
     int32_t r;
@@ -3120,57 +3495,29 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
     l->os = os;
     l->ios.next = l->ios.prev = &l->ios;
     l->timers.next = l->timers.prev = &l->timers;
-    l->wake_fd[0] = l->wake_fd[1] = l->many = -1;
-    r = os->net.wake_open ? os->net.wake_open(os->user, l->wake_fd) : 0;
-    return r < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot make a wake-up descriptor") : CDP_OK;
+    l->wake_fd[0] = l->wake_fd[1] = -1;
+    l->free_slot = CDP__NO_SLOT;
+    if (!os->net.watch_open)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "this cdp_os has no network: set its member `net`");
+    r = os->net.watch_open(os, &l->watch);
+    if (r == 0 && os->net.wake_open) r = os->net.wake_open(os->user, l->wake_fd);
+    if (r >= 0 && l->wake_fd[0] >= 0)
+        r = os->net.watch_add(os, l->watch, l->wake_fd[0], CDP_IO_READ, NULL);
+    if (r >= 0) return CDP_OK;
+    cdp__loop_close(l);
+    if (r == -ENOMEM) return cdp__fail_nomem("a list of descriptors to wait for", 0);
+    return cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot make a list of descriptors to wait for%s",
+        r == -EMFILE || r == -ENFILE ? ": too many open descriptors; raise the limit (ulimit -n)"
+                                     : "");
 }
 
-/* For a loop that is to have many descriptors, before it has any. Whoever clears the ready bit
-   of an io of such a loop, without having moved everything there was, calls cdp__loop_again()
-   instead. */
-CDP__PRIVATE void cdp__loop_expect_many(cdp__loop *l) {
-    /* a replaced os has its own idea of descriptors */
-    if (l->os->net.poll_fds != cdp__os_poll || l->os->net.recv_iov != cdp__os_recv) return;
-    l->many = cdp__os_many_open();
-    if (l->many >= 0 && l->wake_fd[0] >= 0) cdp__os_many_add(l->many, l->wake_fd[0], NULL);
-}
-
-CDP__PRIVATE void cdp__loop_close(cdp__loop *l) {
-    if (!l->os) return;
-    if (l->many >= 0) l->os->net.close_fd(l->os->user, l->many);
-    if (l->wake_fd[1] >= 0 && l->wake_fd[1] != l->wake_fd[0])
-        l->os->net.close_fd(l->os->user, l->wake_fd[1]);
-    if (l->wake_fd[0] >= 0) l->os->net.close_fd(l->os->user, l->wake_fd[0]);
-    cdp__free(l->os, l->fds);
-    cdp__free(l->os, l->polled);
-    memset(l, 0, sizeof *l);
-    l->many = -1;
-}
-
-CDP__PRIVATE bool cdp__loop_reserve(cdp__loop *l, uint32_t n) {
-    const uint32_t room = (uint32_t)cdp__max(16, 2ull * n);
-    cdp_pollfd *fds;
-    cdp__io **polled;
-    if (n <= l->room) return true;
-    fds = (cdp_pollfd *)cdp__alloc(l->os, room * sizeof *fds);
-    polled = (cdp__io **)cdp__alloc(l->os, room * sizeof *polled);
-    if (!fds || !polled) {
-        cdp__free(l->os, fds);
-        cdp__free(l->os, polled);
-        return false;
-    }
-    cdp__free(l->os, l->fds);
-    cdp__free(l->os, l->polled);
-    l->fds = fds;
-    l->polled = polled;
-    l->room = room;
-    return true;
-}
-
-/* `io` is the caller's memory and must stay in place until cdp__loop_remove. */
+/* Watches `fd` from now on. `io` is the caller's memory and must stay in place until
+   cdp__loop_remove. */
 CDP__PRIVATE void cdp__loop_add(
     cdp__loop *l, cdp__io *io, int32_t fd, void (*func)(cdp__io *io), void *user) {
+    int32_t r = -ENOMEM;
     memset(io, 0, sizeof *io);
+    io->slot = CDP__NO_SLOT;
     io->fd = fd;
     io->func = func;
     io->user = user;
@@ -3178,29 +3525,68 @@ CDP__PRIVATE void cdp__loop_add(
     io->prev = l->ios.prev;
     io->prev->next = io->next->prev = io;
     ++l->io_count;
-    if (l->many >= 0) cdp__os_many_add(l->many, fd, io);
+    if (l->free_slot != CDP__NO_SLOT || cdp__loop_more_slots(l)) {
+        io->slot = l->free_slot;
+        l->free_slot = l->slots[io->slot].next_free;
+        l->slots[io->slot].io = io;
+        r = l->os->net.watch_add(l->os, l->watch, fd, CDP_IO_READ, cdp__loop_owner(l, io->slot));
+    }
+    if (r < 0) l->add_errno = -r;
 }
 
-/* There is more to read than was read: tell of it once more. */
+CDP__PRIVATE void cdp__loop_watch(cdp__loop *l, const cdp__io *io) {
+    if (io->slot != CDP__NO_SLOT)
+        l->os->net.watch_change(l->os->user, l->watch, io->fd,
+            CDP_IO_READ | (io->watched_write ? CDP_IO_WRITE : 0), cdp__loop_owner(l, io->slot));
+}
+
+/* There is more to read than was read: report it once more. */
 CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
-    if (l->many >= 0) cdp__os_many_again(l->many, io->fd, io);
+    cdp__loop_watch(l, io);
 }
 
-/* Removes and closes. Harmless for an io that is in no loop. */
-CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
-    uint32_t i;
-    if (!io->next) return;
+/* Nothing could be moved in this direction: it is not ready until the next report. */
+CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
+    io->ready &= (uint16_t)~bit;
+    if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
+}
+
+/* Room to send, or the end of an attempt to connect, is awaited. */
+CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
+    io->want_write = true;
+    if (io->watched_write) {
+        cdp__loop_used_up(l, io, CDP_IO_WRITE);
+        return;
+    }
+    io->ready &= (uint16_t)~CDP_IO_WRITE;
+    io->watched_write = true;
+    cdp__loop_watch(l, io);
+}
+
+/* Takes the descriptor out of the loop and returns it, open; -1: there is none. */
+CDP__PRIVATE int32_t cdp__loop_detach(cdp__loop *l, cdp__io *io) {
+    const int32_t fd = io->fd;
+    if (!io->next) return -1;
     io->next->prev = io->prev;
     io->prev->next = io->next;
     io->next = io->prev = NULL;
     --l->io_count;
-    for (i = 0; i < l->polled_count; ++i)
-        if (l->polled[i] == io) l->polled[i] = NULL;
-    /* a child of fork() may keep it open */
-    if (io->fd >= 0 && l->many >= 0) cdp__os_many_remove(l->many, io->fd);
-    if (io->fd >= 0) l->os->net.close_fd(l->os->user, io->fd);
+    if (fd >= 0) l->os->net.watch_remove(l->os->user, l->watch, fd);
+    if (io->slot != CDP__NO_SLOT) {
+        l->slots[io->slot].io = NULL;
+        ++l->slots[io->slot].used;
+        l->slots[io->slot].next_free = l->free_slot;
+        l->free_slot = io->slot;
+    }
     io->fd = -1;
+    return fd;
+}
+
+/* Removes and closes. Harmless for an io that is in no loop. */
+CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
+    const int32_t fd = cdp__loop_detach(l, io);
+    if (fd >= 0) l->os->net.close_fd(l->os->user, fd);
 }
 
 CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
@@ -3246,81 +3632,53 @@ CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
     }
 }
 
-CDP__PRIVATE uint32_t cdp__loop_fill(cdp__loop *l) {
-    uint32_t n = 0;
-    cdp__io *io;
-    for (io = l->ios.next; io != &l->ios; io = io->next) {
-        const uint16_t want = (uint16_t)((io->ready & CDP_IO_READ ? 0 : CDP_IO_READ)
-            | (io->want_write && !(io->ready & CDP_IO_WRITE) ? CDP_IO_WRITE : 0));
-        if (io->broken || io->fd < 0 || n + 1 >= l->room) continue;
-        l->polled[n] = io; /* also with nothing wanted: a reset connection must be noticed */
-        l->fds[n].fd = io->fd;
-        l->fds[n].want = want;
-        l->fds[n++].got = 0;
-    }
-    if (l->wake_fd[0] >= 0) {
-        l->polled[n] = NULL;
-        l->fds[n].fd = l->wake_fd[0];
-        l->fds[n].want = CDP_IO_READ;
-        l->fds[n++].got = 0;
-    }
-    return n;
+CDP__PRIVATE void cdp__loop_woken(cdp__loop *l) {
+    const cdp_os *os = l->os;
+    os->net.wake_clear(os->user, l->wake_fd[0]);
+    if (os->net.watch_used_up)
+        os->net.watch_used_up(os->user, l->watch, l->wake_fd[0], CDP_IO_READ);
+    __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
 }
 
-CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l) {
+CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
+    bool woken = false;
     uint32_t i;
     l->moved = 0;
     ++l->turns;
-    for (i = 0; i < l->polled_count; ++i) {
-        cdp__io *io = l->polled[i];
-        const uint16_t got = l->fds[i].got;
-        if (!got || !io) continue;
+    for (i = 0; i < count; ++i) {
+        cdp__io *io = l->events[i].owner ? cdp__loop_find(l, l->events[i].owner) : NULL;
+        const uint32_t got = l->events[i].got;
+        woken = woken || !l->events[i].owner;
+        if (!io) continue;
         ++l->moved;
         io->broken = (got & CDP_IO_ERROR) != 0;
-        io->ready = (uint16_t)(io->ready | (io->broken ? CDP_IO_READ | CDP_IO_WRITE : got));
+        io->ready |= (uint16_t)(io->broken ? CDP_IO_READ | CDP_IO_WRITE : got);
+        if ((got & CDP_IO_WRITE) && io->watched_write && !io->broken) {
+            io->watched_write = false;
+            cdp__loop_watch(l, io);
+        }
         io->func(io);
     }
-    if (l->wake_fd[0] >= 0 && l->polled_count && l->fds[l->polled_count - 1].got) {
-        l->os->net.wake_clear(l->os->user, l->wake_fd[0]);
-        __atomic_store_n(&l->awake, false, __ATOMIC_RELEASE);
-    }
-    l->polled_count = 0;
-}
-
-/* As cdp__loop_fill leaves it: the wake-up descriptor comes last. */
-CDP__PRIVATE void cdp__loop_told(cdp__loop *l, void *const *who, uint32_t n) {
-    uint32_t i;
-    l->fds[n].got = 0;
-    for (i = 0; i < n; ++i) {
-        l->polled[i] = (cdp__io *)who[i];
-        if (!who[i]) l->fds[n].got = l->fds[i].got;
-    }
-    l->polled[n] = NULL;
-    l->polled_count = n + 1;
+    if (woken) cdp__loop_woken(l); /* last: what the other thread did is seen after this turn */
 }
 
 /* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is.
    `lock` (may be NULL) is held on entry and exit and released during the sleep. One thread at a
    time. */
 CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
-    const uint32_t room = l->many < 0 ? l->io_count + 1 : CDP__MANY + 1;
-    void *who[CDP__MANY];
-    int32_t r;
-    if (!cdp__loop_reserve(l, room))
-        return cdp__fail_nomem("the poll set", room * sizeof(cdp_pollfd));
-    l->polled_count = l->many < 0 ? cdp__loop_fill(l) : 0;
-    deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
-    cdp_lock_release(deadline_ns ? lock : NULL);
-    r = l->many < 0 ? l->os->net.poll_fds(l->os->user, l->fds, l->polled_count, deadline_ns)
-                    : cdp__os_many_wait(l->many, who, l->fds, deadline_ns);
-    cdp_lock_acquire(deadline_ns ? lock : NULL);
-    if (l->many >= 0 && r >= 0) cdp__loop_told(l, who, (uint32_t)r);
-    if (r < 0) {
-        const uint32_t n = l->polled_count;
-        l->polled_count = 0;
-        return cdp__fail_peer(CDP_ERR_IO, -1, -r, "poll of %u descriptors failed", n);
+    const cdp_os *os = l->os;
+    int32_t r = -l->add_errno;
+    if (!r) {
+        deadline_ns = cdp__min(deadline_ns, cdp__loop_next_timer(l));
+        cdp_lock_release(deadline_ns ? lock : NULL);
+        r = os->net.watch_wait(os->user, l->watch, l->events, CDP__MANY, deadline_ns);
+        cdp_lock_acquire(deadline_ns ? lock : NULL);
     }
-    cdp__loop_dispatch(l);
+    l->add_errno = 0;
+    if (r == -ENOMEM) return cdp__fail_nomem("a list of descriptors to wait for", 0);
+    if (r < 0)
+        return cdp__fail_peer(CDP_ERR_IO, -1, -r, "cannot wait for %u descriptors", l->io_count);
+    cdp__loop_dispatch(l, (uint32_t)r);
     cdp__loop_fire_timers(l);
     return CDP_OK;
 }
@@ -3335,7 +3693,7 @@ CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
    as in cdp_os. */
 CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->net.recv_iov(l->os->user, io->fd, iov, n);
-    if (r == 0) io->ready &= (uint16_t)~CDP_IO_READ;
+    if (r == 0) cdp__loop_used_up(l, io, CDP_IO_READ);
     return r;
 }
 
@@ -3343,15 +3701,15 @@ CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov,
    follow: it would not be told of again. */
 CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
     const int64_t r = cdp__io_recv(l, io, iov, 1);
-    if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP__IO_END) && !io->broken)
-        io->ready &= (uint16_t)~CDP_IO_READ;
+    if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP_IO_END) && !io->broken)
+        cdp__loop_used_up(l, io, CDP_IO_READ);
     return r;
 }
 
 CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->net.send_iov(l->os->user, io->fd, iov, n);
-    if (r == 0) io->ready &= (uint16_t)~CDP_IO_WRITE;
-    io->want_write = r == 0;
+    io->want_write = false;
+    if (r == 0) cdp__loop_want_write(l, io);
     return r;
 }
 
@@ -8805,8 +9163,7 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
     cdp__hub_rank *r = &e->hub->ranks[e->rank];
     const cdp_os *os = e->hub->os;
     if (!r->cond) {
-        const uint64_t soon = os->now_ns(os->user) + CDP__MS / 10;
-        if (os->net.poll_fds) os->net.poll_fds(os->user, NULL, 0, cdp__min(deadline_ns, soon));
+        cdp__sleep_until(os, cdp__min(deadline_ns, os->now_ns(os->user) + CDP__MS / 10));
         return;
     }
     cdp_lock_acquire(&r->lock);
@@ -9010,7 +9367,7 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
         cdp__free(h->os, h->ways[i]);
     for (i = 0; h->ranks && i < h->desc.world_size; ++i) {
-        if (h->ranks[i].cond) h->os->threads.cond_destroy(h->os->user, h->ranks[i].cond);
+        if (h->ranks[i].cond) h->os->threads.cond_destroy(h->os, h->ranks[i].cond);
         cdp__lock_close(&h->ranks[i].lock);
     }
     cdp__lock_close(&h->cause_lock);
@@ -9043,7 +9400,7 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     h->ranks = (cdp__hub_rank *)cdp__alloc_zero(os, desc->world_size * sizeof *h->ranks);
     for (i = 0; h->ways && h->ranks && i < desc->world_size; ++i) {
         if (!cdp__lock_open(&h->ranks[i].lock, os, os->threads.mutex_create != NULL)) break;
-        h->ranks[i].cond = os->threads.cond_create ? os->threads.cond_create(os->user) : NULL;
+        h->ranks[i].cond = os->threads.cond_create ? os->threads.cond_create(os) : NULL;
         if (os->threads.cond_create && !h->ranks[i].cond) break;
     }
     if (!h->ways || !h->ranks || i < desc->world_size
@@ -9469,7 +9826,7 @@ CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
     os->threads.cond_broadcast(os->user, m->park);
     m->transport.wake(m->transport.self);
     cdp_lock_release(&m->lock);
-    os->threads.join(os->user, m->thread);
+    os->threads.join(os, m->thread);
 }
 
 /* Accepts a world that was only half made. */
@@ -9495,8 +9852,8 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
         cdp__free(os, m->ports[i].control);
         cdp__free(os, m->ports[i].failure);
     }
-    if (m->cond) os->threads.cond_destroy(os->user, m->cond);
-    if (m->park) os->threads.cond_destroy(os->user, m->park);
+    if (m->cond) os->threads.cond_destroy(os, m->cond);
+    if (m->park) os->threads.cond_destroy(os, m->park);
     cdp__lock_close(&m->lock);
     cdp__free(os, (void *)(uintptr_t)m->choosing.rows);
     cdp__free(os, m->streams);
@@ -9516,8 +9873,8 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->size = size;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
-    m->cond = threads ? os->threads.cond_create(os->user) : NULL;
-    m->park = threads ? os->threads.cond_create(os->user) : NULL;
+    m->cond = threads ? os->threads.cond_create(os) : NULL;
+    m->park = threads ? os->threads.cond_create(os) : NULL;
     if (!m->ports || !m->stage || (threads && (!m->cond || !m->park))
         || !cdp__streams_reserve(m, size) || !cdp__lock_open(&m->lock, os, threads)) {
         cdp__world_destroy(m);
@@ -9842,7 +10199,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
         return st;
     }
     if (m->cond && !d.no_thread && d.world_size > 1
-        && !(m->thread = d.os->threads.start(d.os->user, cdp__progress_thread, m))) {
+        && !(m->thread = d.os->threads.start(d.os, cdp__progress_thread, m))) {
         cdp_group_destroy(*out);
         *out = NULL;
         return cdp__fail(CDP_ERR_IO,

@@ -632,7 +632,7 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
     cdp__nccl_library *l = cdp__nccl_lib();
     cdp_status st;
     while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE))
-        (void)os->net.poll_fds(os->user, NULL, 0, os->now_ns(os->user) + CDP__MS);
+        cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS);
     st = cdp__nccl_load_now(l, d, kernels);
     __atomic_store_n(&l->turn, 0, __ATOMIC_RELEASE);
     return st;
@@ -823,7 +823,7 @@ CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
     const uint64_t us = *naps < 20 ? 20 : *naps < 100 ? 100 : 1000;
     ++*naps;
-    (void)b->os->net.poll_fds(b->os->user, NULL, 0, cdp__nccl_now(b) + us * 1000);
+    cdp__sleep_until(b->os, cdp__nccl_now(b) + us * 1000);
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
@@ -2332,8 +2332,8 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     if (b->module[0]) (void)cdp__nc.cuModuleUnload(b->module[0]);
     if (b->module[1]) (void)cdp__nc.cuModuleUnload(b->module[1]);
     cdp__nccl_close_streams(b);
-    if (b->cond) os->threads.cond_destroy(os->user, b->cond);
-    if (b->lock) os->threads.mutex_destroy(os->user, b->lock);
+    if (b->cond) os->threads.cond_destroy(os, b->cond);
+    if (b->lock) os->threads.mutex_destroy(os, b->lock);
     cdp__free(os, b);
 }
 
@@ -2358,7 +2358,7 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
             "behind");
         return;
     }
-    if (b->thread) b->os->threads.join(b->os->user, b->thread);
+    if (b->thread) b->os->threads.join(b->os, b->thread);
     b->thread = NULL;
     if (!b->lock && cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
     if (b->comm) cdp__nccl_close_comm(b);
@@ -2453,8 +2453,8 @@ CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
     b->capability = major * 10 + minor;
     if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
     if ((st = cdp__nccl_check_from(b)) != CDP_OK) return st;
-    b->lock = threads ? b->os->threads.mutex_create(b->os->user) : NULL;
-    b->cond = threads ? b->os->threads.cond_create(b->os->user) : NULL;
+    b->lock = threads ? b->os->threads.mutex_create(b->os) : NULL;
+    b->cond = threads ? b->os->threads.cond_create(b->os) : NULL;
     if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);
     return cdp__nccl_open_streams(b);
 }
@@ -2493,7 +2493,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
     b->resting = true;
     if (b->cond) {
         b->resting = false;
-        b->thread = b->os->threads.start(b->os->user, cdp__nccl_keeper, b);
+        b->thread = b->os->threads.start(b->os, cdp__nccl_keeper, b);
         if (!b->thread)
             st = cdp__fail(
                 CDP_ERR_IO, "cannot start the thread that stops the GPU when the group fails");
@@ -2505,7 +2505,7 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
         b->stop = true;
         cdp__nccl_unlock(b);
         cdp__nccl_tell(b);
-        if (b->thread) b->os->threads.join(b->os->user, b->thread);
+        if (b->thread) b->os->threads.join(b->os, b->thread);
         cdp__nccl_undo(b);
         return st;
     }

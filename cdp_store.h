@@ -1980,7 +1980,7 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
-    if (h->cond) os->threads.cond_destroy(os->user, h->cond);
+    if (h->cond) os->threads.cond_destroy(os, h->cond);
     cdp__lock_close(&h->lock);
     cdp__free(os, h);
 }
@@ -2005,7 +2005,7 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
     if (h->lock.mutex) {
-        h->cond = os->threads.cond_create(os->user);
+        h->cond = os->threads.cond_create(os);
         if (!h->cond) {
             cdp__hash_destroy(h);
             return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
@@ -2081,9 +2081,11 @@ CDP__PRIVATE void cdp__polling_pause(
     if (attempts < 4 && os->threads.yield)
         os->threads.yield(os->user);
     else
-        os->net.poll_fds(os->user, NULL, 0,
+        cdp__sleep_until(os,
             cdp__min(deadline_ns,
-                now + cdp__min(CDP__POLLING_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
+                now
+                    + cdp__min(
+                        CDP__POLLING_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
 
 CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
@@ -2866,7 +2868,7 @@ typedef struct cdp__conn {
     bool dirty;
     bool closing; /* to be closed; nothing more is read or answered */
     bool greeted;
-    bool parked; /* not in the loop, but looked at now and then; see cdp__server_park() */
+    bool parked; /* not in the loop, but looked at now and then; see cdp__conn_park() */
     bool old;    /* speaks the dialect of PyTorch 1.13 */
     /* a client of this library: the server announces to it that it is closed */
     bool is_cdp;
@@ -2916,6 +2918,7 @@ struct cdp_store_server {
     cdp__loop own_loop, *loop;
     cdp__io listener;
     cdp_addr at;
+    void *parked; /* a watch of silent strangers; NULL until there are some */
     cdp__timer accept_timer, greet_timer, park_timer, turn_timer;
     cdp__kv kv;
     cdp__wire_limits limits;
@@ -2971,14 +2974,6 @@ CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
     if (why)
         cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1,
             "store server: closing a connection: %s", why);
-}
-
-/* Takes the descriptor out of the loop without closing it. */
-CDP__PRIVATE void cdp__server_detach(cdp__conn *c) {
-    cdp_store_server *s = c->server;
-    if (s->loop->many >= 0) cdp__os_many_remove(s->loop->many, c->io.fd);
-    c->io.fd = -1;
-    cdp__loop_remove(s->loop, &c->io);
 }
 
 /* Work per turn */
@@ -3597,7 +3592,7 @@ CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
    connection, and what was read from it, is handed over. */
 CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
-    const int32_t fd = c->io.fd;
+    int32_t fd;
     if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE
         || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0)
         return false;
@@ -3605,7 +3600,7 @@ CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n
         c->need = 8;
         return cdp__conn_keep(c, p, n);
     }
-    cdp__server_detach(c);
+    fd = cdp__loop_detach(s->loop, &c->io);
     cdp__conn_close(c, NULL);
     s->link_func(s->link_user, fd, &c->from, p, n);
     return true;
@@ -3744,7 +3739,10 @@ CDP__PRIVATE void cdp__conn_free(cdp__conn *c) {
     cdp__free(s->os, c->last_will);
     cdp__conn_unlink(c);
     if (c->deferred.next) (void)cdp__chain_remove(&c->deferred);
-    if (c->parked && c->io.fd >= 0) s->os->net.close_fd(s->os->user, c->io.fd);
+    if (c->parked && c->io.fd >= 0) {
+        s->os->net.watch_remove(s->os->user, s->parked, c->io.fd);
+        s->os->net.close_fd(s->os->user, c->io.fd);
+    }
     cdp__loop_remove(s->loop, &c->io);
     --s->client_count;
     cdp__free(s->os, c);
@@ -3847,22 +3845,32 @@ CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
         cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-/* Parking: where a loop walks through all its sockets in every turn, those of silent strangers
-   would slow down everything else. They are taken out, and looked at now and then. */
+/* Parking: silent strangers are watched apart from everybody else, and looked at now and then, so
+   that a crowd of them slows down nothing. */
 
-/* Out of the loop, with the descriptor left open. */
 CDP__PRIVATE void cdp__conn_park(cdp__conn *c) {
-    const int32_t fd = c->io.fd;
-    CDP_ASSERT(!c->parked && fd >= 0);
-    cdp__server_detach(c);
+    cdp_store_server *s = c->server;
+    const cdp_os *os = s->os;
+    int32_t fd;
+    CDP_ASSERT(!c->parked && c->io.fd >= 0);
+    if (!s->parked && os->net.watch_open(os, &s->parked) < 0) return;
+    fd = cdp__loop_detach(s->loop, &c->io);
     c->io.fd = fd;
     c->parked = true;
+    if (os->net.watch_add(os, s->parked, fd, CDP_IO_READ, c) < 0)
+        cdp__conn_close(c, "it cannot be watched");
 }
 
-CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint16_t got) {
+/* The descriptor leaves the watch of the parked ones, and stays open. */
+CDP__PRIVATE void cdp__conn_unwatch(cdp__conn *c) {
+    c->server->os->net.watch_remove(c->server->os->user, c->server->parked, c->io.fd);
+    c->parked = false;
+}
+
+CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint32_t got) {
     cdp_store_server *s = c->server;
     CDP_ASSERT(c->parked && c->io.fd >= 0);
-    c->parked = false;
+    cdp__conn_unwatch(c);
     c->active_ns = s->os->now_ns(s->os->user);
     cdp__loop_add(s->loop, &c->io, c->io.fd, cdp__conn_ready, c);
     c->io.broken = (got & CDP_IO_ERROR) != 0;
@@ -3870,22 +3878,14 @@ CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint16_t got) {
     cdp__conn_defer(c);
 }
 
-/* Look at the parked connections, 64 at a time. */
+/* Which of the parked connections have said something? */
 CDP__PRIVATE void cdp__server_look_at_parked(cdp_store_server *s) {
-    cdp_pollfd fds[64];
-    cdp__conn *who[64], *c = s->fresh.next;
-    while (c != &s->fresh) {
-        uint32_t n = 0, i;
-        for (; c != &s->fresh && n < 64; c = c->next) {
-            if (!c->parked || c->closing) continue;
-            fds[n].fd = c->io.fd;
-            fds[n].want = CDP_IO_READ;
-            fds[n].got = 0;
-            who[n++] = c;
-        }
-        if (!n || s->os->net.poll_fds(s->os->user, fds, n, 0) <= 0) continue;
+    cdp_ready ready[64];
+    int32_t n = 64, i;
+    while (s->parked && n == 64) {
+        n = s->os->net.watch_wait(s->os->user, s->parked, ready, 64, 0);
         for (i = 0; i < n; ++i)
-            if (fds[i].got) cdp__conn_unpark(who[i], fds[i].got);
+            cdp__conn_unpark((cdp__conn *)ready[i].owner, ready[i].got);
     }
 }
 
@@ -3949,7 +3949,7 @@ CDP__PRIVATE void cdp__server_add(
     if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
         cdp__loop_timer_set(s->loop, &s->greet_timer,
             c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
-    if (s->loop->many < 0 && !s->park_timer.next)
+    if (!s->park_timer.next)
         cdp__loop_timer_set(
             s->loop, &s->park_timer, c->born_ns + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
 }
@@ -4032,7 +4032,7 @@ CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     if (s->fresh_full)
         cdp__server_pause(s, s->fresh.next->born_ns + CDP__SERVER_GRACE_NS);
     else if (fd == -EAGAIN)
-        io->ready &= (uint16_t)~CDP_IO_READ;
+        cdp__loop_used_up(s->loop, io, CDP_IO_READ);
     else if (fd >= 0)
         cdp__loop_again(s->loop, io); /* this turn has done its share */
     else
@@ -4090,7 +4090,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
         if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
         /* out of memory: not in a busy loop */
-        s->os->net.poll_fds(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS);
+        cdp__sleep_until(s->os, s->os->now_ns(s->os->user) + 10 * CDP__MS);
     }
 }
 
@@ -4100,7 +4100,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
-        os->threads.join(os->user, s->thread);
+        os->threads.join(os, s->thread);
     }
     while (!cdp__chain_empty(&s->satisfied))
         cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
@@ -4112,6 +4112,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     cdp__loop_timer_clear(&s->greet_timer);
     cdp__loop_timer_clear(&s->park_timer);
     cdp__loop_timer_clear(&s->turn_timer);
+    if (s->parked) os->net.watch_close(os, s->parked);
     cdp__loop_remove(s->loop, &s->listener);
     cdp__kv_close(&s->kv);
     cdp__loop_close(&s->own_loop);
@@ -4216,19 +4217,17 @@ CDP__PRIVATE uint32_t cdp__server_addresses(
 CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     cdp_addr at[8];
     const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
-    int32_t fd = -1;
+    int32_t fd = -1, err = 0;
     uint32_t i;
     if (s->desc.has_listen_fd) {
         fd = s->desc.listen_fd;
         /* from here on it is ours to close */
         cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
-        /* It may come from a program that likes to block; a replaced os has its own ideas of
-           descriptors. */
-        if (s->os->net.accept_next == cdp_os_default()->net.accept_next) cdp__os_prepare_socket(fd);
-        fd = s->os->net.local_addr(s->os->user, fd, &s->at);
-        return fd < 0 ? cdp__fail_peer(
-                   CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd)
-                      : CDP_OK;
+        if (s->os->net.adopt) err = s->os->net.adopt(s->os->user, fd);
+        if (err >= 0) err = s->os->net.local_addr(s->os->user, fd, &s->at);
+        if (err >= 0) return CDP_OK;
+        return cdp__fail_peer(
+            CDP_ERR_IO, -1, -err, "listen_fd %d is no listening socket", s->desc.listen_fd);
     }
     if (!n) return CDP_ERR_IO;
     for (i = 0; i < n && fd < 0 && fd != -EADDRINUSE; ++i) {
@@ -4245,7 +4244,6 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
     if (status != CDP_OK) return status;
-    if (s->loop == &s->own_loop) cdp__loop_expect_many(s->loop);
     s->scratch = (uint8_t *)cdp__alloc(os, CDP__SERVER_SCRATCH);
     if (!s->scratch) return cdp__fail_nomem("a store server", CDP__SERVER_SCRATCH);
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
@@ -4256,7 +4254,7 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->threads.start
         || !os->net.wake_open)
         return status;
-    s->thread = os->threads.start(os->user, cdp__server_thread, s);
+    s->thread = os->threads.start(os, cdp__server_thread, s);
     return s->thread ? CDP_OK
                      : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
@@ -5187,7 +5185,7 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     }
     c->state = CDP__CLIENT_CONNECTING;
     cdp__loop_add(c->loop, &c->io, fd, cdp__client_ready, c);
-    c->io.want_write = true;
+    cdp__loop_want_write(c->loop, &c->io);
     if (w->count > 1)
         cdp__loop_timer_set(c->loop, &c->timer,
             w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)),
@@ -5462,7 +5460,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
-    if (c->cond) os->threads.cond_destroy(os->user, c->cond);
+    if (c->cond) os->threads.cond_destroy(os, c->cond);
     cdp__lock_close(&c->lock);
     memcpy(&will, &c->will_key.data, sizeof will);
     cdp__free(os, will);
@@ -5502,7 +5500,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     cdp__client_set_name(c, d->addr_count ? &d->addrs[0] : &none);
     if (c->loop != &c->own_loop) return CDP_OK;
     if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    if (c->lock.mutex && !(c->cond = os->threads.cond_create(os->user)))
+    if (c->lock.mutex && !(c->cond = os->threads.cond_create(os)))
         return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
     return cdp__loop_open(&c->own_loop, os);
 }

@@ -1239,8 +1239,7 @@ CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
 
 /* The connection is the link now, and nobody else's to close. */
 CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
-    const int32_t fd = io->fd;
-    io->fd = -1;
+    const int32_t fd = cdp__loop_detach(&l->mesh->loop, io);
     cdp__loop_timer_clear(&l->probe_timer);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
@@ -1349,7 +1348,7 @@ CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
         return;
     }
     cdp__loop_add(&m->loop, &p->io, fd, cdp__path_event, p);
-    p->io.want_write = true;
+    cdp__loop_want_write(&m->loop, &p->io);
     if (l->race->begun < l->race->count)
         cdp__loop_timer_set(
             &m->loop, t, m->os->now_ns(m->os->user) + CDP__STAGGER_MS * CDP__MS, cdp__race_next, l);
@@ -1423,7 +1422,7 @@ CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
         if (l->state != CDP__LINK_AWAITED) return;
         if (fd >= 0) {
             cdp__loop_add(&m->loop, &l->probe, fd, cdp__link_probe_event, l);
-            l->probe.want_write = true;
+            cdp__loop_want_write(&m->loop, &l->probe);
         }
     }
     cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__PROBE_EVERY_MS * CDP__MS,
@@ -1659,8 +1658,11 @@ CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     return oldest != NULL;
 }
 
+#define CDP__ACCEPTS 16u /* connections that are accepted before the next look at everything else */
+
 CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
-    ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ;
+    cdp__mesh *m = (cdp__mesh *)t->user;
+    cdp__loop_again(&m->loop, &m->listener);
 }
 
 /* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it
@@ -1713,19 +1715,26 @@ CDP__PRIVATE void cdp__mesh_visit(
     cdp__visitor_event(&g->io);
 }
 
+/* Some at a time: connections that come faster than they are served must not keep this thread from
+   its own operations and deadlines. */
 CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
-    for (;;) {
+    uint32_t i;
+    io->broken = false; /* a listening socket has no connection that could break */
+    for (i = 0; i < CDP__ACCEPTS; ++i) {
         cdp_addr from;
         const int32_t fd = m->os->net.accept_next(m->os->user, io->fd, &from);
         if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
             if (cdp__mesh_accept_later(m)) continue;
             return;
         }
-        if (fd < 0) break; /* nobody there */
+        if (fd < 0) {
+            cdp__loop_used_up(&m->loop, io, CDP_IO_READ);
+            return;
+        }
         cdp__mesh_visit(m, fd, &from, NULL, 0);
     }
-    io->ready &= (uint16_t)~CDP_IO_READ;
+    cdp__loop_again(&m->loop, io);
 }
 
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */

@@ -525,9 +525,10 @@ static int64_t count_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) 
     counted.n[CALL_RECV_NOTHING] += r == 0;
     return r;
 }
-static int32_t count_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+static int32_t count_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     counted.n[CALL_POLL] += 1;
-    return cdp_os_default()->net.poll_fds(user, fds, n, deadline_ns);
+    return cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
 }
 static uint64_t count_now(void *user) {
     counted.n[CALL_CLOCK] += 1;
@@ -638,7 +639,7 @@ static void join_job(uint16_t port) {
         os = *cdp_os_default();
         os.net.send_iov = count_send;
         os.net.recv_iov = count_recv;
-        os.net.poll_fds = count_poll;
+        os.net.watch_wait = count_wait;
         os.now_ns = count_now;
         os.threads.mutex_lock = count_lock;
         os.net.wake_set = count_wake;

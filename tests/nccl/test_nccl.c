@@ -1484,8 +1484,8 @@ TEST(two_on_one_gpu) {
 
 /* Everything stands, but for the thread that would watch over it: nothing stays behind. */
 static bool no_more_threads;
-static void *maybe_thread_start(void *user, void (*func)(void *arg), void *arg) {
-    return no_more_threads ? NULL : cdp_os_default()->threads.start(user, func, arg);
+static void *maybe_thread_start(const cdp_os *os, void (*func)(void *arg), void *arg) {
+    return no_more_threads ? NULL : cdp_os_default()->threads.start(os, func, arg);
 }
 static void no_thread_of_rank(card *c) {
     cdp_nccl_desc desc;

@@ -199,8 +199,8 @@ static void hub_free(void *user, void *p) {
 static uint64_t hub_now(void *user) {
     return sim__os_now(((run *)user)->world->running);
 }
-static int32_t hub_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    return sim__os_poll(((run *)user)->world->running, fds, n, deadline_ns);
+static void hub_sleep_until(void *user, uint64_t deadline_ns) {
+    sim__os_sleep_until(((run *)user)->world->running, deadline_ns);
 }
 
 static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp_group **out) {
@@ -215,7 +215,7 @@ static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp
         r->hub_os.alloc = hub_alloc;
         r->hub_os.release = hub_free;
         r->hub_os.now_ns = hub_now;
-        r->hub_os.net.poll_fds = hub_poll;
+        r->hub_os.sleep_until = hub_sleep_until;
         h.world_size = r->n;
         h.os = &r->hub_os;
         st = cdp_hub_create(&h, &r->hub);

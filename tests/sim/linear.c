@@ -840,12 +840,12 @@ static uint64_t shared_now(void *user) {
     return runner() ? sim__os_now(runner()) : 1;
 }
 
-static void *sim_mutex_create(void *user) {
-    (void)user;
+static void *sim_mutex_create(const cdp_os *os) {
+    (void)os;
     return calloc(1, sizeof(bool));
 }
-static void sim_mutex_destroy(void *user, void *m) {
-    (void)user;
+static void sim_mutex_destroy(const cdp_os *os, void *m) {
+    (void)os;
     free(m);
 }
 static void sim_mutex_lock(void *user, void *m) {
@@ -858,12 +858,12 @@ static void sim_mutex_unlock(void *user, void *m) {
     (void)user;
     *(bool *)m = false;
 }
-static void *sim_cond_create(void *user) {
-    (void)user;
+static void *sim_cond_create(const cdp_os *os) {
+    (void)os;
     return malloc(1);
 }
-static void sim_cond_destroy(void *user, void *c) {
-    (void)user;
+static void sim_cond_destroy(const cdp_os *os, void *c) {
+    (void)os;
     free(c);
 }
 static void sim_cond_wait(void *user, void *c, void *m, uint64_t deadline_ns) {
@@ -1229,9 +1229,9 @@ static answer threads_one(char kind, uint64_t seed, lie lies) {
         t[i].calls = CALLS;
     }
     for (uint32_t i = 0; i < 4; ++i)
-        threads[i] = os->threads.start(os->user, thread_main, &t[i]);
+        threads[i] = os->threads.start(cdp_os_default(), thread_main, &t[i]);
     for (uint32_t i = 0; i < 4; ++i)
-        os->threads.join(os->user, threads[i]);
+        os->threads.join(cdp_os_default(), threads[i]);
     for (uint32_t i = 0; i < 4; ++i)
         if (i == 0 || stores[i] != stores[0]) cdp_store_destroy(stores[i]);
     unlink(path);

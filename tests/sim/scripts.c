@@ -59,17 +59,6 @@
 
 #include "sim.h"
 
-/* Names that have changed. Scripts are also run with older headers, to see them fail where a defect
-   was. */
-#if CDP_VERSION >= 200
-#define OS_RELEASE release
-#define OS_POLL net.poll_fds
-#define reduce_call cdp_reduce
-#else
-#define OS_RELEASE free
-#define OS_POLL poll
-#define reduce_call cdp_reduce_to
-#endif
 
 #include <ctype.h>
 #include <dirent.h>
@@ -453,7 +442,7 @@ static cdp_status collective_now(cdp_group *g, const cdp_request *q) {
     case CDP_COLL_BROADCAST: return cdp_broadcast(g, q->out, q->count, t, q->root);
     case CDP_COLL_ALLGATHER: return cdp_allgather(g, q->in, q->out, q->count, t);
     case CDP_COLL_REDUCE:
-        return reduce_call(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM, q->root);
+        return cdp_reduce(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM, q->root);
     case CDP_COLL_GATHER: return cdp_gather(g, q->in, q->out, q->count, t, q->root);
     case CDP_COLL_SCATTER: return cdp_scatter(g, q->in, q->out, q->count, t, q->root);
     case CDP_COLL_REDUCE_SCATTER:
@@ -730,8 +719,8 @@ static void hub_free(void *user, void *p) {
 static uint64_t hub_now(void *user) {
     return sim__os_now(((play *)user)->world->running);
 }
-static int32_t hub_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    return sim__os_poll(((play *)user)->world->running, fds, n, deadline_ns);
+static void hub_sleep_until(void *user, uint64_t deadline_ns) {
+    sim__os_sleep_until(((play *)user)->world->running, deadline_ns);
 }
 
 static cdp_status hub_open(play *y) {
@@ -740,9 +729,9 @@ static cdp_status hub_open(play *y) {
     memset(&y->hub_os, 0, sizeof y->hub_os);
     y->hub_os.user = y;
     y->hub_os.alloc = hub_alloc;
-    y->hub_os.OS_RELEASE = hub_free;
+    y->hub_os.release = hub_free;
     y->hub_os.now_ns = hub_now;
-    y->hub_os.OS_POLL = hub_poll;
+    y->hub_os.sleep_until = hub_sleep_until;
     h.world_size = y->s->ranks;
     h.os = &y->hub_os;
     return cdp_hub_create(&h, &y->hub);

@@ -1336,7 +1336,7 @@ SIM_API int32_t sim__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
-SIM_API int32_t sim__poll_look(sim_node *node, cdp_pollfd *fds, uint32_t n) {
+SIM_API int32_t sim__poll_look(sim_node *node, cdp__pollfd *fds, uint32_t n) {
     int32_t count = 0;
     uint32_t i;
     for (i = 0; i < n; ++i) {
@@ -1351,7 +1351,9 @@ SIM_API int32_t sim__poll_look(sim_node *node, cdp_pollfd *fds, uint32_t n) {
 }
 
 /* Where nodes sleep, and where all others get their turn. */
-SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+SIM_API int32_t sim__os_poll(
+    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    (void)room;
     sim_node *node = (sim_node *)user;
     sim_world *w = node->world;
     int32_t r;
@@ -1386,11 +1388,19 @@ SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t d
     return r;
 }
 
+SIM_API int32_t sim__os_watch_open(const cdp_os *os, void **watch) {
+    return cdp__pollwatch_open(os, sim__os_poll, 0, watch);
+}
+
+SIM_API void sim__os_sleep_until(void *user, uint64_t deadline_ns) {
+    (void)sim__os_poll(user, NULL, 0, deadline_ns, NULL);
+}
+
 /* Sleep without watching anything. */
 SIM_API void sim_sleep(sim_node *node, uint64_t ns) {
     const uint64_t until = node->world->now + ns;
     while (node->world->now < until)
-        node->os.net.poll_fds(node, NULL, 0, until);
+        node->os.sleep_until(node, until);
 }
 
 /* ---- >>faults -------------------------------------------------------------------------------- */
@@ -1575,7 +1585,14 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     os->net.recv_iov = sim__os_recv;
     os->net.close_fd = sim__os_close;
     os->net.local_addr = sim__os_local_addr;
-    os->net.poll_fds = sim__os_poll; /* no threads, and nobody to wake */
+    os->sleep_until = sim__os_sleep_until;
+    os->net.watch_open = sim__os_watch_open; /* no threads, and nobody to wake */
+    os->net.watch_close = cdp__pollwatch_close;
+    os->net.watch_add = cdp__pollwatch_add;
+    os->net.watch_change = cdp__pollwatch_change;
+    os->net.watch_used_up = cdp__pollwatch_used_up;
+    os->net.watch_remove = cdp__pollwatch_remove;
+    os->net.watch_wait = cdp__pollwatch_wait;
 }
 
 SIM_API sim_world *sim_open(const sim_desc *desc) {

@@ -270,7 +270,7 @@ static void raw_accept(cdp__io *io) {
         e->node = s->node;
         cdp__loop_add(&s->loop, &e->io, fd, raw_serve, e);
     }
-    io->ready = 0;
+    cdp__loop_used_up(&s->loop, io, CDP_IO_READ);
 }
 
 static cdp_status raw_serve_all(run *r, sim_node *node) {
@@ -326,7 +326,7 @@ static cdp_status raw_ask(run *r, sim_node *node) {
             break;
         }
         cdp__loop_add(loop, &e->io, fd, raw_client, e);
-        e->io.want_write = true;
+        cdp__loop_want_write(loop, &e->io);
         while (!e->done && st == CDP_OK && node->os.now_ns(node) < until)
             st = cdp__loop_run(loop, NULL, until);
         cdp__loop_remove(loop, &e->io);
@@ -846,8 +846,8 @@ static void hub_free(void *user, void *p) {
 static uint64_t hub_now(void *user) {
     return sim__os_now(((run *)user)->world->running);
 }
-static int32_t hub_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    return sim__os_poll(((run *)user)->world->running, fds, n, deadline_ns);
+static void hub_sleep_until(void *user, uint64_t deadline_ns) {
+    sim__os_sleep_until(((run *)user)->world->running, deadline_ns);
 }
 
 static cdp_status hub_main(run *r, sim_node *node) {
@@ -863,7 +863,7 @@ static cdp_status hub_main(run *r, sim_node *node) {
         r->hub_os.alloc = hub_alloc;
         r->hub_os.release = hub_free;
         r->hub_os.now_ns = hub_now;
-        r->hub_os.net.poll_fds = hub_poll;
+        r->hub_os.sleep_until = hub_sleep_until;
         h.world_size = r->nodes;
         /* a node without threads looks 10,000 times a second */
         h.ring_bytes = r->tiny ? sim_log_between(&s, 1, 64) : sim_log_between(&s, 512, 65536);

@@ -31,41 +31,12 @@ static void counted_free(void *user, void *p) {
     if (p) counted_drop();
     cdp_os_default()->release(user, p);
 }
-static void *counted_mutex_create(void *user) {
-    return counted_refuses() ? NULL : counted_hold(cdp_os_default()->threads.mutex_create(user));
-}
-static void counted_mutex_destroy(void *user, void *m) {
-    counted_drop();
-    cdp_os_default()->threads.mutex_destroy(user, m);
-}
-static void *counted_cond_create(void *user) {
-    return counted_refuses() ? NULL : counted_hold(cdp_os_default()->threads.cond_create(user));
-}
-static void counted_cond_destroy(void *user, void *c) {
-    counted_drop();
-    cdp_os_default()->threads.cond_destroy(user, c);
-}
-static void *counted_thread_start(void *user, void (*f)(void *), void *arg) {
-    return counted_refuses() ? NULL : counted_hold(cdp_os_default()->threads.start(user, f, arg));
-}
-static void counted_thread_join(void *user, void *t) {
-    cdp_os_default()->threads.join(user, t);
-    counted_drop();
-}
-
 TEST_API const cdp_os *counted_os(void) {
     static cdp_os os;
     os = *cdp_os_default();
     os.alloc = counted_alloc;
     os.release = counted_free;
-    if (os.threads.start) {
-        os.threads.mutex_create = counted_mutex_create;
-        os.threads.mutex_destroy = counted_mutex_destroy;
-        os.threads.cond_create = counted_cond_create;
-        os.threads.cond_destroy = counted_cond_destroy;
-        os.threads.start = counted_thread_start;
-        os.threads.join = counted_thread_join;
-    }
+    /* locks, conditions and threads of the default os take their memory from here, too */
     counted.calls = counted.held = counted.fail_at = 0;
     return &os;
 }

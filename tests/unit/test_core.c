@@ -814,46 +814,110 @@ static cdp_addr loopback(uint16_t port) {
     return a;
 }
 
-TEST(os_poll_keeps_deadlines) {
-    const cdp_os *os = cdp_os_default();
-    static const uint32_t ms[] = {0, 1, 5, 50};
-    for (int i = 0; i < 4; ++i) {
-        const uint64_t start = os->now_ns(NULL), deadline = start + ms[i] * CDP__MS;
-        T_EQ(0, os->net.poll_fds(NULL, NULL, 0, ms[i] ? deadline : 0));
-        const uint64_t took = os->now_ns(NULL) - start;
-        T(took >= ms[i] * CDP__MS);
-        T_WITHIN((ms[i] + 40), took);
+/* The default os, and the same with the watch of systems without epoll. */
+static cdp_os both_os(int which) {
+    cdp_os os = *cdp_os_default();
+    if (which == 1) {
+        os.net.watch_open = cdp__os_polled_open;
+        os.net.watch_close = cdp__pollwatch_close;
+        os.net.watch_add = cdp__pollwatch_add;
+        os.net.watch_change = cdp__pollwatch_change;
+        os.net.watch_used_up = cdp__pollwatch_used_up;
+        os.net.watch_remove = cdp__pollwatch_remove;
+        os.net.watch_wait = cdp__pollwatch_wait;
     }
-    T_EQ(0, os->net.poll_fds(NULL, NULL, 0, 1)); /* long past */
+    return os;
+}
+
+/* Waits until `fd` alone has one of `want`; what it had. */
+static uint32_t got_of(const cdp_os *os, int32_t fd, uint32_t want, uint64_t ms) {
+    const uint64_t until = test_now_ns() + ms * CDP__MS;
+    cdp_ready r;
+    uint32_t got = 0;
+    void *w = NULL;
+    if (!T_EQ(0, os->net.watch_open(os, &w))) return 0;
+    T_EQ(0, os->net.watch_add(os, w, fd, want, &fx));
+    while (!(got & (want | CDP_IO_ERROR)) && test_now_ns() < until)
+        if (os->net.watch_wait(os->user, w, &r, 1, until) == 1 && T(r.owner == &fx)) got |= r.got;
+    os->net.watch_remove(os->user, w, fd);
+    os->net.watch_close(os, w);
+    return got & (want | CDP_IO_ERROR);
+}
+
+TEST(os_waits_keep_deadlines) {
+    static const uint32_t ms[] = {0, 1, 5, 50};
+    for (int i = 0; i < 12; ++i) {
+        const cdp_os os = both_os(i % 2);
+        const uint64_t start = os.now_ns(NULL), deadline = start + ms[i / 3] * CDP__MS;
+        cdp_ready r;
+        void *w = NULL;
+        if (i % 3 == 2) {
+            while (os.now_ns(NULL) < deadline)
+                os.sleep_until(NULL, deadline);
+        } else if (T_EQ(0, os.net.watch_open(&os, &w))) {
+            T_EQ(0, os.net.watch_wait(NULL, w, &r, 1, ms[i / 3] ? deadline : 0));
+            T_EQ(0, os.net.watch_wait(NULL, w, &r, 1, 1)); /* long past */
+            os.net.watch_close(&os, w);
+        }
+        const uint64_t took = os.now_ns(NULL) - start;
+        T(took >= ms[i / 3] * CDP__MS);
+        T_WITHIN((ms[i / 3] + 40), took);
+    }
     T(cdp__os_poll_ms(CDP__NEVER) == -1);
     T(cdp__os_poll_ms(UINT64_MAX - 1) == 1 << 30);
 }
 
-TEST(os_polls_many_descriptors) {
-    const cdp_os *os = cdp_os_default();
-    cdp_pollfd p[10];
-    int fd[10][2];
-    for (int i = 0; i < 10; ++i) {
-        if (!socket_pair(fd[i])) return;
-        p[i].fd = fd[i][0];
-        p[i].want = CDP_IO_READ;
-        p[i].got = 77;
-    }
-    T(write(fd[9][1], "x", 1) == 1);
-    p[2].want = CDP_IO_WRITE;
-    T_EQ(2, os->net.poll_fds(NULL, p, 10, CDP__NEVER));
-    for (int i = 0; i < 10; ++i)
-        T_EQ(i == 9 ? CDP_IO_READ : i == 2 ? CDP_IO_WRITE : 0, p[i].got);
-    for (int i = 0; i < 10; ++i) {
-        close(fd[i][0]);
-        close(fd[i][1]);
+/* What is there is reported once, and again only when that is asked for. */
+TEST(os_watches_many_descriptors) {
+    for (int which = 0; which < 2; ++which) {
+        const cdp_os os = both_os(which);
+        cdp_ready r[64];
+        uint32_t times[100] = {0}, got[100] = {0};
+        int fd[100][2], n, turns = 0;
+        char c;
+        void *w = NULL;
+        if (!T_EQ(0, os.net.watch_open(&os, &w))) return;
+        for (int i = 0; i < 100; ++i) {
+            if (!socket_pair(fd[i])) return;
+            T(write(fd[i][1], "ab", 2) == 2);
+            T_EQ(0, os.net.watch_add(&os, w, fd[i][0], CDP_IO_READ | CDP_IO_WRITE, &fd[i]));
+        }
+        /* more than fit: each gets its turn */
+        while ((n = os.net.watch_wait(NULL, w, r, 64, test_now_ns() + 20 * CDP__MS)) > 0
+            && ++turns < 10)
+            for (int i = 0; i < n; ++i) {
+                const long at = (int(*)[2])r[i].owner - fd;
+                ++times[at];
+                got[at] |= r[i].got;
+            }
+        for (int i = 0; i < 100; ++i)
+            T(times[i] == 1 && got[i] == (CDP_IO_READ | CDP_IO_WRITE));
+        /* not read to its end, and asked for again */
+        T(read(fd[7][0], &c, 1) == 1);
+        os.net.watch_change(NULL, w, fd[7][0], CDP_IO_READ, &fd[7]);
+        T_EQ(1, os.net.watch_wait(NULL, w, r, 64, test_now_ns() + 2000 * CDP__MS));
+        T(r[0].owner == &fd[7] && (r[0].got & CDP_IO_READ));
+        /* read to its end; something new is reported, something removed is not */
+        T(read(fd[7][0], &c, 1) == 1 && read(fd[7][0], &c, 1) < 0);
+        if (os.net.watch_used_up) os.net.watch_used_up(NULL, w, fd[7][0], CDP_IO_READ);
+        T_EQ(0, os.net.watch_wait(NULL, w, r, 64, 0));
+        os.net.watch_remove(NULL, w, fd[8][0]);
+        T(write(fd[8][1], "x", 1) == 1 && write(fd[7][1], "x", 1) == 1);
+        T_EQ(1, os.net.watch_wait(NULL, w, r, 64, test_now_ns() + 2000 * CDP__MS));
+        T(r[0].owner == &fd[7] && (r[0].got & CDP_IO_READ));
+        for (int i = 0; i < 100; ++i) {
+            if (i != 8) os.net.watch_remove(NULL, w, fd[i][0]);
+            close(fd[i][0]);
+            close(fd[i][1]);
+        }
+        T_EQ(0, os.net.watch_wait(NULL, w, r, 64, 0));
+        os.net.watch_close(&os, w);
     }
 }
 
 TEST(os_connections) {
     const cdp_os *os = cdp_os_default();
     cdp_addr at = loopback(0), bound, from, local;
-    cdp_pollfd p;
     char text[8];
     cdp_iov in = {text, sizeof text},
             out[3] = {{(void *)(uintptr_t) "ab", 2}, {NULL, 0}, {(void *)(uintptr_t) "cd", 2}};
@@ -862,26 +926,20 @@ TEST(os_connections) {
     T(bound.family == 4 && bound.port && bound.ip[0] == 127);
     T_EQ(-EAGAIN, os->net.accept_next(NULL, listener, &from));
     const int32_t a = os->net.connect_to(NULL, &bound);
-    p.fd = a;
-    p.want = CDP_IO_WRITE;
-    p.got = 0;
-    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(CDP_IO_WRITE, got_of(os, a, CDP_IO_WRITE, 1000));
     T_EQ(0, os->net.connect_result(NULL, a));
-    p.fd = listener;
-    p.want = CDP_IO_READ;
-    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(CDP_IO_READ, got_of(os, listener, CDP_IO_READ, 1000));
     const int32_t b = os->net.accept_next(NULL, listener, &from);
     if (!T(b >= 0)) return;
     T_EQ(0, os->net.local_addr(NULL, a, &local));
     T(local.port == from.port && memcmp(local.ip, from.ip, 4) == 0);
     T_EQ(0, os->net.recv_iov(NULL, b, &in, 1)); /* later */
     T_EQ(4, os->net.send_iov(NULL, a, out, 3));
-    p.fd = b;
-    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(CDP_IO_READ, got_of(os, b, CDP_IO_READ, 1000));
     T_EQ(4, os->net.recv_iov(NULL, b, &in, 1));
     T(memcmp(text, "abcd", 4) == 0);
     os->net.close_fd(NULL, a);
-    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 1000 * CDP__MS));
+    T_EQ(CDP_IO_READ, got_of(os, b, CDP_IO_READ, 1000));
     T_EQ(CDP_IO_EOF, os->net.recv_iov(NULL, b, &in, 1));
     int64_t r = 0;
     /* no SIGPIPE, but an error */
@@ -911,7 +969,6 @@ TEST(os_full_socket_means_later) {
 TEST(os_connect_refused_is_an_errno) {
     const cdp_os *os = cdp_os_default();
     cdp_addr at = loopback(0), bound;
-    cdp_pollfd p;
     const int32_t listener = os->net.listen_at(NULL, &at, &bound);
     if (!T(listener >= 0)) return;
     os->net.close_fd(NULL, listener); /* a port that was just free */
@@ -920,10 +977,7 @@ TEST(os_connect_refused_is_an_errno) {
         T_EQ(-ECONNREFUSED, fd);
         return;
     }
-    p.fd = fd;
-    p.want = CDP_IO_WRITE;
-    p.got = 0;
-    T_EQ(1, os->net.poll_fds(NULL, &p, 1, test_now_ns() + 2000 * CDP__MS));
+    T(got_of(os, fd, CDP_IO_WRITE, 2000) & CDP_IO_ERROR);
     T_EQ(-ECONNREFUSED, os->net.connect_result(NULL, fd));
     os->net.close_fd(NULL, fd);
 }
@@ -933,14 +987,15 @@ TEST(os_bad_descriptors) {
     cdp_addr a;
     char c = 0;
     cdp_iov v = {&c, 1};
-    cdp_pollfd p = {1000000, CDP_IO_READ, 0};
+    void *w = NULL;
     T_EQ(-EBADF, os->net.send_iov(NULL, -1, &v, 1));
     T_EQ(-EBADF, os->net.recv_iov(NULL, -1, &v, 1));
     T_EQ(-EBADF, os->net.accept_next(NULL, -1, &a));
     T_EQ(-EBADF, os->net.local_addr(NULL, -1, &a));
     T_EQ(-EBADF, os->net.connect_result(NULL, -1));
-    T_EQ(1, os->net.poll_fds(NULL, &p, 1, 0));
-    T_EQ(CDP_IO_ERROR, p.got);
+    T_EQ(0, os->net.watch_open(os, &w));
+    T_EQ(-EBADF, os->net.watch_add(os, w, 1000000, CDP_IO_READ, NULL));
+    os->net.watch_close(os, w);
     a = loopback(0);
     a.ip[0] = 203;
     a.ip[3] = 77; /* not an address of this machine */
@@ -972,8 +1027,8 @@ static void without_a_network_main(void *arg) {
 /* A name server that cannot be reached does not say that there is no such name. */
 TEST(os_resolver_that_nobody_answers) {
     bool done = false;
-    cdp_os_default()->threads.join(
-        NULL, cdp_os_default()->threads.start(NULL, without_a_network_main, &done));
+    cdp_os_default()->threads.join(cdp_os_default(),
+        cdp_os_default()->threads.start(cdp_os_default(), without_a_network_main, &done));
     if (!done) test_skip("network namespaces need root");
 }
 
@@ -1005,15 +1060,16 @@ TEST(os_memory_and_random) {
 
 TEST(os_condition_waits_to_its_deadline) {
     const cdp_os *os = cdp_os_default();
-    void *m = os->threads.mutex_create(NULL), *c = os->threads.cond_create(NULL);
+    void *m = os->threads.mutex_create(cdp_os_default()),
+         *c = os->threads.cond_create(cdp_os_default());
     const uint64_t start = os->now_ns(NULL);
     os->threads.mutex_lock(NULL, m);
     while (os->now_ns(NULL) < start + 40 * CDP__MS)
         os->threads.cond_wait(NULL, c, m, start + 40 * CDP__MS);
     os->threads.mutex_unlock(NULL, m);
     T_WITHIN(200, os->now_ns(NULL) - start);
-    os->threads.cond_destroy(NULL, c);
-    os->threads.mutex_destroy(NULL, m);
+    os->threads.cond_destroy(cdp_os_default(), c);
+    os->threads.mutex_destroy(cdp_os_default(), m);
 }
 
 TEST(deadlines) {
@@ -1051,8 +1107,8 @@ int main(int argc, char **argv) {
         {"loop_callbacks_may_remove_anything", loop_callbacks_may_remove_anything, 10},
         {"loop_asks_only_for_what_is_unknown", loop_asks_only_for_what_is_unknown, 10},
         {"loop_reports_a_broken_socket_once", loop_reports_a_broken_socket_once, 10},
-        {"os_poll_keeps_deadlines", os_poll_keeps_deadlines, 10},
-        {"os_polls_many_descriptors", os_polls_many_descriptors, 10},
+        {"os_waits_keep_deadlines", os_waits_keep_deadlines, 10},
+        {"os_watches_many_descriptors", os_watches_many_descriptors, 10},
         {"os_connections", os_connections, 10},
         {"os_full_socket_means_later", os_full_socket_means_later, 10},
         {"os_connect_refused_is_an_errno", os_connect_refused_is_an_errno, 10},

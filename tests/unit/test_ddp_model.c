@@ -28,13 +28,10 @@ static sim__context scheduler;
 static uint32_t running;
 static uint64_t clock_ns = 1000, turns;
 
-static int32_t os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+static void os_sleep_until(void *user, uint64_t deadline_ns) {
     (void)user;
-    (void)fds;
-    (void)n;
     (void)deadline_ns;
     sim__switch(&fibres[running].context, &scheduler);
-    return 0;
 }
 static uint64_t os_now(void *user) {
     (void)user;
@@ -43,7 +40,7 @@ static uint64_t os_now(void *user) {
 static const cdp_os *os_of_fibres(void) {
     static cdp_os os;
     os = *cdp_os_default();
-    os.net.poll_fds = os_poll;
+    os.sleep_until = os_sleep_until;
     os.now_ns = os_now;
     os.threads.start = NULL;
     os.threads.mutex_create = NULL;

@@ -1677,12 +1677,11 @@ TEST(destroy_sees_off_what_was_sent) {
 
 /* A server that stops as if its process had been stopped. */
 static bool stopped;
-static int32_t stopping_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    int32_t r = cdp_os_default()->net.poll_fds(user, fds, n, deadline_ns);
-    while (__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
+static int32_t stopping_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
+    const int32_t r = cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
+    while (__atomic_load_n(&stopped, __ATOMIC_ACQUIRE))
         test_sleep_ms(1);
-        r = 0;
-    }
     return r;
 }
 
@@ -1698,7 +1697,7 @@ TEST(destroy_is_bounded) {
     const cdp_bytes key = bytes_of("big");
     cdp_bytes value;
     uint64_t start;
-    os.net.poll_fds = stopping_poll;
+    os.net.watch_wait = stopping_wait;
     d.os = &os;
     OK(cdp_store_server_create(&d, &s));
     w = client_with_will(cdp_store_server_port(s), "died", "early");
@@ -1746,7 +1745,7 @@ static void getter_main(void *arg) {
 }
 
 static void *run_getter(getter *g) {
-    return cdp_os_default()->threads.start(NULL, getter_main, g);
+    return cdp_os_default()->threads.start(cdp_os_default(), getter_main, g);
 }
 
 TEST(orderly_shutdown) {
@@ -1765,7 +1764,7 @@ TEST(orderly_shutdown) {
     T(raw_expect(silent, "01 00 00 00"));
     test_sleep_ms(300);
     cdp_store_server_destroy(s);
-    cdp_os_default()->threads.join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_ERR_STATE, g.status);
     T_TEXT("was closed by its host", g.text);
     T_TEXT("127.0.0.1:", g.text);
@@ -1808,7 +1807,7 @@ TEST(server_killed) {
     test_sleep_ms(50);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    cdp_os_default()->threads.join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_ERR_STORE, g.status);
     T(g.ms <= 100 * TEST_SLACK);
     T_TEXT("is gone: its process crashed, was killed", g.text);
@@ -1858,10 +1857,10 @@ static void many_threads(cdp_store *const *stores, uint32_t count, uint32_t roun
         a[i].store = stores[i];
         a[i].index = i;
         a[i].rounds = rounds;
-        threads[i] = cdp_os_default()->threads.start(NULL, adder_main, &a[i]);
+        threads[i] = cdp_os_default()->threads.start(cdp_os_default(), adder_main, &a[i]);
     }
     for (i = 0; i < count; ++i)
-        cdp_os_default()->threads.join(NULL, threads[i]);
+        cdp_os_default()->threads.join(cdp_os_default(), threads[i]);
     OK(cdp_store_add(stores[0], "total", 0, &total));
     T_EQ(count * rounds, total);
 }
@@ -1881,7 +1880,7 @@ TEST(threads_on_a_hash_store) {
     thread = run_getter(&g);
     test_sleep_ms(30);
     OK(cdp_store_set(s, "late", "now", 3));
-    cdp_os_default()->threads.join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_OK, g.status);
     T(strcmp(g.text, "now") == 0);
     cdp_store_destroy(s);
@@ -1925,11 +1924,11 @@ TEST(threads_keep_their_deadlines) {
     threads[0] = run_getter(&long_one);
     test_sleep_ms(50);
     threads[1] = run_getter(&short_one);
-    cdp_os_default()->threads.join(NULL, threads[1]);
+    cdp_os_default()->threads.join(cdp_os_default(), threads[1]);
     T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99
         && short_one.ms <= 110 + 10 * TEST_SLACK);
     OK(cdp_store_set(c, "k", "v", 1));
-    cdp_os_default()->threads.join(NULL, threads[0]);
+    cdp_os_default()->threads.join(cdp_os_default(), threads[0]);
     T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_SLACK);
     T(value_is(c, "k", "v"));
     cdp_store_destroy(c);
@@ -1968,12 +1967,12 @@ TEST(connects_to_a_late_server) {
     l.port = free_port();
     l.after_ms = 300;
     l.server = NULL;
-    thread = cdp_os_default()->threads.start(NULL, late_server_main, &l);
+    thread = cdp_os_default()->threads.start(cdp_os_default(), late_server_main, &l);
     start = now_ms();
     c = client_open(l.port);
     T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_SLACK);
     OK(cdp_store_set(c, "k", "v", 1));
-    cdp_os_default()->threads.join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     cdp_store_destroy(c);
     cdp_store_server_destroy(l.server);
 }
@@ -2037,12 +2036,12 @@ static void false_server_open(false_server *f, const char *answer, bool keep) {
     f->port = bound.port;
     f->answer = answer;
     f->keep = keep;
-    f->thread = cdp_os_default()->threads.start(NULL, false_server_main, f);
+    f->thread = cdp_os_default()->threads.start(cdp_os_default(), false_server_main, f);
 }
 
 static void false_server_close(false_server *f) {
     __atomic_store_n(&f->stop, true, __ATOMIC_RELEASE);
-    cdp_os_default()->threads.join(NULL, f->thread);
+    cdp_os_default()->threads.join(cdp_os_default(), f->thread);
     close(f->fd);
 }
 
@@ -2139,7 +2138,7 @@ TEST(a_leaving_server_hides_no_key) {
         void *thread;
         d.no_thread = true;
         if (!OK(cdp_store_server_create(&d, &t.s))) return;
-        thread = cdp_os_default()->threads.start(NULL, still_server_main, &t);
+        thread = cdp_os_default()->threads.start(cdp_os_default(), still_server_main, &t);
         reader = client_open(cdp_store_server_port(t.s));
         writer = client_open(cdp_store_server_port(t.s));
         memset(&rq, 0, sizeof rq);
@@ -2151,7 +2150,7 @@ TEST(a_leaving_server_hides_no_key) {
         /* it is told to wait */
         ST(reader->wait(reader->self, &rq, test_now_ns() + 200000000u), CDP_PENDING);
         __atomic_store_n(&t.still, true, __ATOMIC_RELEASE);
-        cdp_os_default()->threads.join(NULL, thread);
+        cdp_os_default()->threads.join(cdp_os_default(), thread);
         if (set) OK(cdp_store_set(writer, "cause", "x", 1));
         poll_server(t.s, 3);
         ST(reader->wait(reader->self, &rq, test_now_ns() + 50000000u), CDP_PENDING);
@@ -2436,7 +2435,7 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
     a->listener = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     a->steps = steps;
     a->count = count;
-    a->thread = cdp_os_default()->threads.start(NULL, actor_main, a);
+    a->thread = cdp_os_default()->threads.start(cdp_os_default(), actor_main, a);
     d = client_desc(bound.port);
     d.will_key = "will";
     d.will_value = bytes_of("never to be sent");
@@ -2447,7 +2446,7 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
 
 static void actor_close(actor *a, cdp_store *c) {
     cdp_store_destroy(c);
-    cdp_os_default()->threads.join(NULL, a->thread);
+    cdp_os_default()->threads.join(cdp_os_default(), a->thread);
     close(a->listener);
 }
 
@@ -2792,6 +2791,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     /* ThreadSanitizer's own thread begins with the first thread, and would be counted against
        the first test. */
-    cdp_os_default()->threads.join(NULL, cdp_os_default()->threads.start(NULL, adder_main, &none));
+    cdp_os_default()->threads.join(
+        cdp_os_default(), cdp_os_default()->threads.start(cdp_os_default(), adder_main, &none));
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -679,9 +679,9 @@ TEST(several_threads) {
         a.s = w.s;
         a.rounds = 50;
         for (uint32_t i = 0; i < 4; ++i)
-            threads[i] = os->threads.start(os->user, adder, &a);
+            threads[i] = os->threads.start(cdp_os_default(), adder, &a);
         for (uint32_t i = 0; i < 4; ++i)
-            os->threads.join(os->user, threads[i]);
+            os->threads.join(cdp_os_default(), threads[i]);
         OK(cdp_store_add(w.s, "sum", 0, &sum));
         T_EQ(200, sum);
         OK(cdp_store_get(w.s, "log", &value, &bytes, 0));
@@ -694,11 +694,11 @@ TEST(several_threads) {
             a.s = second;
         }
         if (kinds[k].base != 't' || second) {
-            threads[0] = os->threads.start(os->user, late_setter, &a);
+            threads[0] = os->threads.start(cdp_os_default(), late_setter, &a);
             OK(cdp_store_get(w.s, "late", &value, &bytes, 20000));
             T(bytes == 3 && value && memcmp(value, "now", 3) == 0);
             cdp_store_free(w.s, value);
-            os->threads.join(os->user, threads[0]);
+            os->threads.join(cdp_os_default(), threads[0]);
         }
         cdp_store_destroy(second);
         world_close(&w);

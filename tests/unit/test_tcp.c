@@ -769,9 +769,10 @@ TEST(a_lost_connection_is_named) {
 static uint64_t watches;
 static _Thread_local bool is_caller;
 
-static int32_t counting_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+static int32_t counting_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     if (!is_caller) __atomic_add_fetch(&watches, 1, __ATOMIC_RELAXED);
-    return cdp_os_default()->net.poll_fds(user, fds, n, deadline_ns);
+    return cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
 }
 
 static void *busy_main(void *p) {
@@ -809,7 +810,7 @@ TEST(callers_are_left_alone) {
     cdp_os os = *cdp_os_default();
     keyed k[2];
     memset(k, 0, sizeof k);
-    os.net.poll_fds = counting_poll;
+    os.net.watch_wait = counting_wait;
     for (uint32_t r = 0; r < 2; ++r) {
         k[r].desc.rank = r;
         k[r].desc.world_size = 2;
