@@ -16,8 +16,8 @@
      hosts H0 H1 ...                which host each rank is on (each on its own)
      seconds TIME                   how long the world may take (10 min of virtual time)
      set RANKS NAME VALUE           a member of the desc: timeout, init_timeout (TIME), key (text),
-                                    small_bytes, piece_bytes, connections, world_size, rank; serve (TIME): so
-                                    long the store of a store world is open
+                                    small_bytes, piece_bytes, connections, world_size, rank; serve
+                                    (TIME): so long the store of a store world is open
      sweep FROM TO STEP             run the world once for every $t
      vary N                         run it also in N worlds with seeded delays, splits, preemption
      link RANKS RANKS [since TIME] [until TIME] [delay TIME] [resend TIME]
@@ -31,11 +31,11 @@
      after N ops of R FAULT         partition RANKS RANKS [for TIME], cut R R, nomem R [N] (the
      after N bytes from R to R FAULT N-th allocation from then on, 1)
      expect RANKS RESULT [blames RANKS] [from RANKS] [within TIME]
-                                    RESULT: ok, any, fails, or names of statuses joined by |; blames: the
-                                    error names one of these; from: or one of these reports it of
-                                    itself; within: after the first fault. Several lines for a
-                                    rank: one of them fits. Without a line, and where the faults of
-                                    the script did not happen: ok
+                                    RESULT: ok, any, fails, or names of statuses joined by |;
+                                    blames: the error names one of these; from: or one of these
+                                    reports it of itself; within: after the first fault. Several
+                                    lines for a rank: one of them fits. Without a line, and where
+                                    the faults of the script did not happen: ok
      known REASON                   some of its results are others than expected today, and why: it
                                     counts neither way, and as failed when it passes
      sometimes REASON               the same where chance decides (vary): it may pass, too
