@@ -59,7 +59,6 @@
 
 #include "sim.h"
 
-
 #include <ctype.h>
 #include <dirent.h>
 #include <sys/wait.h>
@@ -441,8 +440,7 @@ static cdp_status collective_now(cdp_group *g, const cdp_request *q) {
     case CDP_COLL_ALLREDUCE: return cdp_allreduce(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM);
     case CDP_COLL_BROADCAST: return cdp_broadcast(g, q->out, q->count, t, q->root);
     case CDP_COLL_ALLGATHER: return cdp_allgather(g, q->in, q->out, q->count, t);
-    case CDP_COLL_REDUCE:
-        return cdp_reduce(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM, q->root);
+    case CDP_COLL_REDUCE: return cdp_reduce(g, q->in, q->out, q->count, t, CDP_REDUCE_SUM, q->root);
     case CDP_COLL_GATHER: return cdp_gather(g, q->in, q->out, q->count, t, q->root);
     case CDP_COLL_SCATTER: return cdp_scatter(g, q->in, q->out, q->count, t, q->root);
     case CDP_COLL_REDUCE_SCATTER:
