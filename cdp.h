@@ -1221,6 +1221,86 @@ typedef struct cdp_transfer {
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
     cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
+/* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
+
+/* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
+   order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
+   with the others. Groups and their messages use the same links, and never wait for a channel.
+
+   All functions: any thread, also inside the callbacks of the channel, and never blocking but
+   cdp_channel_wait(). Callbacks run one at a time, on whichever thread lets communication advance
+   (the progress thread, a caller that waits, cdp_poll()), without a lock; they must not wait. */
+typedef struct cdp_channel cdp_channel;
+
+typedef struct cdp_channel_message {
+    uint32_t peer;      /* rank in the group: to, or from */
+    uint32_t kind, aux; /* yours: they arrive as they are */
+    uint64_t a, b;      /* yours */
+    const void *body;   /* NULL when bytes is 0, or when the body stays with the sender */
+    uint64_t bytes;
+    /* Not 0: the sender offers the body. Answer with cdp_channel_fetch() or cdp_channel_refuse(),
+       at any time. */
+    uint64_t handle;
+} cdp_channel_message;
+
+typedef struct cdp_channel_desc {
+    cdp_group *group; /* required; it must outlive the channel */
+    uint32_t number;  /* which channel of this group: the same on all its ranks, each once */
+    void *user;       /* first argument of every function below */
+    /* Required. A message has come. The message and its body are valid until this returns. */
+    void (*deliver)(void *user, const cdp_channel_message *message);
+    /* The rank has died, or has closed the channel: nothing more comes from it, and nothing goes to
+       it. Called once for each rank. (default: nothing is called) */
+    void (*lost)(void *user, uint32_t peer, const cdp_error *why);
+    /* After cdp_channel_send() or _offer() returned CDP_PENDING: there is room again. */
+    void (*credit)(void *user, uint32_t peer);
+    /* An offered body is the caller's again: CDP_OK: it was fetched; CDP_ERR_ABORTED: refused;
+       CDP_ERR_PEER_LOST, or what broke the group. */
+    void (*released)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
+    /* A body that was asked for is there: CDP_OK, or CDP_ERR_PEER_LOST, or what broke the group. */
+    void (*fetched)(void *user, uint32_t peer, uint64_t handle, cdp_status status);
+    /* The time of cdp_channel_timer() has come. */
+    void (*timer)(void *user);
+} cdp_channel_desc;
+
+/* Longest body of cdp_channel_send(). */
+#define CDP_CHANNEL_BODY_MAX (1024u * 1024u)
+
+/* Opens a channel; other ranks may open it later, what is sent to them waits (up to 4 MiB each).
+   Errors: INVALID (desc, number in use), NOMEM, STATE (the group was destroyed). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out);
+
+/* Sends a message; the body is copied, so it is the caller's again. CDP_PENDING: not taken, too
+   much is under way to that rank; try again after the callback `credit`. Errors: INVALID (peer,
+   this rank itself, body too long), PEER_LOST, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_send(
+    cdp_channel *channel, const cdp_channel_message *message);
+
+/* Sends a message whose body stays here until the callback `released`; *handle names it. The
+   receiver reads it in place where memory is shared, else it is sent. Returns as above. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_offer(
+    cdp_channel *channel, const cdp_channel_message *message, uint64_t *handle);
+
+/* Asks for an offered body: `to` has room for its `bytes` and is in use until the callback
+   `fetched`. Errors: INVALID, PEER_LOST, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_fetch(
+    cdp_channel *channel, uint32_t peer, uint64_t handle, void *to, uint64_t bytes);
+/* Declines it. Errors as for cdp_channel_fetch(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_refuse(
+    cdp_channel *channel, uint32_t peer, uint64_t handle);
+
+/* The callback `timer` is called once when os->now_ns reaches at_ns (UINT64_MAX: not any more). */
+CDP_API void cdp_channel_timer(cdp_channel *channel, uint64_t at_ns);
+
+/* Lets communication advance until some callback of this channel has run: CDP_OK, or until
+   timeout_ms have passed: CDP_PENDING. Not inside a callback (STATE). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait(cdp_channel *channel, uint32_t timeout_ms);
+
+/* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
+   returned). Other ranks hear that this one is lost to them. What was offered is the caller's
+   again. NULL is allowed. */
+CDP_API void cdp_channel_close(cdp_channel *channel);
+
 /* ---- >>backend interface: memory that the processor does not reach --------------------------- */
 
 /* Runs whole requests on memory of its own, such as that of a GPU, in queues of its own. With
@@ -6266,6 +6346,7 @@ typedef struct cdp__world {
     cdp_group *groups;         /* all */
     cdp_group *active;         /* those with something to do */
     struct cdp__pend *pending; /* works that are no operations, in order of registration */
+    cdp_channel *channels;     /* that are open */
     uint64_t polls;            /* how often that list was looked through */
     cdp_group *calling;        /* whose function of cdp_work_then() is running, without the lock */
     uint8_t *stage;            /* received bytes on their way into a reduction */
@@ -7664,6 +7745,7 @@ typedef struct cdp__post {
 typedef struct cdp__flow {
     cdp__stream s; /* first: a stream of a message channel is its flow */
     cdp_group *g;
+    cdp_channel *owner;            /* whose offered bodies it moves; NULL: messages of the group */
     struct cdp__flow *next;        /* in g->flows */
     struct cdp__flow *next_active; /* in g->active_flows */
     bool active;
@@ -7707,6 +7789,8 @@ typedef struct cdp__pend {
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__PEND_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
+
+#define CDP__TAG_BARRIER 0xffffffffu /* of cdp_monitored_barrier(), and of bodies of channels */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
@@ -8647,13 +8731,13 @@ CDP__PRIVATE cdp__flow *cdp__flow_find(const cdp_group *g, uint32_t rank, uint32
     return s && !s->unexpected ? (cdp__flow *)s : NULL;
 }
 
-/* The flow, made when it is used for the first time. NULL: out of memory. */
-CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
-    const uint64_t channel = cdp__message_channel(g, tag);
+/* A new flow of a channel to a rank of g. NULL: out of memory. */
+CDP__PRIVATE cdp__flow *cdp__flow_make(
+    cdp_group *g, uint64_t channel, uint32_t rank, uint32_t tag) {
     const uint32_t peer = cdp__world_rank(g, rank);
     cdp__stream *s = cdp__stream_find(g->w, channel, peer);
     cdp__flow *flow;
-    if (s && !s->unexpected) return (cdp__flow *)s;
+    CDP_ASSERT(!s || s->unexpected);
     if (!cdp__streams_reserve(g->w, 1)) return NULL;
     flow = (cdp__flow *)cdp__alloc_zero(g->os, sizeof *flow);
     if (!flow) return NULL;
@@ -8671,6 +8755,15 @@ CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag
     flow->next = g->flows;
     g->flows = flow;
     return flow;
+}
+
+/* The flow of messages with this tag, made when it is used for the first time. NULL: out of
+   memory. */
+CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
+    const uint64_t channel = cdp__message_channel(g, tag);
+    cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, rank));
+    if (s && !s->unexpected) return (cdp__flow *)s;
+    return cdp__flow_make(g, channel, rank, tag);
 }
 
 CDP__PRIVATE void cdp__flow_activate(cdp__flow *flow) {
@@ -8749,7 +8842,7 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
 CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
     const uint32_t me = g->w->rank, peer = post->x.s->peer;
     cdp__past *past;
-    if (!g->past_messages) return;
+    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
     past = &g->past_messages[g->message_count++ % g->desc.records];
     memset(past, 0, sizeof *past);
     past->call = post->call;
@@ -8775,7 +8868,14 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     cdp__group_ended(g);
 }
 
+CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow);
+
+/* The reason is this thread's last error. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
+    if (flow->owner) {
+        cdp__channel_flow_failed(flow); /* no group fails */
+        return;
+    }
     cdp__group_fail_in(flow->g, cdp_last_error(), &post->call, 0, 1);
 }
 
@@ -8895,11 +8995,11 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
 }
 
 /* A send or a receive joins the queue of its flow. Lock held. */
-CDP__PRIVATE cdp_status cdp__post_start(cdp_group *g, const cdp_transfer *t,
+CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const uint32_t way = t->receive ? 1 : 0;
-    cdp__flow *flow = cdp__flow_open(g, t->peer, t->tag);
-    cdp__post *post = flow ? cdp__post_take(g) : NULL;
+    cdp_group *g = flow->g;
+    cdp__post *post = cdp__post_take(g);
     const uint64_t now = cdp__now(g->os);
     if (!g->past_messages)
         g->past_messages =
@@ -8910,7 +9010,7 @@ CDP__PRIVATE cdp_status cdp__post_start(cdp_group *g, const cdp_transfer *t,
     post->call.dtype = (uint8_t)t->dtype;
     post->call.op = CDP_REDUCE_SUM;
     post->call.count = t->count;
-    post->call.root = t->tag;
+    post->call.root = flow->tag;
     post->call.seq = ++flow->count[way];
     post->timeout_ms = (uint32_t)cdp__def(t->timeout_ms, g->desc.timeout_ms);
     post->start_ns = now;
@@ -8985,6 +9085,29 @@ CDP__PRIVATE bool cdp__flow_peek(const cdp_group *g, uint32_t p, uint32_t tag, c
     none.channel = channel;
     none.peer = cdp__world_rank(g, p);
     return cdp__stream_peek(g->w, &none, h);
+}
+
+/* A flow ends before its group does. Lock held. */
+CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
+    cdp_group *g = flow->g;
+    cdp__flow **at;
+    uint32_t way;
+    for (way = 0; way < 2; ++way)
+        while (flow->first[way]) {
+            cdp__post *post = flow->first[way];
+            cdp__transfer_revoke(g->w, &post->x);
+            flow->first[way] = post->next;
+            cdp__post_give(g, post, true);
+        }
+    for (at = &g->active_flows; *at && *at != flow; at = &(*at)->next_active) {
+    }
+    if (*at) *at = flow->next_active;
+    for (at = &g->flows; *at && *at != flow; at = &(*at)->next) {
+    }
+    if (*at) *at = flow->next;
+    cdp__stream_close(g->w, &flow->s, true);
+    g->w->gone[g->w->gone_at++ % CDP__GONE] = flow->s.channel;
+    cdp__free(g->os, flow);
 }
 
 /* Close what is left of a group's messages. Lock held. */
@@ -9629,6 +9752,9 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
 
+CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w);
+CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w);
+
 /* One look at every group that has something to do. */
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
@@ -9654,6 +9780,10 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         const cdp__advance p = cdp__pends_poll(m);
         if (p > most) most = p;
     }
+    if (m->channels && !m->fast_poll) {
+        const cdp__advance p = cdp__channels_poll(m);
+        if (p > most) most = p;
+    }
     return most;
 }
 
@@ -9667,6 +9797,7 @@ CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
         at = cdp__min(at, cdp__group_deadline(g));
+    if (m->channels) at = cdp__min(at, cdp__channels_deadline(m));
     return at;
 }
 
@@ -11190,8 +11321,6 @@ CDP__PRIVATE cdp_transfer cdp__transfer_of(
     return t;
 }
 
-#define CDP__TAG_BARRIER 0xffffffffu /* of cdp_monitored_barrier() */
-
 /* The caller's mistakes; fills in the defaults. */
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
@@ -11228,7 +11357,10 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
 CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
-    if (st == CDP_OK) st = cdp__post_start(g, t, done, user, out);
+    cdp__flow *flow;
+    flow = st == CDP_OK ? cdp__flow_open(g, t->peer, t->tag) : NULL;
+    if (st == CDP_OK && !flow) st = cdp__fail_nomem("a message", sizeof *flow);
+    if (st == CDP_OK) st = cdp__flow_post(flow, t, done, user, out);
     if (st != CDP_OK) return st;
     if (t->receive && t->got) {
         t->got->source = t->peer;
@@ -11664,6 +11796,638 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
     const cdp_request rq =
         cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
     return cdp_start(g, &rq, work);
+}
+
+/* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
+
+/* Knows: streams, flows (for offered bodies), the world's lock. Promises: messages of a rank are
+   delivered in order, one at a time, without the lock; losing one rank fails no group and no other
+   rank. May use: stream, pairs, group, progress, pending. */
+#define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
+#define CDP__CHANNEL_OFFER 1u  /* handle and length follow */
+#define CDP__CHANNEL_FETCH 2u  /* a: handle */
+#define CDP__CHANNEL_REFUSE 3u /* a: handle */
+
+typedef struct cdp__offer {
+    struct cdp__offer *next;
+    cdp_channel *channel;
+    uint64_t handle;
+    uint32_t peer;
+    void *data;
+    uint64_t bytes;
+    bool receive; /* a body that this rank has asked for */
+    bool moving;  /* its transfer has begun */
+    bool over;    /* `status` is to be told */
+    cdp_status status;
+} cdp__offer;
+
+/* What a channel knows of one rank. */
+typedef struct cdp__channel_peer {
+    cdp__head head; /* of the message that is being read */
+    bool reading;
+    uint8_t *body;
+    uint64_t room, got;
+    bool starved; /* a send was not taken */
+    bool lost, lost_told;
+    cdp_error why;
+    cdp__flow *bulk; /* for offered bodies; made with the first */
+} cdp__channel_peer;
+
+struct cdp_channel {
+    cdp_channel_desc desc;
+    cdp_group *g;
+    cdp_channel *next; /* in world->channels */
+    uint64_t id;
+    cdp__stream *streams; /* one per rank */
+    cdp__channel_peer *peers;
+    cdp__offer *offers;
+    uint64_t handles; /* how many were given */
+    uint64_t timer_ns;
+    uint64_t called; /* counts callbacks */
+    bool calling, closing;
+};
+
+CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
+    uint8_t id[16];
+    cdp__put_u64(id, g->channel);
+    cdp__put_u32(id + 8, number);
+    cdp__put_u32(id + 12, 0x6368616eu + what);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
+/* The rank is lost for this channel; why is this thread's last error. */
+CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
+    cdp__offer *o;
+    if (c->peers[p].lost) return;
+    c->peers[p].lost = true;
+    c->peers[p].why = *cdp_last_error();
+    c->streams[p].dropping = true;
+    for (o = c->offers; o; o = o->next) {
+        if (o->peer != p || o->over) continue;
+        o->over = true;
+        o->status = CDP_ERR_PEER_LOST;
+    }
+}
+
+/* A transfer of a channel has failed: its posts end, and no group with them. */
+CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
+    cdp_channel *c = flow->owner;
+    uint32_t way;
+    for (way = 0; way < 2; ++way)
+        while (flow->first[way]) {
+            cdp__post *post = flow->first[way];
+            cdp__transfer_revoke(c->g->w, &post->x);
+            flow->first[way] = post->next;
+            cdp__post_give(c->g, post, true);
+        }
+    flow->last[0] = flow->last[1] = NULL;
+    cdp__channel_lose(c, flow->rank);
+}
+
+/* ---- callbacks */
+
+/* A callback of c is about to run, without the lock, or has returned. */
+CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
+    cdp__world *w = c->g->w;
+    c->calling = true;
+    w->calling = c->g;
+    *cdp__inside() = true;
+    cdp_lock_release(&w->lock);
+}
+
+CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
+    cdp__world *w = c->g->w;
+    cdp_lock_acquire(&w->lock);
+    *cdp__inside() = false;
+    w->calling = NULL;
+    c->calling = false;
+    ++c->called;
+    cdp__world_tell(w);
+}
+
+/* A message is complete. False: the peer sent what no peer of this version sends. */
+CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__head *h);
+
+CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__head h = peer->head;
+    cdp_channel_message m;
+    peer->reading = false;
+    if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
+        if (cdp__channel_answer(c, p, &h)) return;
+        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
+            "rank %u speaks of a body that was not offered", c->streams[p].peer);
+        cdp__channel_lose(c, p);
+        return;
+    }
+    memset(&m, 0, sizeof m);
+    m.peer = p;
+    m.kind = h.root;
+    m.aux = h.round;
+    m.a = h.seq;
+    m.b = h.count;
+    m.bytes = h.bytes;
+    m.body = h.bytes ? peer->body : NULL;
+    if (h.dtype == CDP__CHANNEL_OFFER) {
+        m.handle = cdp__get_u64(peer->body);
+        m.bytes = cdp__get_u64(peer->body + 8);
+        m.body = NULL;
+    }
+    cdp__channel_call(c);
+    c->desc.deliver(c->desc.user, &m);
+    cdp__channel_called(c);
+}
+
+/* ---- receiving */
+
+/* The header of a message has come: make room for its body. */
+CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__head *h = &peer->head;
+    if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
+        || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
+        (void)cdp__stream_nonsense(&c->streams[p]);
+        return false;
+    }
+    peer->got = 0;
+    if (h->bytes <= peer->room) return true;
+    cdp__free(c->g->os, peer->body);
+    peer->room = cdp__max(h->bytes, 256);
+    peer->body = (uint8_t *)cdp__alloc(c->g->os, peer->room);
+    if (peer->body) return true;
+    peer->room = 0;
+    (void)cdp__fail_nomem("a message of a channel", h->bytes);
+    return false;
+}
+
+/* Read what has come from p. True: something moved. */
+CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    cdp__stream *s = &c->streams[p];
+    int64_t r = 1;
+    if (!peer->reading) {
+        r = cdp__stream_next(c->g->w, s, &peer->head);
+        if (r > 0 && !cdp__channel_begin(c, p)) r = -1;
+        peer->reading = r > 0;
+    }
+    while (r > 0 && s->body_left) {
+        r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
+        if (r > 0) peer->got += (uint64_t)r;
+    }
+    if (r < 0) {
+        cdp__channel_lose(c, p);
+        return true;
+    }
+    if (!peer->reading || s->body_left) return false;
+    cdp__channel_deliver(c, p);
+    return true;
+}
+
+/* ---- telling the program */
+
+CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
+    cdp__offer **at = &c->offers, *o;
+    while (*at && !(*at)->over)
+        at = &(*at)->next;
+    if (!*at) return false;
+    o = *at;
+    *at = o->next;
+    cdp__channel_call(c);
+    if (o->receive && c->desc.fetched) c->desc.fetched(c->desc.user, o->peer, o->handle, o->status);
+    if (!o->receive && c->desc.released)
+        c->desc.released(c->desc.user, o->peer, o->handle, o->status);
+    cdp__channel_called(c);
+    cdp__free(c->g->os, o);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__stream *s = &c->streams[p];
+    if (peer->lost && !peer->lost_told) {
+        peer->lost_told = true;
+        cdp__channel_call(c);
+        if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
+        cdp__channel_called(c);
+        return true;
+    }
+    if (!peer->starved || peer->lost || s->sent - s->acked > CDP__WINDOW / 2) return false;
+    peer->starved = false;
+    cdp__channel_call(c);
+    if (c->desc.credit) c->desc.credit(c->desc.user, p);
+    cdp__channel_called(c);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
+    if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
+    c->timer_ns = CDP__NEVER;
+    cdp__channel_call(c);
+    if (c->desc.timer) c->desc.timer(c->desc.user);
+    cdp__channel_called(c);
+    return true;
+}
+
+/* A group that failed moves no bodies any more. */
+CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
+    cdp__offer *o;
+    for (o = c->offers; o; o = o->next) {
+        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
+        o->over = true;
+        o->status = c->g->error.status;
+    }
+}
+
+/* One step of one channel. MOVED: the lock was released meanwhile. */
+CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
+    uint32_t p;
+    if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
+    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
+    for (p = 0; p < c->g->desc.world_size; ++p) {
+        if (p == c->g->desc.rank) continue;
+        if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
+        if (cdp__channel_tell_peer(c, p)) return true;
+    }
+    return false;
+}
+
+CDP__PRIVATE void cdp__channel_free(cdp_channel *c);
+
+/* Every channel of the world, one callback at a time. */
+CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
+    cdp_channel *c;
+    for (c = w->channels; c && !w->calling; c = c->next) {
+        if (!cdp__channel_step(c)) continue;
+        if (c->closing && !c->calling) cdp__channel_free(c);
+        return CDP__MOVED;
+    }
+    return CDP__BLOCKED;
+}
+
+CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
+    uint64_t at = CDP__NEVER;
+    const cdp_channel *c;
+    for (c = w->channels; c; c = c->next)
+        at = cdp__min(at, c->timer_ns);
+    return at;
+}
+
+/* ---- sending */
+
+CDP__PRIVATE cdp_status cdp__channel_peer_check(
+    const cdp_channel *c, const char *call, uint32_t peer) {
+    if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: %u is no other rank of the channel's group", call, peer);
+    if (!c->peers[peer].lost) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, c->peers[peer].why.sys_errno,
+        "%s: rank %u is lost: %s", call, c->streams[peer].peer, c->peers[peer].why.text);
+}
+
+/* One message with a body that is copied. Lock held. */
+CDP__PRIVATE cdp_status cdp__channel_put(
+    cdp_channel *c, uint32_t p, cdp__head *h, const void *body) {
+    cdp__world *w = c->g->w;
+    cdp__stream *s = &c->streams[p];
+    h->type = CDP__MESSAGE_DATA;
+    h->kind = CDP_COLL_SEND;
+    h->channel = s->channel;
+    h->ack = (uint32_t)s->taken;
+    if (s->sent - s->acked + CDP__HEAD_BYTES + h->bytes > CDP__WINDOW) {
+        c->peers[p].starved = true;
+        s->asking = s->asking || cdp__stream_note(w, s, CDP__MESSAGE_ASK);
+        (void)cdp__port_flush(w, s->peer);
+        return CDP_PENDING;
+    }
+    if (cdp__stream_put(w, s, h, body)) return CDP_OK;
+    if (!cdp__control_add(w, s->peer, h, (const uint8_t *)body))
+        return cdp__fail_nomem("a message of a channel", h->bytes);
+    s->sent += CDP__HEAD_BYTES + h->bytes;
+    ++s->put;
+    (void)cdp__port_flush(w, s->peer);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp__head cdp__channel_head(const cdp_channel_message *m) {
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.root = m->kind;
+    h.round = m->aux;
+    h.seq = m->a;
+    h.count = m->b;
+    h.bytes = (uint32_t)m->bytes;
+    return h;
+}
+
+/* Somebody may have to sleep for what was just queued. */
+CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
+    if (c->g->w->deferred && c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
+    cdp__leave(c->g);
+    return st;
+}
+
+CDP_API cdp_status cdp_channel_send(cdp_channel *c, const cdp_channel_message *m) {
+    cdp__head h;
+    cdp_status st;
+    if (!c || !m || (m->bytes && !m->body))
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_channel_send needs a channel, a message and its body");
+    if (m->bytes > CDP_CHANNEL_BODY_MAX)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_send: a body of %llu bytes; at most %u are copied, use "
+            "cdp_channel_offer()",
+            (unsigned long long)m->bytes, CDP_CHANNEL_BODY_MAX);
+    h = cdp__channel_head(m);
+    cdp__enter(c->g);
+    st = cdp__channel_peer_check(c, "cdp_channel_send", m->peer);
+    if (st == CDP_OK) st = cdp__channel_put(c, m->peer, &h, m->body);
+    return cdp__channel_leave(c, st);
+}
+
+CDP__PRIVATE cdp__offer *cdp__offer_make(
+    cdp_channel *c, uint32_t peer, void *data, uint64_t bytes) {
+    cdp__offer *o = (cdp__offer *)cdp__alloc_zero(c->g->os, sizeof *o);
+    if (!o) {
+        (void)cdp__fail_nomem("an offered body", sizeof *o);
+        return NULL;
+    }
+    o->channel = c;
+    o->peer = peer;
+    o->data = data;
+    o->bytes = bytes;
+    return o;
+}
+
+CDP_API cdp_status cdp_channel_offer(
+    cdp_channel *c, const cdp_channel_message *m, uint64_t *handle) {
+    uint8_t body[CDP__REMOTE_BYTES];
+    cdp__offer *o = NULL;
+    cdp__head h;
+    cdp_status st;
+    if (!c || !m || !handle || !m->body || !m->bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_offer needs a channel, a message with a body and a place for the handle");
+    h = cdp__channel_head(m);
+    h.dtype = CDP__CHANNEL_OFFER;
+    h.bytes = CDP__REMOTE_BYTES;
+    cdp__enter(c->g);
+    st = cdp__channel_peer_check(c, "cdp_channel_offer", m->peer);
+    if (st == CDP_OK && !(o = cdp__offer_make(c, m->peer, (void *)(uintptr_t)m->body, m->bytes)))
+        st = CDP_ERR_NOMEM;
+    if (st == CDP_OK) {
+        cdp__put_u64(body, c->handles + 1);
+        cdp__put_u64(body + 8, m->bytes);
+        st = cdp__channel_put(c, m->peer, &h, body);
+    }
+    if (st == CDP_OK) {
+        o->handle = *handle = ++c->handles;
+        o->next = c->offers;
+        c->offers = o;
+    } else {
+        cdp__free(c->g->os, o);
+    }
+    return cdp__channel_leave(c, st);
+}
+
+/* ---- offered bodies */
+
+CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_ns) {
+    cdp__offer *o = (cdp__offer *)user;
+    (void)start_ns;
+    (void)end_ns;
+    o->over = true;
+    o->status = CDP_OK;
+}
+
+/* The flow over which bodies to and from p move. NULL: out of memory. */
+CDP__PRIVATE cdp__flow *cdp__channel_bulk(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    if (peer->bulk) return peer->bulk;
+    peer->bulk =
+        cdp__flow_make(c->g, cdp__channel_id(c->g, c->desc.number, 1), p, CDP__TAG_BARRIER);
+    if (peer->bulk) peer->bulk->owner = c;
+    return peer->bulk;
+}
+
+/* Send or receive the body of an offer. */
+CDP__PRIVATE cdp_status cdp__offer_move(cdp__offer *o) {
+    cdp_channel *c = o->channel;
+    cdp__flow *flow = cdp__channel_bulk(c, o->peer);
+    cdp_transfer t;
+    cdp_work work;
+    memset(&t, 0, sizeof t);
+    t.receive = o->receive;
+    t.data = o->data;
+    t.count = o->bytes;
+    t.dtype = CDP_DTYPE_U8;
+    t.timeout_ms = CDP_NO_TIMEOUT;
+    o->moving = true;
+    if (!flow) return cdp__fail_nomem("the transfer of an offered body", sizeof *flow);
+    return cdp__flow_post(flow, &t, cdp__offer_moved, o, &work);
+}
+
+CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__head *h) {
+    cdp__offer *o = c->offers;
+    while (o && (o->receive || o->peer != p || o->handle != h->seq || o->moving || o->over))
+        o = o->next;
+    if (!o) return false;
+    if (h->dtype == CDP__CHANNEL_FETCH) {
+        if (h->count != o->bytes) return false;
+        o->status = cdp__offer_move(o);
+        if (o->status != CDP_OK) cdp__channel_lose(c, p);
+        return true;
+    }
+    o->over = true;
+    o->status = CDP_ERR_ABORTED;
+    return h->dtype == CDP__CHANNEL_REFUSE;
+}
+
+/* FETCH and REFUSE are as small as the offer that they answer, and go beyond the window. */
+CDP__PRIVATE cdp_status cdp__channel_reply(
+    cdp_channel *c, uint32_t p, uint8_t what, uint64_t handle, uint64_t bytes) {
+    cdp__stream *s = &c->streams[p];
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.type = CDP__MESSAGE_DATA;
+    h.kind = CDP_COLL_SEND;
+    h.dtype = what;
+    h.channel = s->channel;
+    h.ack = (uint32_t)s->taken;
+    h.seq = handle;
+    h.count = bytes;
+    if (!cdp__control_add(c->g->w, s->peer, &h, NULL))
+        return cdp__fail_nomem("the answer to an offer", sizeof h);
+    s->sent += CDP__HEAD_BYTES;
+    ++s->put;
+    (void)cdp__port_flush(c->g->w, s->peer);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_channel_fetch(
+    cdp_channel *c, uint32_t peer, uint64_t handle, void *to, uint64_t bytes) {
+    cdp__offer *o = NULL;
+    cdp_status st;
+    if (!c || !handle || !to || !bytes)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_fetch needs a channel, a handle and room");
+    cdp__enter(c->g);
+    st = cdp__channel_peer_check(c, "cdp_channel_fetch", peer);
+    if (st == CDP_OK && !(o = cdp__offer_make(c, peer, to, bytes))) st = CDP_ERR_NOMEM;
+    if (st == CDP_OK) {
+        o->receive = true;
+        o->handle = handle;
+        o->next = c->offers;
+        c->offers = o;
+        st = cdp__offer_move(o);
+        if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_FETCH, handle, bytes);
+        if (st != CDP_OK) cdp__channel_lose(c, peer); /* half asked for: it cannot be taken back */
+        st = CDP_OK;
+    }
+    return cdp__channel_leave(c, st);
+}
+
+CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t handle) {
+    cdp_status st;
+    if (!c || !handle)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_refuse needs a channel and a handle");
+    cdp__enter(c->g);
+    st = cdp__channel_peer_check(c, "cdp_channel_refuse", peer);
+    if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_REFUSE, handle, 0);
+    return cdp__channel_leave(c, st);
+}
+
+/* ---- opening and closing */
+
+CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
+    cdp__world *w = c->g->w;
+    cdp_channel **at = &w->channels;
+    uint32_t p;
+    while (*at && *at != c)
+        at = &(*at)->next;
+    if (*at) *at = c->next;
+    w->gone[w->gone_at++ % CDP__GONE] = c->id;
+    for (p = 0; c->streams && c->peers && p < c->g->desc.world_size; ++p) {
+        if (c->peers[p].bulk) cdp__flow_drop(c->peers[p].bulk);
+        if (c->streams[p].channel) cdp__stream_close(w, &c->streams[p], p != c->g->desc.rank);
+        cdp__free(w->os, c->peers[p].body);
+    }
+    while (c->offers) {
+        cdp__offer *o = c->offers;
+        c->offers = o->next;
+        cdp__free(w->os, o);
+    }
+    if (w->deferred) cdp__world_deferred(w);
+    cdp__free(w->os, c->streams);
+    cdp__free(w->os, c->peers);
+    cdp__free(w->os, c);
+}
+
+/* The channel's streams enter the table and continue those that came early. Lock held. */
+CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
+    cdp__world *w = c->g->w;
+    const uint32_t n = c->g->desc.world_size;
+    uint32_t p;
+    c->streams = (cdp__stream *)cdp__alloc_zero(w->os, n * sizeof *c->streams);
+    c->peers = (cdp__channel_peer *)cdp__alloc_zero(w->os, n * sizeof *c->peers);
+    if (!c->streams || !c->peers || !cdp__streams_reserve(w, n))
+        return cdp__fail_nomem("a channel", n * (sizeof *c->streams + sizeof *c->peers));
+    for (p = 0; p < n; ++p) {
+        cdp__stream *s = &c->streams[p];
+        cdp__stream *came = cdp__stream_find(w, c->id, cdp__world_rank(c->g, p));
+        if (came && !came->unexpected)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_channel_open: channel %u of this group is open already", c->desc.number);
+        s->channel = c->id;
+        s->peer = cdp__world_rank(c->g, p);
+        if (!came) {
+            cdp__stream_insert(w, s);
+            continue;
+        }
+        cdp__stream_replace(w, came, s);
+        cdp__free(w->os, came);
+    }
+    c->next = w->channels;
+    w->channels = c;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
+    cdp_channel *c;
+    cdp_status st;
+    if (!desc || !out || !desc->deliver)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_open needs a desc with a group and `deliver`, and a place for the result");
+    *out = NULL;
+    st = cdp__alive(desc->group, "cdp_channel_open");
+    if (st != CDP_OK) return st;
+    c = (cdp_channel *)cdp__alloc_zero(desc->group->os, sizeof *c);
+    if (!c) return cdp__fail_nomem("a channel", sizeof *c);
+    c->desc = *desc;
+    c->g = desc->group;
+    c->id = cdp__channel_id(c->g, desc->number, 0);
+    c->timer_ns = CDP__NEVER;
+    cdp__enter(c->g);
+    st = cdp__channel_enter(c);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        cdp_group *g = c->g;
+        if (c->streams && st == CDP_ERR_INVALID) c->streams[0].channel = 0;
+        cdp__channel_free(c);
+        cdp__leave(g);
+        *cdp__error_slot() = e;
+        return st;
+    }
+    *out = c;
+    cdp__leave(c->g);
+    return CDP_OK;
+}
+
+CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
+    if (!c) return;
+    cdp__enter(c->g);
+    c->timer_ns = at_ns;
+    if (c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
+    cdp__leave(c->g);
+}
+
+CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
+    cdp__world *w;
+    uint64_t until, before;
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    if (!c) return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait needs a channel");
+    w = c->g->w;
+    until = cdp__deadline(w->os, timeout_ms);
+    cdp__enter(c->g);
+    before = c->called;
+    ++w->callers;
+    if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
+    for (;;) {
+        cdp__progress_poll(w);
+        if (c->called != before || cdp__now(w->os) >= until) break;
+        cdp__progress_sleep(w, until);
+    }
+    st = c->called != before ? CDP_OK : CDP_PENDING;
+    --w->callers;
+    if (w->callers) w->os->threads.cond_broadcast(w->os->user, w->cond);
+    cdp__leave(c->g);
+    return st;
+}
+
+CDP_API void cdp_channel_close(cdp_channel *c) {
+    cdp__world *w;
+    cdp_group *g;
+    if (!c) return;
+    g = c->g;
+    w = g->w;
+    cdp__enter(g);
+    c->closing = true;
+    if (!(c->calling && *cdp__inside())) {
+        while (c->calling)
+            w->os->threads.cond_wait(
+                w->os->user, w->cond, w->lock.mutex, cdp__now(w->os) + 10 * CDP__MS);
+        cdp__channel_free(c);
+    }
+    cdp__leave(g);
 }
 
 /* ---- >>objects: bytes of any length from every rank ------------------------------------------ */

@@ -1,0 +1,313 @@
+/* test_channel.c - ordered messages to each rank: order, bounded memory, offered bodies, ranks that
+   are lost */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+
+#include "worlds.h"
+
+typedef struct side {
+    cdp_channel *c;
+    uint32_t rank;
+    uint64_t got, bytes, next[RANKS_MAX], credits, released, fetched, lost, timers;
+    uint64_t offered, handle, handle_bytes;
+    cdp_status last_released, last_fetched;
+    int32_t lost_peer;
+    bool wrong;
+} side;
+
+static void deliver(void *user, const cdp_channel_message *m) {
+    side *s = (side *)user;
+    if (m->handle) {
+        s->handle = m->handle;
+        s->handle_bytes = m->bytes;
+        ++s->offered;
+        if (m->body) s->wrong = true;
+        return;
+    }
+    /* a counts the messages of a sender; the body holds b bytes of that number */
+    if (m->a != s->next[m->peer]++ || m->bytes != m->b || m->kind != 7 || m->aux != m->peer)
+        s->wrong = true;
+    for (uint64_t i = 0; i < m->bytes; ++i)
+        if (((const uint8_t *)m->body)[i] != (uint8_t)m->a) s->wrong = true;
+    ++s->got;
+    s->bytes += m->bytes;
+}
+
+static void lost(void *user, uint32_t peer, const cdp_error *why) {
+    side *s = (side *)user;
+    ++s->lost;
+    s->lost_peer = (int32_t)peer;
+    if (why->status != CDP_ERR_PEER_LOST) s->wrong = true;
+}
+static void credit(void *user, uint32_t peer) {
+    (void)peer;
+    ++((side *)user)->credits;
+}
+static void released(void *user, uint32_t peer, uint64_t handle, cdp_status status) {
+    side *s = (side *)user;
+    (void)peer;
+    (void)handle;
+    ++s->released;
+    s->last_released = status;
+}
+static void fetched(void *user, uint32_t peer, uint64_t handle, cdp_status status) {
+    side *s = (side *)user;
+    (void)peer;
+    (void)handle; /* the next offer may have come already */
+    ++s->fetched;
+    s->last_fetched = status;
+}
+static void timer(void *user) {
+    ++((side *)user)->timers;
+}
+
+static bool side_open(side *s, cdp_group *g, uint32_t number) {
+    const cdp_channel_desc d = {.group = g,
+        .number = number,
+        .user = s,
+        .deliver = deliver,
+        .lost = lost,
+        .credit = credit,
+        .released = released,
+        .fetched = fetched,
+        .timer = timer};
+    memset(s, 0, sizeof *s);
+    s->rank = cdp_rank(g);
+    s->lost_peer = -1;
+    return OK(cdp_channel_open(&d, &s->c));
+}
+
+/* Until `*count` is at least `want`. */
+static bool side_wait(side *s, const uint64_t *count, uint64_t want) {
+    const uint64_t until = test_now_ns() + 20000000000ull;
+    while (*count < want && test_now_ns() < until)
+        (void)!cdp_channel_wait(s->c, 1000);
+    return *count >= want;
+}
+
+static uint8_t numbered[RANKS_MAX][300000];
+
+static void send_numbered(side *s, uint32_t to, uint64_t number, uint64_t bytes) {
+    const cdp_channel_message m = {to, 7, s->rank, number, bytes, numbered[s->rank], bytes, 0};
+    cdp_status st;
+    memset(numbered[s->rank], (int)(uint8_t)number, (size_t)bytes);
+    while ((st = cdp_channel_send(s->c, &m)) == CDP_PENDING)
+        (void)!cdp_channel_wait(s->c, 100);
+    T_EQ(CDP_OK, st);
+}
+
+/* All to all, of all lengths, beside collectives of the same group. */
+static void crossing(uint32_t rank, cdp_group *g) {
+    static const uint64_t lengths[] = {0, 1, 100, 4096, 4097, 70000, 300000};
+    side s;
+    int32_t x = 1;
+    uint64_t bytes = 0;
+    if (!side_open(&s, g, 1)) return;
+    for (uint32_t i = 0; i < 70; ++i) {
+        for (uint32_t p = 0; p < 3; ++p)
+            if (p != rank) send_numbered(&s, p, i, lengths[i % 7]);
+        bytes += 2 * lengths[i % 7];
+        if (i % 10 == 0) OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_MAX));
+    }
+    T(side_wait(&s, &s.got, 140));
+    T_EQ(bytes, s.bytes);
+    T(!s.wrong);
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+    T_EQ(140, s.got);
+}
+
+TEST(messages_arrive_in_order_beside_collectives) {
+    run(3, 20000, crossing);
+}
+
+/* What is under way is bounded: a sender is told to wait, and told when there is room. */
+static void window(uint32_t rank, cdp_group *g) {
+    side s;
+    uint64_t taken = 0;
+    OK(cdp_barrier(g));
+    if (rank == 0) {
+        const cdp_channel_message m = {1, 7, 0, 0, 100000, numbered[0], 100000, 0};
+        cdp_channel_message next = m;
+        if (!side_open(&s, g, 2)) return;
+        for (next.a = 0; next.a < 200; ++next.a) {
+            memset(numbered[0], (int)(uint8_t)next.a, 100000);
+            if (cdp_channel_send(s.c, &next) != CDP_OK) break;
+            taken += 100000;
+        }
+        /* the receiver has not opened the channel */
+        T(taken <= CDP__WINDOW && taken + 200000 > CDP__WINDOW);
+        T_EQ(0, s.credits);
+        OK(cdp_barrier(g));
+        T(side_wait(&s, &s.credits, 1));
+        while (next.a < 200)
+            send_numbered(&s, 1, next.a++, 100000);
+    } else {
+        OK(cdp_barrier(g));
+        if (!side_open(&s, g, 2)) return;
+        T(side_wait(&s, &s.got, 200));
+        T(!s.wrong);
+    }
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+}
+
+TEST(what_is_under_way_is_bounded) {
+    run(2, 20000, window);
+}
+
+/* Bodies that stay with the sender: fetched, in another order than offered, or refused. */
+static void offers(uint32_t rank, cdp_group *g) {
+    enum {
+        BYTES = 6000000
+    };
+    static uint8_t from[BYTES], to[BYTES];
+    side s;
+    if (!side_open(&s, g, 3)) return;
+    if (rank == 0) {
+        cdp_channel_message m = {1, 1, 2, 3, 4, from, BYTES, 0};
+        uint64_t handle[3];
+        for (uint32_t i = 0; i < BYTES; ++i)
+            from[i] = (uint8_t)(i * 7);
+        for (uint32_t i = 0; i < 3; ++i) {
+            m.bytes = i == 2 ? 10 : BYTES;
+            OK(cdp_channel_offer(s.c, &m, &handle[i]));
+            T(side_wait(&s, &s.released, i + 1));
+            T_EQ(i == 1 ? CDP_ERR_ABORTED : CDP_OK, s.last_released);
+        }
+        T(handle[0] != handle[1]);
+    } else {
+        memset(to, 0, BYTES);
+        for (uint32_t i = 0; i < 3; ++i) {
+            T(side_wait(&s, &s.offered, i + 1));
+            T_EQ(i == 2 ? 10 : BYTES, s.handle_bytes);
+            if (i == 1) {
+                OK(cdp_channel_refuse(s.c, 0, s.handle));
+                continue;
+            }
+            OK(cdp_channel_fetch(s.c, 0, s.handle, to, s.handle_bytes));
+            T(side_wait(&s, &s.fetched, i / 2 + 1));
+            T_EQ(CDP_OK, s.last_fetched);
+            T(memcmp(to, from, (size_t)s.handle_bytes) == 0);
+            memset(to, 0, BYTES);
+        }
+    }
+    T(!s.wrong);
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+}
+
+TEST(offered_bodies) {
+    run(2, 20000, offers);
+}
+
+/* A rank that closes its channel is lost to the others, which go on with each other, and so does
+   the group. */
+static void one_closes(uint32_t rank, cdp_group *g) {
+    side s;
+    int32_t x = 1;
+    if (!side_open(&s, g, 4)) return;
+    OK(cdp_barrier(g));
+    if (rank == 2) {
+        cdp_channel_close(s.c);
+    } else {
+        T(side_wait(&s, &s.lost, 1));
+        T_EQ(2, s.lost_peer);
+        const cdp_channel_message m = {2, 7, 0, 0, 0, NULL, 0, 0};
+        T_EQ(CDP_ERR_PEER_LOST, cdp_channel_send(s.c, &m));
+        T_TEXT("rank 2 is lost", cdp_last_error()->text);
+        for (uint32_t i = 0; i < 20; ++i)
+            send_numbered(&s, 1 - rank, i, 5000);
+        T(side_wait(&s, &s.got, 20));
+        T(!s.wrong);
+        T_EQ(1, s.lost);
+    }
+    OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+    T_EQ(3, x);
+    OK(cdp_barrier(g));
+    if (rank != 2) cdp_channel_close(s.c);
+}
+
+TEST(a_channel_loses_a_rank_and_goes_on) {
+    run(3, 20000, one_closes);
+}
+
+/* A rank that leaves while an offer is open: the offer ends, with the rank's loss. */
+static void leaves_with_an_offer(uint32_t rank, cdp_group *g) {
+    static uint8_t body[100000];
+    side s;
+    if (!side_open(&s, g, 5)) return;
+    if (rank == 0) {
+        const cdp_channel_message m = {1, 1, 2, 3, 4, body, sizeof body, 0};
+        uint64_t handle;
+        OK(cdp_channel_offer(s.c, &m, &handle));
+        T(side_wait(&s, &s.released, 1));
+        T_EQ(CDP_ERR_PEER_LOST, s.last_released);
+    } else {
+        T(side_wait(&s, &s.offered, 1));
+    }
+    cdp_channel_close(s.c);
+}
+
+TEST(an_open_offer_ends_with_its_rank) {
+    run(2, 20000, leaves_with_an_offer);
+}
+
+static void timers(uint32_t rank, cdp_group *g) {
+    const uint64_t from = test_now_ns();
+    side s;
+    (void)rank;
+    if (!side_open(&s, g, 6)) return;
+    cdp_channel_timer(s.c, cdp_os_default()->now_ns(NULL) + 30000000u);
+    T(side_wait(&s, &s.timers, 1));
+    T(test_now_ns() - from >= 29000000u);
+    cdp_channel_timer(s.c, cdp_os_default()->now_ns(NULL) + 30000000u);
+    cdp_channel_timer(s.c, UINT64_MAX);
+    T_EQ(CDP_PENDING, cdp_channel_wait(s.c, 60));
+    T_EQ(1, s.timers);
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+}
+
+TEST(a_timer_is_called_once) {
+    run(2, 20000, timers);
+}
+
+static void mistakes(uint32_t rank, cdp_group *g) {
+    cdp_channel_message m = {rank, 0, 0, 0, 0, NULL, 0, 0};
+    cdp_channel *other;
+    side s;
+    if (!side_open(&s, g, 7)) return;
+    const cdp_channel_desc twice = {.group = g, .number = 7, .deliver = deliver};
+    T_EQ(CDP_ERR_INVALID, cdp_channel_open(&twice, &other));
+    T_TEXT("channel 7 of this group is open already", cdp_last_error()->text);
+    T_EQ(CDP_ERR_INVALID, cdp_channel_send(s.c, &m));
+    T_TEXT("is no other rank of the channel's group", cdp_last_error()->text);
+    m.peer = 1 - rank;
+    m.bytes = CDP_CHANNEL_BODY_MAX + 1;
+    m.body = numbered;
+    T_EQ(CDP_ERR_INVALID, cdp_channel_send(s.c, &m));
+    T_TEXT("use cdp_channel_offer()", cdp_last_error()->text);
+    T_EQ(CDP_ERR_INVALID, cdp_channel_open(NULL, &other));
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+    cdp_channel_close(NULL);
+}
+
+TEST(mistakes_get_a_sentence) {
+    run(2, 20000, mistakes);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"messages_arrive_in_order_beside_collectives", messages_arrive_in_order_beside_collectives,
+            60},
+        {"what_is_under_way_is_bounded", what_is_under_way_is_bounded, 60},
+        {"offered_bodies", offered_bodies, 60},
+        {"a_channel_loses_a_rank_and_goes_on", a_channel_loses_a_rank_and_goes_on, 60},
+        {"an_open_offer_ends_with_its_rank", an_open_offer_ends_with_its_rank, 60},
+        {"a_timer_is_called_once", a_timer_is_called_once, 60},
+        {"mistakes_get_a_sentence", mistakes_get_a_sentence, 60},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
