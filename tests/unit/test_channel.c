@@ -15,13 +15,21 @@ typedef struct side {
     bool wrong;
 } side;
 
+/* What a callback wrote before it counted is seen by whoever has seen the count. */
+static void count_one(uint64_t *count) {
+    __atomic_add_fetch(count, 1, __ATOMIC_RELEASE);
+}
+static uint64_t counted(const uint64_t *count) {
+    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
+}
+
 static void deliver(void *user, const cdp_channel_message *m) {
     side *s = (side *)user;
     if (m->handle) {
         s->handle = m->handle;
         s->handle_bytes = m->bytes;
-        ++s->offered;
         if (m->body) s->wrong = true;
+        count_one(&s->offered);
         return;
     }
     /* a counts the messages of a sender; the body holds b bytes of that number */
@@ -29,36 +37,36 @@ static void deliver(void *user, const cdp_channel_message *m) {
         s->wrong = true;
     for (uint64_t i = 0; i < m->bytes; ++i)
         if (((const uint8_t *)m->body)[i] != (uint8_t)m->a) s->wrong = true;
-    ++s->got;
     s->bytes += m->bytes;
+    count_one(&s->got);
 }
 
 static void lost(void *user, uint32_t peer, const cdp_error *why) {
     side *s = (side *)user;
-    ++s->lost;
     s->lost_peer = (int32_t)peer;
     if (why->status != CDP_ERR_PEER_LOST) s->wrong = true;
+    count_one(&s->lost);
 }
 static void credit(void *user, uint32_t peer) {
     (void)peer;
-    ++((side *)user)->credits;
+    count_one(&((side *)user)->credits);
 }
 static void released(void *user, uint32_t peer, uint64_t handle, cdp_status status) {
     side *s = (side *)user;
     (void)peer;
     (void)handle;
-    ++s->released;
     s->last_released = status;
+    count_one(&s->released);
 }
 static void fetched(void *user, uint32_t peer, uint64_t handle, cdp_status status) {
     side *s = (side *)user;
     (void)peer;
     (void)handle; /* the next offer may have come already */
-    ++s->fetched;
     s->last_fetched = status;
+    count_one(&s->fetched);
 }
 static void timer(void *user) {
-    ++((side *)user)->timers;
+    count_one(&((side *)user)->timers);
 }
 
 static bool side_open(side *s, cdp_group *g, uint32_t number) {
@@ -80,9 +88,9 @@ static bool side_open(side *s, cdp_group *g, uint32_t number) {
 /* Until `*count` is at least `want`. */
 static bool side_wait(side *s, const uint64_t *count, uint64_t want) {
     const uint64_t until = test_now_ns() + 20000000000ull;
-    while (*count < want && test_now_ns() < until)
+    while (counted(count) < want && test_now_ns() < until)
         (void)!cdp_channel_wait(s->c, 1000);
-    return *count >= want;
+    return counted(count) >= want;
 }
 
 static uint8_t numbered[RANKS_MAX][300000];
@@ -114,7 +122,7 @@ static void crossing(uint32_t rank, cdp_group *g) {
     T(!s.wrong);
     OK(cdp_barrier(g));
     cdp_channel_close(s.c);
-    T_EQ(140, s.got);
+    T_EQ(140, counted(&s.got));
 }
 
 TEST(messages_arrive_in_order_beside_collectives) {
@@ -137,7 +145,7 @@ static void window(uint32_t rank, cdp_group *g) {
         }
         /* the receiver has not opened the channel */
         T(taken <= CDP__WINDOW && taken + 200000 > CDP__WINDOW);
-        T_EQ(0, s.credits);
+        T_EQ(0, counted(&s.credits));
         OK(cdp_barrier(g));
         T(side_wait(&s, &s.credits, 1));
         while (next.a < 200)
@@ -179,16 +187,20 @@ static void offers(uint32_t rank, cdp_group *g) {
     } else {
         memset(to, 0, BYTES);
         for (uint32_t i = 0; i < 3; ++i) {
+            const uint64_t bytes = i == 2 ? 10 : BYTES;
+            uint64_t right = 0;
             T(side_wait(&s, &s.offered, i + 1));
-            T_EQ(i == 2 ? 10 : BYTES, s.handle_bytes);
+            T_EQ(bytes, s.handle_bytes);
             if (i == 1) {
                 OK(cdp_channel_refuse(s.c, 0, s.handle));
                 continue;
             }
-            OK(cdp_channel_fetch(s.c, 0, s.handle, to, s.handle_bytes));
+            OK(cdp_channel_fetch(s.c, 0, s.handle, to, bytes));
             T(side_wait(&s, &s.fetched, i / 2 + 1));
             T_EQ(CDP_OK, s.last_fetched);
-            T(memcmp(to, from, (size_t)s.handle_bytes) == 0);
+            while (right < bytes && to[right] == (uint8_t)(right * 7))
+                ++right;
+            T_EQ(bytes, right);
             memset(to, 0, BYTES);
         }
     }
@@ -220,7 +232,7 @@ static void one_closes(uint32_t rank, cdp_group *g) {
             send_numbered(&s, 1 - rank, i, 5000);
         T(side_wait(&s, &s.got, 20));
         T(!s.wrong);
-        T_EQ(1, s.lost);
+        T_EQ(1, counted(&s.lost));
     }
     OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
     T_EQ(3, x);
@@ -264,7 +276,7 @@ static void timers(uint32_t rank, cdp_group *g) {
     cdp_channel_timer(s.c, cdp_os_default()->now_ns(NULL) + 30000000u);
     cdp_channel_timer(s.c, UINT64_MAX);
     T_EQ(CDP_PENDING, cdp_channel_wait(s.c, 60));
-    T_EQ(1, s.timers);
+    T_EQ(1, counted(&s.timers));
     OK(cdp_barrier(g));
     cdp_channel_close(s.c);
 }
