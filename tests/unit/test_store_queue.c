@@ -33,11 +33,11 @@ static void caller_start(caller *c, cdp_store *s, const char *key, uint32_t coun
     c->key = key;
     c->count = count;
     c->timeout_ms = 20000;
-    c->thread = cdp_os_default()->threads.start(cdp_os_default()->user, caller_main, c);
+    c->thread = cdp_os_default()->threads.start(cdp_os_default(), caller_main, c);
 }
 
 static cdp_status caller_end(caller *c) {
-    cdp_os_default()->threads.join(cdp_os_default()->user, c->thread);
+    cdp_os_default()->threads.join(cdp_os_default(), c->thread);
     if (c->status < 0) printf("     %s\n", c->text);
     return c->status;
 }
@@ -282,7 +282,7 @@ static void polled_main(void *arg) {
 
 static void polled_stop(polled_server *p) {
     __atomic_store_n(&p->stop, true, __ATOMIC_RELEASE);
-    if (p->thread) cdp_os_default()->threads.join(cdp_os_default()->user, p->thread);
+    if (p->thread) cdp_os_default()->threads.join(cdp_os_default(), p->thread);
     p->thread = NULL;
 }
 
@@ -298,7 +298,7 @@ TEST(timeouts_say_why) {
     int64_t n;
     d.no_thread = true;
     OK(cdp_store_server_create(&d, &p.s));
-    p.thread = cdp_os_default()->threads.start(cdp_os_default()->user, polled_main, &p);
+    p.thread = cdp_os_default()->threads.start(cdp_os_default(), polled_main, &p);
     c = client_open(cdp_store_server_port(p.s));
     ST(cdp_store_get(c, "a", &value, NULL, 50), CDP_ERR_TIMEOUT);
     TEXT("nobody has set it (the store at 127.0.0.1:");
