@@ -3925,6 +3925,7 @@ CDP__PRIVATE void cdp__server_park_due(cdp__timer *t) {
         if (c->parked || busy || c->io.fd < 0) continue;
         if (now - c->active_ns >= CDP__SERVER_PARK_NS) cdp__conn_park(c);
     }
+    cdp__server_settle(s);
     if (s->fresh.next != &s->fresh)
         cdp__loop_timer_set(s->loop, t, now + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
 }
