@@ -1,17 +1,18 @@
 /*  cdp_store.h - key-value stores through which ranks find each other - v0.2.0
 
     WHAT IT IS
-    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are five:
-    in one process (hash), in a file that all share (file), on a server over TCP (tcp, and the server itself), with all keys
-    under a prefix (prefix), and whatever you bring (custom: two functions). The file is that of PyTorch's FileStore. The
-    wire protocol is that of PyTorch's TCPStore, of today and of 1.13, so this client works with a Python server, and
-    Python clients work with this server.
+    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait
+    for it. Here are five: in one process (hash), in a file that all share (file), on a server over
+    TCP (tcp, and the server itself), with all keys under a prefix (prefix), and one that you bring
+    (custom: two functions). The file is that of PyTorch's FileStore. The wire protocol is that of
+    PyTorch's TCPStore, of 2.x and of 1.13: this client works with a Python server, and Python
+    clients work with this server.
 
     DO THIS
         #define CDP_IMPLEMENTATION       in ONE file, before
         #include "cdp_store.h"           (other files: the #include alone; link with -pthread)
-    CDP_STORE_IMPLEMENTATION implements this header and, since it stands on private parts of it, cdp.h in the same file;
-    another file must not implement cdp.h again then.
+    CDP_STORE_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in the
+    same file; no other file must implement cdp.h then.
 
     QUICK START
         cdp_store_server_desc sd = {0};
@@ -25,78 +26,97 @@
         cdp_store *store;
         cd.host = "127.0.0.1";
         cd.port = 29500;
-        if (cdp_tcp_store_create(&cd, &store) != CDP_OK) return cdp_print_error(stderr);   // waits for the server
-        if (rank == 0 && cdp_store_set(store, "hello", "world", 5) != CDP_OK) return cdp_print_error(stderr);
+        // waits for the server
+        if (cdp_tcp_store_create(&cd, &store) != CDP_OK) return cdp_print_error(stderr);
+        if (rank == 0 && cdp_store_set(store, "hello", "world", 5) != CDP_OK)
+            return cdp_print_error(stderr);
         void *value;
         uint64_t bytes;
-        if (cdp_store_get(store, "hello", &value, &bytes, 0) != CDP_OK) return cdp_print_error(stderr);
+        if (cdp_store_get(store, "hello", &value, &bytes, 0) != CDP_OK)
+            return cdp_print_error(stderr);
         puts((const char *)value);
         cdp_store_free(store, value);
         cdp_store_destroy(store);
         if (rank == 0) cdp_store_server_destroy(server);
 
     CONTENTS (search for >>name)
-        desc             what each store is made from
-        store functions  the calls of a program
-        addr             text to addresses and back                        (pure)
-        wire             requests as bytes: an incremental parser, writers (pure)
-        record           what a file store's file is made of               (pure)
-        number           decimal text and 64-bit integers                  (pure)
-        auth             the job's key: keyed hash, messages, judgement    (pure)
-        kv               the map: memory accounting, no clock, no socket, no lock
-        request          what all stores do with one
-        store-hash       the map behind a lock
-        store-custom     two functions of a program as a store; stores that can only look
-        store-file       a file of records that its users append to under a lock
-        buffer           bytes on their way
-        door             the proof of a key on a socket
-        store-tcp-server connections, waiters, last wills
-        store-tcp-client connecting, one request at a time on the wire
-        store-prefix     renames keys on their way to another store
-        public           the blocking calls
+        desc                       what each store is made from
+        store functions            the calls of a program
+        addr                       text to addresses and back                        (pure)
+        wire                       requests as bytes: an incremental parser, writers (pure)
+        record                     what a file store's file is made of               (pure)
+        number                     decimal text and 64-bit integers                  (pure)
+        auth                       the job's key: keyed hash, messages, judgement    (pure)
+        kv                         the map: values, queues, memory accounting
+        request                    what all stores do with one
+        store-hash                 the map behind a lock
+        store-custom               two functions of a program as a store; polling stores
+        store-file                 a file of records that its users append to under a lock
+        buffer                     bytes that are still to be sent or parsed
+        auth-exchange              the proof of a key on a socket
+        store-server               connections, their memory and their answers
+        store-server-waits         which connection waits for which key
+        store-server-commands      what each request does
+        store-server-bytes         requests in, answers out
+        store-server-connections   accepting, proving, parking, closing
+        store-server-create        making, running and ending a server
+        store-client               what a client is, and how its requests end
+        store-client-requests      requests as bytes
+        store-client-answers       bytes as results
+        store-client-connect       to a server, and its greeting
+        store-client-calls         the store interface of a client
+        store-prefix               renames keys on their way to another store
+        public                     the blocking calls
 
     API BY TASK
         I want to...                                      call
         publish a value                                   cdp_store_set, cdp_store_multi_set
         wait for a value and read it                      cdp_store_get, cdp_store_multi_get
         count arrivals, draw unique numbers               cdp_store_add
-        let exactly one rank win                          cdp_store_compare_set(key, "" -> mine), compare the answer
-        wait for keys / look whether they are there       cdp_store_wait / cdp_store_check
-        hand values from one rank to the next free one    cdp_store_queue_push, cdp_store_queue_pop
+        let exactly one rank win                          cdp_store_compare_set(key, "" -> mine),
+                                                          compare the answer
+        wait for keys / see whether they are there        cdp_store_wait / cdp_store_check
+        hand values to the next rank that is free         cdp_store_queue_push, cdp_store_queue_pop
         see which keys there are                          cdp_store_list_keys
-        wait until all have come                          cdp_store_barrier
-        wait on one thread and set on another             cdp_store_clone
+        wait until all ranks have come                    cdp_store_barrier
+        wait in one thread and set in another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
-        do without a server, on a file system that is shared   cdp_file_store_create
+        do without a server, on a shared file system      cdp_file_store_create
         bring a store of my own                           cdp_custom_store_create
         change how long calls wait                        cdp_store_set_timeout
-        let others notice that this process died          will_key and will_value of cdp_tcp_store_desc
-        start a request and do something else meanwhile   store->start(), then store->wait() with a deadline in the past
+        let others notice that this process died          will_key, will_value of cdp_tcp_store_desc
+        start a request and do something else meanwhile   store->start(), then store->wait() with a
+                                                          deadline in the past
 
     CONFIGURATION
         CDP_API, CDP_STATIC, CDP_NO_STDIO, CDP_NO_THREADS, CDP_NO_LOG_STRINGS: see cdp.h.
-        CDP_NO_FILE_STORE    no file store, and nothing of <sys/file.h> and <sys/stat.h>; the same in every file
+        CDP_NO_FILE_STORE    no file store, and nothing of <sys/file.h> and <sys/stat.h>; the same
+                             in every file
 
     THREADS
-        hash, file and custom store: any thread, any number at a time. tcp store with its own loop: likewise; requests travel one after
-        the other, so a waiting get() delays the calls of other threads (make a second client for those). tcp store or
-        server on a loop that was handed in: the caller's lock guards them. prefix store: as the store inside.
+        hash, file and custom store: any thread, any number at a time. tcp store with its own loop:
+        likewise; requests travel one after the other, so a waiting get() delays the calls of other
+        threads (cdp_store_clone makes a second client for those). tcp store or server on a loop
+        that was handed in: the caller's lock guards them. prefix store: as the store inside.
         Server: create, poll and destroy from one thread at a time; port from any.
 
     MEMORY
-        Everything comes from desc.os->alloc. A connected client without a request costs the server about half a KiB.
-        Values that a call returns belong to the caller until cdp_store_free().
+        Everything comes from desc.os->alloc. A connected client without a request costs the server
+        about half a KiB. Values that a call returns belong to the caller until cdp_store_free().
 
     ERRORS
-        INVALID (argument), NOMEM, TIMEOUT (nobody set the key, or the server does not answer), STORE (the server is
-        gone: this client is of no more use; the text says whether its process crashed or its machine does not answer),
-        STATE (the server was closed in an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good as before.
+        INVALID (argument), NOMEM, TIMEOUT (the text says whether nobody has set the key or the
+        store does not answer), STORE (the server is gone: this client is of no more use; the text
+        says whether its process crashed or its machine does not answer), STATE (the server was closed in
+        an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good as before.
 
     LIMITS
-        key 8191 bytes, value 8 MiB, keys in one call 131072, for every store; all of a server together 1 GiB: fields of the
-        server's desc. A key may be empty, and so may a value; both may hold any bytes (keys with zeros: cdp_store_run).
+        key 8191 bytes, value 8 MiB (max_value_bytes of server and client), keys in one call 131072,
+        for every store. A server: 1 GiB of memory in all, 65536 clients, 1024 of them that have not
+        greeted yet. These are fields of the server's desc, but for the last. A key may be empty,
+        and so may a value; both may hold any bytes (keys with zeros: cdp_store_run).
 
-    License: that of cdp.h.                                                                                         */
+    License: that of cdp.h. */
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -138,12 +158,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
     cdp_store *inner, const char *prefix, cdp_store **out);
 
-/* A store of your own in two functions; all operations are made of them, atomically. They are called by one thread at a time,
-   must not block for long and must not call the store. Errors: return a negative status after cdp_error_set().
-       get    *value := what the key holds, valid until the next call of get or until swap has returned; CDP_OK. CDP_PENDING:
-              the key is absent.
-       swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove it), in one step as all users of
-              the store see it, and return CDP_OK. CDP_PENDING: it does not hold that. */
+/* A store of your own in two functions; all operations are made of them, atomically. One thread at
+   a time calls them. They must not block for long and must not call the store. Errors: return a
+   negative status after cdp_error_set().
+       get    *value := what the key holds, valid until the next call of get or until swap has
+              returned; CDP_OK. CDP_PENDING: the key is absent.
+       swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove
+              it), in one step as all users of the store see it, and return CDP_OK. CDP_PENDING: it
+              does not hold that. */
 typedef struct cdp_custom_store_desc {
     /* required */
     cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);
@@ -176,8 +198,8 @@ typedef struct cdp_file_store_desc {
     uint32_t world_size;
     /* of calls that are given 0, and of the creation (default: 300000; CDP_NO_TIMEOUT: never) */
     uint32_t timeout_ms;
-    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may be
-       written by others is refused (INVALID). For folders in which others may put files, as /tmp
+    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may
+       be written by others is refused (INVALID). For folders in which others may put files, as /tmp
        (default: mode 0644, no check) */
     bool private_file;
     /* (default: cdp_os_default()); must outlive the store */
@@ -360,10 +382,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any order,
-   each with a zero byte behind its end. Keys that are set or removed meanwhile may be missing. Free
-   *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom stores, and servers
-   of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the connection: STORE. */
+/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any
+   order, each with a zero byte behind its end. Keys that are set or removed meanwhile may be
+   missing. Free *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom
+   stores, and servers of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the
+   connection: STORE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
     cdp_store *store, cdp_bytes **keys, uint64_t *count);
 
@@ -376,8 +399,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_push(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get. Over
-   TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
+/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get.
+   Over TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_pop(
     cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
@@ -389,9 +412,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_try_pop(
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
     cdp_store *store, const char *key, int64_t *count);
 
-/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts them
-   and is not reset: take a fresh key each time. A caller that times out stays counted. Errors:
-   UNSUPPORTED (servers of PyTorch 1.13). */
+/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts
+   them and is not reset: take a fresh key each time. A caller that times out stays counted.
+   Errors: UNSUPPORTED (servers of PyTorch 1.13). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
     cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
 
@@ -1124,15 +1147,18 @@ CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *
     cdp__wipe(block, sizeof block); /* it may have held a key */
 }
 
-/* With a key, the first that two processes say to each other, on connections to the store and between ranks, is
+/* With a key, the first that two processes send each other, on connections to the store and between
+   ranks, is this, in messages of 32 bytes each:
 
-       connector -> listener   "cdp-key1"  purpose (8 bytes)  nonce (16)       32 bytes each; the purpose keeps
-       listener -> connector   "cdp-key2"  zeros (8)          nonce (16)       a store from passing for a rank
+       connector -> listener   "cdp-key1"  purpose (8 bytes)  nonce (16)
+       listener -> connector   "cdp-key2"  zeros (8)          nonce (16)
        connector -> listener   "cdp-key3"  proof (24)
-       listener -> connector   "cdp-key4"  proof (24)          or, instead of its answers, "cdp-no: "  reason (1)  zeros
+       listener -> connector   "cdp-key4"  proof (24)
+                               or, instead of its answers, "cdp-no: "  reason (1)  zeros
 
-   A proof is the keyed hash of purpose, role and both nonces: none can be replayed, or reflected to the one that made it.
-   Whoever connects proves first, so that a stranger learns nothing from a listener. What follows is not encrypted. */
+   The purpose keeps a store from passing for a rank. A proof is the keyed hash of purpose, role and
+   both nonces: none can be replayed, or reflected to the one that made it. The connector proves
+   first, so that a stranger learns nothing from a listener. What follows is not encrypted. */
 #define CDP__AUTH_BYTES 32u
 #define CDP__AUTH_STORE 1u /* purposes */
 #define CDP__AUTH_LINK 2u
@@ -2147,9 +2173,10 @@ CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request
 CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_request *rq,
     uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
-    *out = rq->op == CDP_STORE_COMPARE_SET                      ? rq->values[1]
-        : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out
-                                                                : rq->values[i];
+    if (rq->op == CDP_STORE_COMPARE_SET)
+        *out = rq->values[1];
+    else if (rq->op != CDP_STORE_ADD && rq->op != CDP_STORE_DELETE)
+        *out = rq->values[i];
     if (rq->op == CDP_STORE_DELETE) return now ? CDP_OK : CDP_PENDING;
     if (rq->op == CDP_STORE_ADD) {
         if (now && !cdp__number_parse((const uint8_t *)now->data, now->bytes, &sum))
@@ -2177,18 +2204,17 @@ CDP__PRIVATE cdp_status cdp__custom_change(
     cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
     uint8_t *memory = NULL;
-    cdp_bytes now, wish;
+    cdp_bytes now, wish, answer;
     const cdp_status found = c->desc.get(c->desc.user, rq->keys[i], &now);
     cdp_status status = found < 0 ? found : CDP_OK;
     memset(&wish, 0, sizeof wish);
     if (status == CDP_OK)
         status =
             cdp__custom_new_value(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
+    answer = found == CDP_OK ? now : rq->values[0];
+    if (rq->op == CDP_STORE_COMPARE_SET && status == CDP_OK) answer = rq->values[1];
     if (rq->op == CDP_STORE_COMPARE_SET && status >= 0
-        && !cdp__store_answer(c->desc.os, rq,
-            status == CDP_OK      ? rq->values[1]
-                : found == CDP_OK ? now
-                                  : rq->values[0]))
+        && !cdp__store_answer(c->desc.os, rq, answer))
         status = cdp__fail_nomem("a value", wish.bytes);
     if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
     if (status == CDP_OK)
@@ -2302,7 +2328,7 @@ CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int fd, const struct stat 
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
     if (f->pin >= 0) close(f->pin);
-    /* without a copy of the descriptor, everything is read again at the next call: slow, not wrong */
+    /* without a copy of the descriptor, everything is read again each time: slow, not wrong */
     f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (st) {
         f->device = st->st_dev;
@@ -2539,7 +2565,8 @@ CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_r
         values = &text;
     } else if (rq->op == CDP_STORE_COMPARE_SET) {
         const bool equal = cdp__store_expected(rq, e ? &old : NULL);
-        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : e ? old : rq->values[0]))
+        const cdp_bytes found = e ? old : rq->values[0];
+        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : found))
             return cdp__fail_nomem("a value", old.bytes);
         if (!equal) return CDP_OK;
         values = &rq->values[1];
@@ -2548,7 +2575,8 @@ CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_r
         return cdp__store_too_long(
             rq->keys[0], old.bytes + values->bytes, CDP_STORE_MAX_VALUE_BYTES);
     status = cdp__file_write(f, fd, rq, prefix, rq->op == CDP_STORE_APPEND ? old : none, values);
-    rq->number = status != CDP_OK ? 0 : rq->op == CDP_STORE_ADD ? sum : 1;
+    rq->number = rq->op == CDP_STORE_ADD ? sum : 1;
+    if (status != CDP_OK) rq->number = 0;
     if (status != CDP_OK)
         cdp__store_request_drop_results(f->os, rq, cdp__store_request_result_count(rq));
     return status;
@@ -2649,7 +2677,8 @@ CDP__PRIVATE cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     left = cdp__file_number(f, "cleanup/") + leave;
     over = f->world_size && here <= 0 && left >= (int64_t)f->world_size;
     if (leave) p = cdp__file_put_number(p, "cleanup/", left);
-    p = cdp__file_put_number(p, "refcount/", leave ? here : over ? 1 : here + 1);
+    if (!leave) here = over ? 1 : here + 1;
+    p = cdp__file_put_number(p, "refcount/", here);
     if (over && !leave) {
         if (ftruncate(fd, 0) != 0)
             status = cdp__file_fail(f, errno, "cannot start it anew");
@@ -2900,7 +2929,8 @@ typedef struct cdp__conn {
    connection that is woken, or 4 KiB of a value is one unit, about a quarter of a microsecond. */
 #define CDP__SERVER_TURN_WORK 4096u
 #define CDP__SERVER_ACCEPT_WORK 64u
-/* a connection may be woken by so many changes of keys at once, each of which sends it both values */
+/* a connection may be woken by so many changes of keys at once, each of which sends it both
+   values */
 #define CDP__SERVER_MAX_WATCHES 1024u
 /* Connections that have not greeted, or not proved that they know the key: more are not accepted
    until the oldest has had CDP__SERVER_GRACE_NS, and then takes its place. */
@@ -2978,14 +3008,12 @@ CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
 
 /* Work per turn */
 
-CDP__PRIVATE void cdp__server_turn(cdp__timer *t);
-
 /* In the next turn of the loop, without sleeping before it. (One nanosecond later: a timer that is
    due is fired in the same turn.) */
 CDP__PRIVATE void cdp__server_want_turn(cdp_store_server *s) {
     if (!s->turn_timer.next)
         cdp__loop_timer_set(
-            s->loop, &s->turn_timer, s->os->now_ns(s->os->user) + 1, cdp__server_turn, s);
+            s->loop, &s->turn_timer, s->os->now_ns(s->os->user) + 1, s->turn_timer.func, s);
 }
 
 /* False: this turn of the loop has done its share, go on in the next one. */
@@ -3708,8 +3736,6 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
    port, cost a bounded share of memory, descriptors and time. May use: the sections of the server
    above, auth, loop. */
 
-CDP__PRIVATE void cdp__conn_ready(cdp__io *io);
-
 /* A last will is a compare_set of an absent key. */
 CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
     cdp_store_server *s = c->server;
@@ -3899,6 +3925,7 @@ CDP__PRIVATE void cdp__server_park_due(cdp__timer *t) {
         if (c->parked || busy || c->io.fd < 0) continue;
         if (now - c->active_ns >= CDP__SERVER_PARK_NS) cdp__conn_park(c);
     }
+    cdp__server_settle(s);
     if (s->fresh.next != &s->fresh)
         cdp__loop_timer_set(s->loop, t, now + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
 }
@@ -3996,7 +4023,8 @@ CDP__PRIVATE void cdp__server_accept_due(cdp__timer *t) {
     cdp__server_accept_again((cdp_store_server *)t->user);
 }
 
-/* Not accepting for a while: the listener is left marked as ready, so that polling does not spin. */
+/* Not accepting for a while: the listener is left marked as ready, so that polling does not
+   spin. */
 CDP__PRIVATE void cdp__server_pause(cdp_store_server *s, uint64_t until_ns) {
     cdp__loop_timer_set(s->loop, &s->accept_timer, until_ns, cdp__server_accept_due, s);
 }
@@ -4287,6 +4315,7 @@ CDP_API cdp_status cdp_store_server_create(
             (uint32_t)strlen(d.job_key), CDP__AUTH_SHORT_KEY);
     cdp__chain_open(&s->deferred);
     cdp__chain_open(&s->satisfied);
+    s->turn_timer.func = cdp__server_turn; /* which sections above set, and do not know */
     s->fresh.next = s->fresh.prev = &s->fresh;
     s->conns.next = s->conns.prev = &s->conns;
     status = cdp__server_open(s);
@@ -4298,7 +4327,11 @@ CDP_API cdp_status cdp_store_server_create(
     return status;
 }
 
-/* ---- >>store-tcp-client ---------------------------------------------------------------------- */
+/* ---- >>store-client: what a client is, and how its requests end ------------------------------ */
+
+/* Knows: the state of a client, and of the one request that is on the wire. Promises: a request
+   ends exactly once, and a broken client ends all of them with one error. May use: buffer, auth,
+   wire, request, loop. */
 
 /* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when
    that takes too long); READY the pump; BROKEN nobody, for good. */
@@ -4449,7 +4482,8 @@ CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
 /* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over
    there. */
 CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
-    const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
+    int32_t err = result ? (int32_t)-result : ECONNRESET;
+    if (result == CDP_IO_EOF) err = 0;
     /* it came where the answer should have */
     if (!err && c->is_cdp && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
@@ -4475,7 +4509,11 @@ CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
     cdp__client_break(c);
 }
 
-/* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own
+/* ---- >>store-client-requests: requests as bytes ---------------------------------------------- */
+
+/* Knows: what is sent for each operation, in both dialects. May use: store-client, wire, loop. */
+
+/* Keys get a slash in front, so that a program's keys and the protocol's own
    never meet. */
 
 CDP__PRIVATE uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
@@ -4645,6 +4683,11 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
     c->in_at += (uint32_t)n;
     return (int64_t)n;
 }
+
+/* ---- >>store-client-answers: bytes as results ------------------------------------------------ */
+
+/* Knows: what each answer means, and what is sent after it. Promises: nothing blocks; an answer
+   that no server gives ends the client. May use: store-client, store-client-requests, loop. */
 
 /* The next part of a request is to be sent, and then this is expected. */
 CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
@@ -4911,18 +4954,10 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     }
 }
 
-/* Connecting */
+/* ---- >>store-client-connect: to a server, and its greeting ----------------------------------- */
 
-CDP__PRIVATE void cdp__client_attempt(cdp__client *c);
-CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno);
-
-CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
-    cdp__client *c = (cdp__client *)t->user;
-    if (c->state == CDP__CLIENT_PAUSE)
-        cdp__client_attempt(c);
-    else
-        cdp__client_retry(c, ETIMEDOUT);
-}
+/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and says at its end
+   what was in the way. May use: the sections of the client above, addr, auth-exchange, loop. */
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so
    that a thousand clients that started together do not knock together. */
@@ -4949,7 +4984,7 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
             "still no store at %s after %u s: %s (errno %d); trying on", c->name,
             (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
     }
-    cdp__loop_timer_set(c->loop, &c->timer, now + pause, cdp__client_timer, c);
+    cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
 
 /* Whatever answers is no store. Waiting would not change that. */
@@ -5020,7 +5055,7 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     c->in_at = c->in_used = 0;
     if (c->way.count > 1)
         cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS,
-            cdp__client_timer, c);
+            c->timer.func, c);
 }
 
 CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
@@ -5110,8 +5145,10 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         return; /* the rest of a refusal is still to come */
     else if (c->in_used == want && !cdp__fifo_left(&c->out))
         cdp__client_greeted(c);
-    else if (r < 0 || sent < 0 || c->io.broken)
-        cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
+    else if (r < 0 || c->io.broken)
+        cdp__client_refused(c, r < 0 ? r : 0);
+    else if (sent < 0)
+        cdp__client_refused(c, sent);
 }
 
 CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
@@ -5189,7 +5226,15 @@ CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     if (w->count > 1)
         cdp__loop_timer_set(c->loop, &c->timer,
             w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)),
-            cdp__client_timer, c);
+            c->timer.func, c);
+}
+
+CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
+    cdp__client *c = (cdp__client *)t->user;
+    if (c->state == CDP__CLIENT_PAUSE)
+        cdp__client_attempt(c);
+    else
+        cdp__client_retry(c, ETIMEDOUT);
 }
 
 CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
@@ -5236,7 +5281,10 @@ CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms)
     return c->error.status;
 }
 
-/* The store interface */
+/* ---- >>store-client-calls: the store interface of a client ----------------------------------- */
+
+/* Knows: several threads. Promises: one of them runs the loop while the others sleep, and each
+   keeps its deadline. May use: the sections of the client above, loop. */
 
 CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
@@ -5531,6 +5579,7 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->keyed = d->job_key && d->job_key[0];
     if (c->keyed) cdp__auth_key(d->job_key, c->key);
     c->timer.at_ns = CDP__NEVER;
+    c->timer.func = cdp__client_timer; /* for functions above it */
     c->io.fd = -1;
     c->store.self = c;
     c->store.os = c->os;

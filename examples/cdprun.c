@@ -1,33 +1,40 @@
 /*  cdprun.c - starts the ranks of a job on this machine and leaves nothing behind
 
-    COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm        (C11, POSIX and cdp_store.h, nothing else)
+    COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
+              (C11, POSIX, cdp.h and cdp_store.h, nothing else)
 
     EXAMPLES  cdprun -n 4 ./train --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug ./train
-              cdprun -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 ./train
+              cdprun -n 8 --nnodes 2 --node-rank 0 --rdzv-endpoint 10.0.0.1 --open ./train
               cdprun --help
 
     HOW IT IS BUILT   Three kinds of processes:
 
-        front     what the caller started. Only waits: passes signals on, and hands back the exit code.
+        front     what the caller started. Only waits: passes signals on, returns the exit code.
           keeper  its child. Starts the ranks, carries their output, judges their ends.
             rank  one process group per rank, with whatever the rank itself starts.
 
-    NO ORPHANS   Front and keeper watch each other, so that either may be killed with SIGKILL at any moment:
-      * front dies:  the keeper sees the end of a pipe that only the front holds open, and kills everything.
-      * keeper dies: the kernel kills the ranks (parent-death signal), and the front kills what is left.
-      * grandchildren, even those that left their process group or session: on Linux both processes are
-        "child subreapers", so a process whose parent has died becomes a direct child of the keeper (or of the
-        front). Killing direct children until there are none therefore reaches everything, and no process id
-        can be mistaken for another one, because only the parent itself frees the id of a dead child.
-        Children that the front's process had before it became cdprun are left alone.
-      * both die in the same instant: the parent-death signal still ends the ranks themselves; the children of
-        a shell wrapper may survive in this one case. The keeper has its own process group, name and title, so
-        that killing "cdprun" by group, name or command line meets the front only.
-    Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left them are not.
+    NO ORPHANS   Front and keeper watch each other, so that either may be killed with SIGKILL at any
+    moment:
+      * front dies:  the keeper sees the end of a pipe that only the front holds open, and kills
+        everything.
+      * keeper dies: the kernel kills the ranks (parent-death signal), and the front kills what is
+        left.
+      * grandchildren, even those that left their process group or session: on Linux both processes
+        are "child subreapers", so a process whose parent has died becomes a direct child of the
+        keeper (or of the front). Killing direct children until there are none therefore reaches
+        everything, and no process id can be mistaken for another one, because only the parent
+        itself frees the id of a dead child. Children that the front's process had before it became
+        cdprun are left alone.
+      * both die in the same instant: the parent-death signal still ends the ranks themselves; the
+        children of a shell wrapper may survive in this one case. The keeper has its own process
+        group, name and title, so that killing "cdprun" by group, name or command line meets the
+        front only.
+    Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left
+    them are not.
 
-    SECTIONS   >>options >>messages >>port >>files >>children >>sink >>stream >>ranks >>stop >>report >>nodes
-               >>attempt >>keeper >>front  */
+    SECTIONS   >>options >>option-table >>option-rules >>messages >>port >>files >>children >>sink
+               >>stream >>ranks >>stop >>report >>nodes >>attempt >>keeper >>front  */
 
 #define _DEFAULT_SOURCE 1
 #define CDP_IMPLEMENTATION
@@ -302,7 +309,8 @@ static int processes_option(const char *name, const char *text) {
     if (strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0)
         return number_option(name, text, 1, MAX_RANKS);
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    return processors < 1 ? 1 : processors > MAX_RANKS ? MAX_RANKS : (int)processors;
+    if (processors < 1) return 1;
+    return processors > MAX_RANKS ? MAX_RANKS : (int)processors;
 }
 
 static int nodes_option(const char *text) /* "M", or torchrun's "M:M" */
@@ -430,6 +438,8 @@ static unsigned char *filter_option(const char *text, int n) {
     return shown;
 }
 
+/* ---- >>option-table  The options, and what each does. */
+
 typedef enum option_id {
     OPT_PROCESSES,
     OPT_RESTARTS,
@@ -533,8 +543,9 @@ static const option_row *option_find(const char *word, const char **value) {
     const size_t len = is_long ? strcspn(word, "=") : strlen(word);
     *value = NULL;
     if (len >= sizeof name) usage_error("unknown option '%s'", word);
-    for (size_t i = 0; i <= len; ++i)
-        name[i] = (char)(i == len ? '\0' : is_long && word[i] == '_' ? '-' : word[i]);
+    for (size_t i = 0; i < len; ++i)
+        name[i] = (char)(is_long && word[i] == '_' ? '-' : word[i]);
+    name[len] = '\0';
     for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
         const option_row *row = &option_table[i];
         const size_t part = strlen(row->name);
@@ -603,8 +614,12 @@ static void options_from_env(options *o) {
         if (row->name[1] != '-' || row->id == OPT_ENV || row->id == OPT_HELP
             || row->id == OPT_VERSION)
             continue;
-        for (const char *p = row->name + 2; *p != '\0' && len + 1 < sizeof name; ++p)
-            name[len++] = (char)(*p == '-' ? '_' : *p >= 'a' && *p <= 'z' ? *p - 32 : *p);
+        for (const char *p = row->name + 2; *p != '\0' && len + 1 < sizeof name; ++p) {
+            name[len] = *p;
+            if (*p == '-') name[len] = '_';
+            if (*p >= 'a' && *p <= 'z') name[len] = (char)(*p - 'a' + 'A');
+            ++len;
+        }
         name[len] = '\0';
         const char *value = getenv(name);
         if (value == NULL || value[0] == '\0') continue;
@@ -628,6 +643,8 @@ static void options_python(options *o, char **words) {
     words[n] = NULL;
     o->command = words;
 }
+
+/* ---- >>option-rules  Which options go together, the place to meet, the secret of the job. */
 
 static void options_check(const options *o) {
     if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
@@ -882,14 +899,19 @@ static void nonblocking(int fd) {
     if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) fatal("cannot set up a pipe");
 }
 
-/* ---- >>port
-   The kernel chooses (bind to port 0), on the wildcard address, because rank 0 may listen on any address of this
-   machine. The socket is closed before rank 0 starts: one that stays bound would stop every server that does not set
-   SO_REUSEADDR. What then keeps others off the port until rank 0 listens:
-   * other launchers: a name in Linux's abstract socket namespace, one per port, held for the whole job. It belongs to
-     the same network namespace as the port, is seen by all users, needs no file, and goes when its holder dies.
-   * outgoing connections: Linux gives even ports to connect() and odd ones to bind() until one half is used up.
-   * other servers that ask for any free port: nothing but luck; the kernel's choice is random in some 14,000 ports. */
+/* ---- >>port */
+
+/* The kernel chooses (bind to port 0), on the wildcard address, because rank 0 may listen on any
+   address of this machine. The socket is closed before rank 0 starts: one that stays bound would
+   stop every server that does not set SO_REUSEADDR. What then keeps others off the port until
+   rank 0 listens:
+   * other launchers: a name in Linux's abstract socket namespace, one per port, held for the
+     whole job. It belongs to the same network namespace as the port, is seen by all users, needs
+     no file, and goes when its holder dies.
+   * outgoing connections: Linux gives even ports to connect() and odd ones to bind() until one
+     half is used up.
+   * other servers that ask for any free port: nothing but luck; the kernel's choice is random in
+     some 14,000 ports. */
 
 static int port_free(void) {
     struct sockaddr_in6 six;
@@ -954,9 +976,11 @@ static int port_choose(void) {
     fatal("cannot find a free port");
 }
 
-/* ---- >>files  Log and error files of the ranks.
-   With --log-dir as torchrun has them: RUN_DIR/attempt_A/LOCAL_RANK/NAME. Without it only error files are needed, which
-   lie side by side in a folder of their own that goes with the job. */
+/* ---- >>files */
+
+/* Log and error files of the ranks. With --log-dir as torchrun has them:
+   RUN_DIR/attempt_A/LOCAL_RANK/NAME. Without it only error files are needed, which lie side by
+   side in a folder of their own that goes with the job. */
 
 static bool absolute(char path[RUN_DIR_BYTES]) /* a rank may change its folder */
 {
@@ -1040,7 +1064,7 @@ static size_t utf8_put(char *out, unsigned code) {
         out[0] = (char)code;
         return 1;
     }
-    const size_t more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const size_t more = 1 + (code >= 0x800) + (code >= 0x10000);
     static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
     out[0] = (char)(lead[more] | code >> (6 * more));
     for (size_t i = 1; i <= more; ++i)
@@ -1094,8 +1118,8 @@ static void error_read(const char *path, char *out, size_t size) {
     out[used] = '\0';
 }
 
-/* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it there;
-   0: not known. */
+/* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it
+   there; 0: not known. */
 static int64_t error_time(const char *path) {
     char text[16384];
     long long us = 0;
@@ -1185,7 +1209,9 @@ static void inherited_ended(inherited *in, pid_t pid) {
         if (in->pid[i] == pid) in->pid[i] = 0;
 }
 
-/* ---- >>sink  Where output goes. Written without ever blocking, so that a paused reader stops no timer. */
+/* ---- >>sink */
+
+/* Where output goes. Written without ever blocking, so that a paused reader stops no timer. */
 
 typedef struct stream stream;
 
@@ -2017,11 +2043,9 @@ static void report(job *j) {
         failure_text(j, j->first, text, sizeof text);
         const bool not_first = elsewhere[0] != '\0' && strcmp(text, elsewhere) != 0;
         if (not_first) say(j, "first failure: %s", elsewhere);
-        say(j, "first failure%s: %s%s%s", not_first ? " here" : "", text,
-            r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
-            r->out[which]->total == 0 ? ""
-                : which               ? "stderr:"
-                                      : "stdout:");
+        const char *tail = which ? "; its last lines on stderr:" : "; its last lines on stdout:";
+        if (r->out[which]->total == 0) tail = "; it wrote nothing";
+        say(j, "first failure%s: %s%s", not_first ? " here" : "", text, tail);
         report_tail(j, r->out[which]);
     }
     if (started) report_ends(j);
@@ -2029,11 +2053,15 @@ static void report(job *j) {
         cdp_error_record(j->opts->outer_error_file, elsewhere[0] != '\0' ? elsewhere : text);
 }
 
-/* ---- >>nodes  What the launchers of several machines tell each other, through a store that node 0's launcher serves.
-   Keys below ID/: A/node.K (who machine K is), A/go (all have come: the port of the ranks), A/failure (the first one),
-   A/done (how many machines have ended well) for each attempt A; final (why there will be no other attempt, which is also
-   the last will of every launcher), left (how many have read the end). The server has a thread; everything else happens
-   in the keeper's loop, which looks into the store several times a second, because all these calls are short. */
+/* ---- >>nodes */
+
+/* What the launchers of several machines tell each other, through a store that node 0's launcher
+   serves. Keys below ID/: A/node.K (who machine K is), A/go (all have come: the port of the
+   ranks), A/failure (the first one), A/done (how many machines have ended well) for each attempt
+   A; final (why there will be no other attempt, which is also the last will of every launcher),
+   left (how many have read the end). The server has a thread; everything else happens in the
+   keeper's loop, which looks into the store several times a second, because all these calls are
+   short. */
 
 static const char *node_key(const job *j, const char *name, int attempt) {
     static char key[600];
@@ -2265,7 +2293,9 @@ static void nodes_give_up(job *j) {
     nodes_tell(j, text, EXIT_TIMEOUT, true);
 }
 
-/* ---- >>attempt  All ranks once, from their start to their common end; after a failure perhaps once more. */
+/* ---- >>attempt */
+
+/* All ranks once, from their start to their common end; after a failure perhaps once more. */
 
 static void attempt_start(job *j, int port) {
     int report_pipe[2];

@@ -178,7 +178,31 @@ static void run_pieces(input in) {
 
 /* ---- the client ---- */
 
+static void run_more(cdp_store *s, uint32_t what) {
+    cdp_bytes *list = NULL;
+    uint64_t count, i;
+    int64_t number;
+    void *value = NULL;
+    switch (what) {
+    case 0: (void)!cdp_store_queue_push(s, "k", "v", 1); break;
+    case 1: (void)!cdp_store_queue_pop(s, "k", &value, NULL, 10); break;
+    case 2: (void)!cdp_store_queue_try_pop(s, "k", &value, NULL); break;
+    case 3: (void)!cdp_store_queue_len(s, "k", &number); break;
+    case 4: (void)!cdp_store_barrier(s, "k", 2, 10); break;
+    default:
+        if (cdp_store_list_keys(s, &list, &count) != CDP_OK) break;
+        for (i = 0; i < count; ++i)
+            T(list[i].bytes <= 1000 && ((const char *)list[i].data)[list[i].bytes] == 0);
+        break;
+    }
+    cdp_store_free(s, value);
+    cdp_store_free(s, list);
+}
+
 static void run_client(input in, uint8_t flags) {
+    static const cdp_store_op later[4][2] = {{CDP_STORE_WAIT, CDP_STORE_GET},
+        {CDP_STORE_QUEUE_POP, CDP_STORE_BARRIER}, {CDP_STORE_WAIT, CDP_STORE_GET},
+        {CDP_STORE_QUEUE_POP, CDP_STORE_GET}};
     static const char *const keys[] = {"a", "bc", ""};
     static const uint8_t hello[] = {0, 0, 0, 0, 0}; /* the nonce, and "one of ours" */
     static const uint8_t old_hello[] = {0, 1, 3, 0, 0, 0, 0, 0, 0, 0};
@@ -248,12 +272,14 @@ static void run_client(input in, uint8_t flags) {
             case 10:
             case 11: (void)!cdp_store_multi_get(t, keys, 3, values, &value, 10); break;
             case 12: (void)!cdp_store_multi_set(t, keys, set, 3); break;
+            case 13: run_more(t, next_byte(&in) % 7); break;
             default: {
                 /* Start, let the answer come, wait a little, cancel. */
                 cdp_store_request rq;
                 const cdp_bytes key = {"k", 1};
                 memset(&rq, 0, sizeof rq);
-                rq.op = b & 15 & 1 ? CDP_STORE_GET : CDP_STORE_WAIT;
+                rq.op = later[b >> 5 & 3][b & 1];
+                rq.delta = b >> 6 & 1;
                 rq.keys = &key;
                 rq.key_count = 1;
                 if (t->start(t->self, &rq) == CDP_PENDING) {

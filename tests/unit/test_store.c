@@ -2105,12 +2105,12 @@ TEST(connects_while_a_store_is_closed) {
     cdp_store *c = NULL;
     cdp__addr_parse("127.0.0.1", &at);
     f.fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
-    thread = cdp_os_default()->threads.start(NULL, closing_server_main, &f);
+    thread = cdp_os_default()->threads.start(cdp_os_default(), closing_server_main, &f);
     d = client_desc(bound.port);
     OK(cdp_tcp_store_create(&d, &c));
     T(c && ((cdp__client *)c->self)->is_cdp);
     cdp_store_destroy(c);
-    cdp_os_default()->threads.join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(3, f.closed);
     close(f.fd);
 }

@@ -38,18 +38,18 @@ static void turns_open(turns *t, cdp_store_server_desc d) {
     d.loop = &t->loop;
     d.no_thread = true;
     OK(cdp_store_server_create(&d, &t->s));
-    t->thread = cdp_os_default()->threads.start(NULL, turns_main, t);
+    t->thread = cdp_os_default()->threads.start(cdp_os_default(), turns_main, t);
 }
 
 static void turns_pause(turns *t) {
     __atomic_store_n(&t->stop, true, __ATOMIC_RELEASE);
-    if (t->thread) cdp_os_default()->threads.join(NULL, t->thread);
+    if (t->thread) cdp_os_default()->threads.join(cdp_os_default(), t->thread);
     t->thread = NULL;
     t->stop = false;
 }
 
 static void turns_go_on(turns *t) {
-    t->thread = cdp_os_default()->threads.start(NULL, turns_main, t);
+    t->thread = cdp_os_default()->threads.start(cdp_os_default(), turns_main, t);
 }
 
 static void turns_close(turns *t) {
@@ -416,13 +416,13 @@ TEST(flood_of_connections) {
     turns_open(&t, server_desc());
     f.port = cdp_store_server_port(t.s);
     c = client_open(f.port);
-    thread = cdp_os_default()->threads.start(NULL, flood_main, &f);
+    thread = cdp_os_default()->threads.start(cdp_os_default(), flood_main, &f);
     for (int i = 0; i < 200; ++i) {
         OK(cdp_store_add(c, "n", 1, NULL));
         test_sleep_ms(2);
     }
     __atomic_store_n(&f.stop, true, __ATOMIC_RELEASE);
-    cdp_os_default()->threads.join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T(f.count > 50);
     cdp_store_destroy(c);
     turns_pause(&t);
