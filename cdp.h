@@ -7769,6 +7769,7 @@ struct cdp_group {
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* that were made on it */
+    void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
     const cdp_backend *backend; /* NULL: none */
     bool backed;                /* it has, or had, one */
     uint32_t waiters;           /* threads that wait for one of its operations */
@@ -9977,6 +9978,7 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->streams);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
+    cdp__free(os, g->barrier);
     cdp__free(os, g->pends);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
@@ -11648,8 +11650,51 @@ CDP__PRIVATE cdp_status cdp__barrier_missing(
     return count ? cdp_group_status(g) : CDP_OK;
 }
 
+/* Memory for a monitored barrier: a work and a byte for each rank. It is allocated once per group.
+   NULL: out of memory. */
+CDP__PRIVATE cdp_work *cdp__barrier_take(cdp_group *g) {
+    const uint64_t bytes = g->desc.world_size * (sizeof(cdp_work) + 1);
+    void *memory;
+    cdp__enter(g);
+    memory = g->barrier;
+    g->barrier = NULL; /* another thread's call must not use it, too */
+    cdp__leave(g);
+    if (!memory) memory = cdp__alloc(g->os, bytes);
+    if (memory) memset(memory, 0, (size_t)bytes);
+    if (!memory) (void)cdp__fail_nomem("a monitored barrier", bytes);
+    return (cdp_work *)memory;
+}
+
+CDP__PRIVATE void cdp__barrier_give(cdp_group *g, void *memory) {
+    cdp__enter(g);
+    if (!g->barrier) {
+        g->barrier = memory;
+        memory = NULL;
+    }
+    cdp__leave(g);
+    cdp__free(g->os, memory);
+}
+
+/* Rank 0's part: hear from every rank until `until`, then answer all of them. */
+CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t *bytes,
+    uint32_t timeout_ms, uint32_t longer, uint64_t until) {
+    const uint32_t n = g->desc.world_size;
+    cdp_status st = CDP_OK;
+    uint32_t p;
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp__work_wait_until(works[p], until);
+    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp_work_wait(works[p]);
+    return st;
+}
+
 CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
-    uint32_t n, me, p, longer;
+    uint32_t longer;
     uint64_t until;
     uint8_t *bytes;
     cdp_work *works;
@@ -11657,30 +11702,21 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
     st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    n = g->desc.world_size;
-    me = g->desc.rank;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    /* rank 0 is to speak first */
+    /* rank 0's error must come first: it names the ranks that are missing */
     longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
     until = cdp__deadline(g->os, timeout_ms);
-    works = (cdp_work *)cdp__alloc_zero(g->os, n * (sizeof *works + 1));
-    if (!works) return cdp__fail_nomem("a monitored barrier", n * (sizeof *works + 1));
-    bytes = (uint8_t *)(works + n);
-    if (me) {
+    works = cdp__barrier_take(g);
+    if (!works) return CDP_ERR_NOMEM;
+    bytes = (uint8_t *)(works + g->desc.world_size);
+    if (g->desc.rank == 0) {
+        st = cdp__barrier_root(g, works, bytes, timeout_ms, longer, until);
+    } else {
         st = cdp__barrier_message(g, bytes, false, 0, longer, &works[1]);
         if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp__work_wait_until(works[p], until);
-    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp_work_wait(works[p]);
-    cdp__free(g->os, works);
+    cdp__barrier_give(g, works);
     return st;
 }
 

@@ -148,7 +148,7 @@ static void print_bits(cdp_dtype t, const void *p, uint64_t k) {
     }
 }
 
-static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t world, uint32_t rank, int step) {
+static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t ranks, uint32_t rank, int step) {
     pthread_mutex_lock(&print);
     for (uint32_t i = 0; i < N; ++i) {
         const void *grad = cdp_ddp_grad(ddp, i);
@@ -160,7 +160,7 @@ static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t world, uint32_t r
                     r.width * 4);
             grad = dense;
         }
-        printf("%s%u %d %u %u", s->name, world, step, rank, i);
+        printf("%s%u %d %u %u", s->name, ranks, step, rank, i);
         for (uint32_t k = 0; k < counts[i]; ++k)
             print_bits(s->dtype, grad, k);
         printf("\n");
@@ -170,9 +170,9 @@ static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t world, uint32_t r
 
 /* As if it were parameter 9. */
 static void print_buffer(
-    const setup *s, uint32_t world, uint32_t rank, int step, const float mean[2]) {
+    const setup *s, uint32_t ranks, uint32_t rank, int step, const float mean[2]) {
     pthread_mutex_lock(&print);
-    printf("%s%u %d %u 9", s->name, world, step, rank);
+    printf("%s%u %d %u 9", s->name, ranks, step, rank);
     for (uint32_t k = 0; k < 2; ++k)
         print_bits(F32, mean, k);
     printf("\n");
