@@ -46,7 +46,9 @@
         works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame,
-        fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
+        fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder;
+        training: group-access, numbers, bucket, ddp-state, -buckets, -compare, -broadcast, -create, -stats, -launch, -rows,
+        -backward, join, clip, ddp-hook, trace, hooks, hooks-quantize, -topk, -powersgd, -state, averager, zero, sampler
 
     API BY TASK
         I want to...                                       call
@@ -148,7 +150,8 @@
         All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 7 KB and
         0.2 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
         ranks in a hub two rings of 256 KiB when they first talk, and 1 KB per rank; a DDP the size of its gradients once (the buckets are
-        the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
+        the gradients) and 0.25 KB per parameter, the gradients twice for a moment when they are rebuilt, up to 1 MiB for small
+        parameters that are broadcast together, and a copy of gradients that this rank did not use while others may have.
         Messages: 0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10 KB with the first
         cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
         Operations allocate nothing once the largest small message and the longest queue have been seen.
