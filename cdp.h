@@ -46,7 +46,9 @@
         works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
         (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame,
-        fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder, bucket, reducer, join, trace, hooks
+        fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder;
+        training: group-access, numbers, bucket, ddp-state, -buckets, -compare, -broadcast, -create, -stats, -launch, -rows,
+        -backward, join, clip, ddp-hook, trace, hooks, hooks-quantize, -topk, -powersgd, -state, averager, zero, sampler
 
     API BY TASK
         I want to...                                       call
@@ -148,7 +150,8 @@
         All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 7 KB and
         0.2 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
         ranks in a hub two rings of 256 KiB when they first talk, and 1 KB per rank; a DDP the size of its gradients once (the buckets are
-        the gradients), twice for a moment when they are rebuilt, and what this rank did not use while others may have.
+        the gradients) and 0.25 KB per parameter, the gradients twice for a moment when they are rebuilt, up to 1 MiB for small
+        parameters that are broadcast together, and a copy of gradients that this rank did not use while others may have.
         Messages: 0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10 KB with the first
         cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
         Operations allocate nothing once the largest small message and the longest queue have been seen.
@@ -1415,418 +1418,447 @@ CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 
 /* ---- >>ddp ----------------------------------------------------------------------------------- */
 
-/* Distributed data parallel training: every rank holds the whole model and computes gradients on
-   its own part of the batch; this averages them while the backward pass is still running. The
-   idea, bucket sizes and launch order are those of PyTorch's DistributedDataParallel (Li et al.,
-   "PyTorch Distributed", VLDB 2020, arXiv 2006.15704); there is no autograd here, so the caller
-   says when a gradient is complete. A group may have any number of these. */
+/* Distributed data parallel training. Every rank holds the whole model and computes gradients on
+   its own part of the batch; the library averages gradients over all ranks while the backward pass
+   is still running. Buckets, their sizes and their launch order are those of PyTorch's
+   DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, arXiv 2006.15704). There is
+   no autograd here: the caller reports when a gradient is complete.
+
+   Threads: one thread at a time calls functions of a ddp. The exceptions are cdp_ddp_ready(),
+   cdp_ddp_ready_rows() and cdp_ddp_unused(), which several threads may call in one backward pass.
+   Memory: the gradients once (buckets hold them), twice during a rebuild, and a copy of each
+   gradient that this rank did not use while other ranks may have used it. All from the group's os,
+   or from cdp_group_alloc().
+   Failures: after a failure of the group every call returns it; destroy the ddp, then the group.
+   A group may have any number of ddps; create them in the same order on all ranks. */
 typedef struct cdp_ddp cdp_ddp;
 
+/* One parameter of the model, as an array. */
 typedef struct cdp_param {
-    const char *name; /* for messages; copied; must be equal on all ranks (default: "param<i>") */
-    /* `count` values; rank 0's are copied to every rank at creation; the caller's memory */
-    void *data;
-    void *
-        /* NULL: the gradient lives in the bucket, see cdp_ddp_grad(). Else the caller's own
-           array of `count` values: copied to the bucket at cdp_ddp_ready() and back at
-           cdp_ddp_backward_end() */
-        grad;
+    const char *name; /* for messages; copied; equal on all ranks (default: "param<i>") */
+    void *data;       /* `count` values, owned by the caller; must outlive the ddp */
+    /* NULL: the gradient is in the bucket, see cdp_ddp_grad(). Else `count` values owned by the
+       caller: cdp_ddp_ready() copies them to the bucket, cdp_ddp_backward_end() copies the mean
+       back. */
+    void *grad;
     uint64_t count;  /* elements; 0 is allowed */
-    cdp_dtype dtype; /* f32 (default), f64, f16 or bf16; may differ between parameters */
-    /* for hooks that see matrices, and for `sparse`: the first dimension, which divides count
-       (default: a vector) */
+    cdp_dtype dtype; /* f32 (default), f64, f16 or bf16; parameters may differ */
+    /* First dimension of a matrix, which must divide count. Needed by `sparse`, used by hooks that
+       compress matrices (default: the parameter is a vector). */
     uint64_t rows;
-    /* an embedding: gradients come as few rows of it, see cdp_ddp_ready_rows(); needs rows, no
-       grad */
+    /* An embedding: gradients are some rows of the matrix, see cdp_ddp_ready_rows(). Needs `rows`
+       below 2^32 and no `grad`; host memory alone. */
     bool sparse;
-    /* 0: where data and grad are is seen from the pointers; device memory needs
-       cdp_nccl_attach() */
-    uint32_t device;
+    uint32_t device; /* 0: the pointers tell; device memory needs cdp_nccl_attach() */
 } cdp_param;
 
-/* State that is no parameter, such as running means: rank 0's is copied to every rank before
-   each synchronized step. */
+/* State that is no parameter, such as running means. Before each synchronized step, rank 0's values
+   are copied to every rank; with join, those of the highest rank that has data in that step. */
 typedef struct cdp_buffer {
     const char *name; /* as in cdp_param (default: "buffer<i>") */
-    void *data;
+    void *data;       /* `count` values, owned by the caller; must outlive the ddp */
     uint64_t count;
     cdp_dtype dtype; /* any (default: f32) */
 } cdp_buffer;
 
-/* While a rank that is out of data stands in for itself (cdp_ddp_join), operations that the
-   caller's own code would have started have to be started, too; the caller does it here. */
+/* A rank that is out of data (cdp_ddp_join) must start the operations that the caller's own code
+   starts on the other ranks. The library calls join_hook where that code runs there: */
 typedef enum cdp_join_when {
-    CDP_JOIN_FORWARD, /* what others do between cdp_ddp_forward_begin and cdp_ddp_backward_begin */
-    CDP_JOIN_STEP,    /* what others do after cdp_ddp_backward_end                               */
-    CDP_JOIN_LAST     /* once, when every rank is out of data and all parameters are equal again */
+    CDP_JOIN_FORWARD, /* between cdp_ddp_forward_begin and cdp_ddp_backward_begin */
+    CDP_JOIN_STEP,    /* after cdp_ddp_backward_end */
+    CDP_JOIN_LAST     /* once, when all ranks are out of data and parameters are equal again */
 } cdp_join_when;
 
-/* All fields but params[i].data, .grad and the pointers must be equal on all ranks; that is
-   checked. */
+/* Except for `data`, `grad` and pointers, all members must be equal on all ranks; creation compares
+   them. */
 typedef struct cdp_ddp_desc {
-    cdp_group *group;        /* required; must outlive this */
-    const cdp_param *params; /* in the order of the forward pass; copied */
+    cdp_group *group;        /* required; must outlive the ddp */
+    const cdp_param *params; /* required; in the order of the forward pass; copied */
     uint32_t param_count;
-    /* size of the first bucket of each dtype (default: bucket_bytes where that is set, as in
-       PyTorch; else 1 MiB) */
+    /* Bytes of the first bucket of each dtype (default: bucket_bytes if that is set, as in
+       PyTorch, else 1 MiB). A bucket is full when it reaches its size, so it may exceed it. */
     uint64_t first_bucket_bytes;
-    uint64_t bucket_bytes; /* size of the others (default: 25 MiB) */
-    /* do not copy rank 0's parameters and buffers at creation: they are known to be equal */
-    bool no_broadcast;
-    const cdp_buffer *buffers;
+    uint64_t bucket_bytes;     /* bytes of the other buckets (default: 25 MiB) */
+    bool no_broadcast;         /* rank 0's parameters and buffers are not copied at creation */
+    const cdp_buffer *buffers; /* copied */
     uint32_t buffer_count;
-    bool no_buffer_broadcast; /* buffers are each rank's own after creation */
-    /* called where buffers would be copied, in place of that */
+    bool no_buffer_broadcast; /* after creation every rank keeps its own buffers */
+    /* Called in place of copying buffers; may start operations, the same on all ranks. What it
+       returns is returned by cdp_ddp_forward_begin or cdp_ddp_backward_begin. */
     cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user);
     void *user; /* for buffer_hook and join_hook */
-    /* what the sum over ranks is divided by (default: number of ranks; 1: keep the sum) */
+    /* The sum over ranks is divided by this (default: the number of ranks; 1 keeps the sum). */
     double divisor;
-    double
-        /* of it, this much before summing, as a multiplication by 1/predivide: against overflow;
-           PyTorch divides by the number of ranks here (default: 1) */
-        predivide;
-    /* parameters may be left out of a backward pass, different ones on different ranks */
+    /* The part of the divisor by which gradients are multiplied as 1 / predivide before they are
+       summed, against overflow (default: 1; for f16 all of the divisor, because sums of f16 exceed
+       65504 early). PyTorch divides all dtypes first: the number of ranks gives its bits. */
+    double predivide;
+    /* Parameters may have no gradient in a pass, different ones on different ranks. */
     bool find_unused;
-    /* the same parameters get gradients, equally often, in every synchronized pass */
+    /* The same parameters get gradients, equally often, in every synchronized pass. */
     bool static_graph;
-    bool
-        /* after the first synchronized pass, order gradients as they became ready on rank 0;
-           pointers from cdp_ddp_grad() change with the next call of cdp_ddp_forward_begin or
-           cdp_ddp_backward_begin, this one time */
-        rebuild;
-    bool join; /* ranks may run out of data at different times: cdp_ddp_join() */
-    /* then do not stand in for them: every rank gets an error at that step */
-    bool join_throw;
-    /* then divide by the number of ranks that had data, not by `divisor` */
-    bool join_effective;
+    /* After the first synchronized pass, gradients are stored in the order in which they became
+       ready on rank 0. Pointers from cdp_ddp_grad() change once, in the next call of
+       cdp_ddp_forward_begin or cdp_ddp_backward_begin. */
+    bool rebuild;
+    bool join;           /* ranks may run out of data at different times, see cdp_ddp_join() */
+    bool join_throw;     /* with join: if one rank runs out, that step is an error on every rank */
+    bool join_effective; /* with join: divide by the number of ranks that had data */
+    /* See cdp_join_when. What it returns is returned by cdp_ddp_join. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
 } cdp_ddp_desc;
 
+/* Figures of a ddp. Times are in nanoseconds. "Last step": the last synchronized pass in which this
+   rank had data. */
 typedef struct cdp_ddp_stats {
-    /* synchronized backward passes so far */
-    uint64_t steps;
+    uint64_t steps; /* synchronized passes so far */
     uint32_t bucket_count;
-    /* gradient bytes in one step */
-    uint64_t bytes_per_step;
-    /* last step: bytes handed to collective operations; fewer where a hook compresses */
-    uint64_t sent_bytes;
-    /* last step: from backward_begin to the call of backward_end */
-    uint64_t backward_ns;
-    /* last step: time during which a bucket's allreduce was running or waiting for peers */
-    uint64_t comm_ns;
-    /* last step: the part of it that backward_end had to wait */
-    uint64_t exposed_ns;
-    /* last step: 1 - exposed / comm, in 0 .. 1 */
-    double hidden;
+    uint64_t bytes_per_step; /* of dense gradients */
+    uint64_t sent_bytes;     /* last step: given to operations; fewer if a hook compresses */
+    uint64_t backward_ns;    /* last step: from backward_begin to the call of backward_end */
+    uint64_t comm_ns;        /* last step: operations of buckets were running */
+    uint64_t exposed_ns;     /* last step: the part of comm_ns for which backward_end waited */
+    double hidden;           /* last step: 1 - exposed_ns / comm_ns, 0 to 1 */
     uint64_t total_backward_ns, total_comm_ns, total_exposed_ns; /* over all steps */
-    /* last step: ranks that had data */
-    uint32_t active_ranks;
-    /* last step: parameters that no rank used */
-    uint32_t unused_count;
-    /* the order observed in the first step is in effect */
-    bool rebuilt;
-    /* in every step so far this rank had gradients for the same parameters */
-    bool can_set_static_graph;
-    /* last step: of the gradients of those that no rank used */
-    uint64_t unused_bytes;
-    /* last step: from the last forward_begin to backward_begin; 0 when it is not called */
+    uint32_t active_ranks;     /* last step: ranks that had data */
+    uint32_t unused_count;     /* last step: parameters that no rank used */
+    bool rebuilt;              /* buckets are in the order of the first pass, see .rebuild */
+    bool can_set_static_graph; /* this rank had gradients for the same parameters in every step */
+    uint64_t unused_bytes;     /* last step: gradient bytes of parameters that no rank used */
+    /* last step: from the last forward_begin to backward_begin; 0 if forward_begin is not called */
     uint64_t forward_ns;
-    /* last step: from the start of the first bucket to the call of backward_end */
-    uint64_t overlap_ns;
-    uint64_t total_forward_ns, total_overlap_ns; /* over all steps */
-    /* the totals by steps of this rank */
-    uint64_t avg_forward_ns, avg_backward_ns, avg_comm_ns, avg_overlap_ns;
+    uint64_t overlap_ns; /* last step: from the start of the first bucket to backward_end's call */
+    uint64_t total_forward_ns, total_overlap_ns;                           /* over all steps */
+    uint64_t avg_forward_ns, avg_backward_ns, avg_comm_ns, avg_overlap_ns; /* total / steps */
 } cdp_ddp_stats;
 
-/* One bucket: what is in it, and when it was what in the last synchronized step, from
-   backward_begin on. */
+/* One bucket. Times are in nanoseconds from backward_begin of the last synchronized pass, and 0 if
+   the bucket did not travel in it. */
 typedef struct cdp_bucket_stats {
-    uint64_t bytes;
+    uint64_t bytes; /* of gradients */
     cdp_dtype dtype;
     uint32_t param_count;
-    /* their indices, in the order in which they lie in it; until the next step */
-    const uint32_t *params;
-    /* its last parameter was ready; its first bytes left; its result was there */
-    uint64_t ready_ns, start_ns, end_ns;
+    const uint32_t *params; /* indices in memory order; valid until the next step */
+    uint64_t ready_ns;      /* the last parameter became ready */
+    uint64_t start_ns;      /* its first operation began */
+    uint64_t end_ns;        /* its first operation ended */
 } cdp_bucket_stats;
 
-/* Collective: every rank calls it with the same parameters. Compares them across ranks (names,
-   dtypes, counts, order, settings), then copies rank 0's values to all. Errors: INVALID, NOMEM,
-   MISMATCH (names the first parameter, buffer or setting that differs, what it is here and
-   there, on every rank), or the group's failure. */
+/* Create a ddp. Collective: every rank calls it with the same parameters. It compares names,
+   dtypes, counts, order and settings over all ranks, then copies rank 0's values to all. The caller
+   owns the result. Errors, on the rank that made the mistake: INVALID or UNSUPPORTED (the text says
+   which member of the desc to change), NOMEM; the other ranks wait until their deadline. On all
+   ranks: MISMATCH (the first parameter, buffer or setting that differs, here and there: make it
+   equal), NOMEM (a rank has no device memory left), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out);
-/* local; waits for what is in flight, at most its deadline; NULL allowed */
+
+/* Destroy a ddp. Local. Waits for operations in flight, at most until their deadlines. Before the
+   group is destroyed; NULL is allowed. Inside a function given to cdp_work_then() and a backward
+   pass it does nothing but log an error. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
-/* Where the gradient of parameter i lives: `count` values to be written or added to before
-   cdp_ddp_ready(), and to be read after cdp_ddp_backward_end(). Zero at first; afterwards it
-   holds the last mean until the caller overwrites or zeroes it. Valid until destroy (but see
-   .rebuild). NULL for an index that does not exist. */
+/* The group and the number of parameters that the ddp was created with; NULL and 0 for NULL. */
+CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
+CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
+/* Parameter `index` as it was given, with defaults filled in and the ddp's copy of its name. Valid
+   until destroy. NULL: there is no such parameter. */
+CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
+
+/* Where the gradient of parameter `index` is in its bucket: `count` values, owned by the ddp, valid
+   until destroy (but see .rebuild). Write them or add to them before cdp_ddp_ready(); read the mean
+   after cdp_ddp_backward_end(). They are zero at first, then hold the last mean until the caller
+   changes them. NULL, with INVALID as last error: there is no such parameter, or it is sparse (see
+   cdp_ddp_rows). */
 CDP_API void *cdp_ddp_grad(cdp_ddp *ddp, uint32_t index);
+
 /* Did any rank have a gradient for parameter `index` in the last synchronized pass? The same
    answer on all ranks. An optimizer that skips parameters without a gradient (PyTorch: grad is
    None) skips those for which this is false. Without find_unused and static_graph it is true for
    all parameters after the first synchronized pass. False before that pass, for an index that
-   does not exist, and for NULL. From the thread that trains, outside a backward pass. */
+   does not exist, and for NULL. Call it outside a backward pass. */
 CDP_API bool cdp_ddp_used(const cdp_ddp *ddp, uint32_t index);
-/* all gradients := 0; not between backward_begin and backward_end */
+
+/* Set all gradients to zero, also those in the caller's arrays, and drop collected rows. Between
+   backward_begin and backward_end it does nothing. */
 CDP_API void cdp_ddp_zero_grad(cdp_ddp *ddp);
 
-/* Before a forward pass whose backward pass will be synchronized: rank 0's buffers are copied to
-   all (with join, those of the highest rank that had data in the step before), once per
-   synchronized pass however often this is called, and not while no_sync is on. Without buffers
-   it need not be called; where it was not, backward_begin does it. */
+/* Copy buffers before a forward pass whose backward pass is synchronized: rank 0's to all ranks,
+   or with join those of the highest rank that has data in this step. Collective, once per
+   synchronized pass however often it is called, and not while no_sync is on. If it was not called,
+   backward_begin copies them; without buffers it is not needed. Errors: INVALID (NULL), STATE (a
+   backward pass is open: end it first), NOMEM, what buffer_hook returns, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *ddp);
 
-/* One backward pass: begin, then ready(i) once for each parameter as soon as its gradient is
-   complete (usually last layer first), then end. A bucket whose parameters are all ready starts
-   on its way at once, buckets always in the same order. After end, gradients hold the mean over
-   all ranks. One thread at a time. unused(i), in place of ready(i) and only with find_unused or
-   static_graph: there is no gradient in this pass; buckets need not wait for it. What was not
-   marked at all by the end counts as unused, too. The rank contributes what the gradient held:
-   zeros where zero_grad was called. A parameter that no rank used keeps its gradient as it was;
-   one that got a gradient in a pass under no_sync since the last synchronized one counts as
-   used. With static_graph the first synchronized pass records how often ready(i) is called for
-   each i, and sends at its end; later ones are held to that, and send a parameter at its last
-   ready(i). begin: STATE (the pass before has not ended), or the group's failure, whatever else
-   is the case. ready, unused: INVALID (no such parameter), STATE (twice, or outside begin/end,
-   or not as recorded). end: STATE, naming each parameter that was never ready; the group then is
-   broken on all ranks, since the others wait for it. Or the group's failure. */
+/* One backward pass: begin, ready(i) for every parameter when its gradient is complete (usually the
+   last layer first), then end. A bucket whose parameters are all ready starts on its way at once;
+   buckets start in the same order on all ranks. After end, gradients hold the mean over all ranks.
+
+   ready and unused may be called by several threads of a rank, one call for each parameter, as
+   backward passes use threads; begin must have returned before, and end is called when all those
+   calls have returned. With gradients in device memory, one thread at a time calls them. A function
+   given to cdp_work_then() may call them, too.
+
+   unused(i) takes the place of ready(i) with find_unused or static_graph: this rank has no gradient
+   for i in this pass, and the bucket does not wait for it. A parameter that is not marked until end
+   counts as unused, too. The rank contributes what the gradient held: zeros after zero_grad. A
+   parameter that no rank used keeps its gradient as it was, see cdp_ddp_used(). One that got a
+   gradient under no_sync since the last synchronized pass counts as used.
+
+   With static_graph, the first synchronized pass records how often ready(i) is called for each i,
+   and sends everything at its end. Later passes must call it equally often; a parameter is complete
+   at its last ready(i).
+
+   begin: INVALID (NULL), STATE (the pass before has not ended), NOMEM, or the group's failure.
+   ready, unused: INVALID (no such parameter; sparse; unused without find_unused), STATE (marked
+   twice, outside begin and end, or more often than recorded), NOMEM, what a hook returns, or the
+   group's failure. end reports the first failure of the pass again, or STATE with the name of each
+   parameter that was never ready, or STATE with the ranks that are out of data (join_throw). After
+   a failure of a synchronized pass the group is broken on all ranks, because the others wait for
+   gradients of this one: correct the program and start the job again. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *ddp);
-/* a failure is reported again by backward_end */
 CDP_API cdp_status cdp_ddp_ready(cdp_ddp *ddp, uint32_t index);
-CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index); /* likewise */
+CDP_API cdp_status cdp_ddp_unused(cdp_ddp *ddp, uint32_t index);
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *ddp);
 
 /* Some rows of a matrix. */
 typedef struct cdp_rows {
-    uint64_t count, width; /* how many rows, numbers of each */
+    uint64_t count; /* rows */
+    uint64_t width; /* values in each row */
     const uint32_t *rows;
-    void *values; /* count * width numbers of the parameter's dtype */
+    void *values; /* count * width values of the parameter's dtype, row after row */
 } cdp_rows;
 
-/* In place of ready(i) where the parameter is `sparse`: its gradient is `n` rows of the matrix,
-   `values` holding n times count / rows numbers; rows may come twice and are added up then. Both
-   are copied. Without rows (n = 0) it is used all the same; passes under no_sync add to what the
-   next synchronized one sends. At backward_end everybody gets everybody's rows, after the
-   buckets, not through hooks: first how many, then indices, then values, so that the cost is
-   that of the rows of all ranks; where these are more than the rows of the matrix, a dense
-   gradient is cheaper. cdp_ddp_rows: the mean that came out: the rows that any rank had, each
-   once, those of rank 0 first; the same on all ranks until the next backward_end. Errors:
-   INVALID (not sparse, no such row), NOMEM, and as ready(). */
+/* In place of ready(i) for a sparse parameter: its gradient is `n` rows of the matrix, with n *
+   count / rows numbers in `values`. Both arrays are copied. A row may occur several times: its
+   values are added. n = 0: the parameter is used, without any row. Passes under no_sync add to the
+   rows that the next synchronized pass sends. Threads: as ready. Errors: INVALID (not sparse; a row
+   that does not exist; no rows or values), NOMEM, and those of ready.
+
+   backward_end exchanges rows after the buckets, not through hooks: counts, then indices, then
+   values of all ranks. If all ranks together have more rows than the matrix, a dense gradient is
+   cheaper. Memory grows to the largest exchange and is kept. */
 CDP_API cdp_status cdp_ddp_ready_rows(
     cdp_ddp *ddp, uint32_t index, const uint32_t *rows, uint32_t n, const void *values);
+
+/* The mean of a sparse parameter after backward_end: the rows that any rank had, each once, those
+   of rank 0 first, equal on all ranks. The ddp owns them, until the next backward_end or
+   zero_grad. All zero: there is no such parameter, or it is dense. */
 CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
 
-/* Gradient accumulation: while on, backward passes stay local: nothing is sent, and gradients
-   are what this rank put there (add to them). The first backward pass begun after it was
-   switched off sends the accumulated gradients. Takes effect at the next backward_begin; STATE
-   inside a backward pass. To nest: remember what is_no_sync says, restore it. */
+/* Gradient accumulation. While on, backward passes stay local: nothing is sent, and gradients hold
+   what this rank wrote (add to them). The first pass that begins after it was switched off sends
+   the accumulated gradients. It takes effect at the next backward_begin, the same on all ranks. To
+   nest, remember what is_no_sync returns and restore it. Errors: INVALID (NULL), STATE (a backward
+   pass is open). */
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
-CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp);
+CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
 
-/* This rank has no more data; needs .join in the desc. Takes part in the steps of the others,
-   with gradients of zero, until every rank has called this; then all get the parameters and
-   buffers of the highest rank that had data last, and training may go on. While nobody is out of
-   data this costs nothing but one number per rank in the first bucket (with a hook: a small
-   operation of its own, beside the others); the end costs one more first bucket. Gradients that
-   were accumulated under no_sync and never sent are lost. Errors: INVALID, STATE (in a backward
-   pass; or join_throw and others still have data), what a join_hook returns, or the group's
-   failure. */
+/* This rank has no more data; needs .join. It takes part in the steps of the other ranks with
+   gradients of zero, until every rank has called this. Then all ranks get the parameters and
+   buffers of the highest rank that had data in the last step, and training may go on. Gradients
+   accumulated under no_sync and not sent are lost. Cost: one number per rank in the first bucket
+   (with a hook a small operation of its own), with buffers one operation of 4 bytes per step, and
+   at the end one more first bucket. Errors: INVALID (NULL, or join is not set), STATE (a backward
+   pass is open; or join_throw and other ranks have data), what join_hook returns, NOMEM, or the
+   group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
 
-/* Collective, at any time between passes: are parameters (not buffers) still the same bits on
-   every rank? They are, where every rank does the same with the same gradients; another
-   compiler, or a bug, ends that without a sound. Sends one hash; costs a reading of all
-   parameters. MISMATCH, on all ranks: the first parameter that differs, and the first rank that
-   has it otherwise than rank 0; the group stays whole. Or INVALID, STATE, NOMEM, or the group's
-   failure. */
+/* Compare parameters (not buffers) bit for bit over all ranks. Collective, between passes. They are
+   equal as long as every rank does the same arithmetic with the same gradients; another compiler or
+   a bug changes that silently. Sends one hash per rank, reads all parameters. Errors: INVALID
+   (NULL), STATE (a backward pass is open), NOMEM, MISMATCH on all ranks (the first parameter that
+   differs, and the first rank that has other bits than rank 0; the group stays usable), or the
+   group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
 
-/* A copy of the figures so far; zeros for NULL, or for a bucket that does not exist. From the
-   thread that trains. */
+/* Copies of the figures; all zero for NULL, or for a bucket that does not exist. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
 CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *ddp, uint32_t index);
 
 #ifndef CDP_NO_TRACE
-/* The last synchronized step as a picture: when parameters became ready, and when buckets were
-   on their way. Or as text, at any time: settings and figures, one "name: value" per line, named
-   as in PyTorch's DDP logging data. */
+/* How cdp_ddp_trace() writes. Pictures show the last synchronized step: when parameters became
+   ready, and when buckets were on their way. */
 typedef enum cdp_trace_format {
     CDP_TRACE_JSON = 0, /* for chrome://tracing or ui.perfetto.dev */
     CDP_TRACE_SVG,
-    CDP_TRACE_TEXT
+    CDP_TRACE_TEXT /* settings and figures, one "name: value" per line, as PyTorch names them */
 } cdp_trace_format;
 
-/* Writes at most `room` bytes, a terminating zero included, and returns how many the whole text
-   needs. */
+/* Writes at most `room` bytes to `text`, a terminating zero included; text may be NULL. Returns the
+   bytes that the whole text needs: 1 if there is no step to draw yet, or for NULL. Not inside a
+   backward pass. */
 CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
 #endif /* CDP_NO_TRACE */
 
-/* Scale all gradients so that their norm over all parameters is at most max_norm (0: leave
-   them); *norm, unless NULL, gets what it was. After backward_end, when gradients are equal on
-   all ranks: nothing is sent. Errors: INVALID, STATE. */
+/* Scale all gradients so that their Euclidean norm over all parameters is at most max_norm (0: do
+   not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
+   so the norm, are equal on all ranks. Errors: INVALID (NULL, or max_norm is negative or NaN),
+   STATE (a backward pass is open), or what a device returns. */
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 
 /* ---- >>hooks --------------------------------------------------------------------------------- */
 
-/* A communication hook replaces the allreduce of each bucket: it sees the gradients as they are
-   (nothing is divided) and leaves in their place what they are to be. It works in stages. Each
-   stage may ask for one collective operation, which the library starts: stage 0 when the bucket
-   is full, the next one when the operation before has ended. Each stage has a group of its own
-   of all ranks, and takes the buckets in their order, so all ranks start the operations of a
-   group in one order although they come to them at different times. Stages are called from
-   ready() and backward_end. */
+/* A communication hook replaces the allreduce of each bucket: it gets the gradients of this rank,
+   not divided, and leaves the result in their place. A hook works in stages. Each stage may ask for
+   one collective operation, which the library starts: stage 0 runs when the bucket is full, the
+   next stage when that operation has ended. Each stage has a group of its own, of all ranks, and
+   takes the buckets in their order, so that all ranks start the operations of a group in one order
+   although they reach them at different times. Stages are called from ready(), unused() and
+   backward_end, by one thread at a time. */
 typedef struct cdp_bucket {
-    uint32_t index, bucket_count; /* it is the last one when index + 1 == bucket_count */
-    /* `count` values: the gradients of `params`, one after the other */
-    void *data;
+    uint32_t index, bucket_count; /* the last bucket has index bucket_count - 1 */
+    void *data;                   /* `count` values: the gradients of `params`, in that order */
     uint64_t count;
     cdp_dtype dtype;
-    const uint32_t *params; /* `param_count` indices into the desc's params */
+    const uint32_t
+        *params; /* `param_count` indices, see cdp_ddp_param(); sparse ones have 0 values */
     uint32_t param_count;
-    double divisor; /* what the hook is to divide the sum by */
+    double divisor; /* the hook divides the sum by this */
     cdp_ddp *ddp;
-    /* where this stage's operation is to run; a stage may set another of its own */
-    cdp_group *group;
+    cdp_group *group; /* where this stage's operation runs; a stage may set another group */
 } cdp_bucket;
 
 typedef struct cdp_hook {
     void *self;
-    /* CDP_PENDING: start *op, and call again with stage + 1 when it has ended. CDP_OK: the bucket
-      is finished. Else an error. *op is zero at the call; its memory must stay until the next
-      stage. One thread at a time. */
-
+    /* Required. Returns CDP_PENDING: start *op, which is zero at the call, and call stage + 1 when
+       it has ended; its memory must stay valid until then. CDP_OK: the bucket holds the result. An
+       error: the pass fails with it, and with this thread's last error if the stage has set one. */
     cdp_status (*stage)(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op);
-    /* All optional. save: write at most `room` bytes of state, return how many there are. load:
-       take them back. */
+    /* Optional, all of them. save: write at most `room` bytes of state, return how many there are.
+       load: take them back. */
     uint64_t (*save)(void *self, void *bytes, uint64_t room);
     cdp_status (*load)(void *self, const void *bytes, uint64_t count);
-    /* of what was left out of the last step, where errors are fed back */
+    /* With error feedback: the norm of what the last step did not send. */
     double (*error_norm)(void *self);
     void (*destroy)(void *self);
-    /* most operations of one bucket, at most 8 (default: 1); the same on all ranks */
-    uint32_t operations;
+    uint32_t
+        operations;    /* most operations of one bucket, 1 to 8 (default: 1); equal on all ranks */
     bool keeps_layout; /* has state per bucket: buckets are not rebuilt while it is set */
-    bool device;       /* is for parameters in device memory, and those alone */
+    bool device;       /* works on parameters in device memory, and on no others */
 } cdp_hook;
 
-/* Use `hook` from the next backward pass on (NULL: none), in place of the one before, which is
-   destroyed. The same on all ranks, between steps. Local, but for its operations it makes groups
-   of all ranks (see cdp_group_new). The hook is copied and destroyed with the ddp. With
-   join_effective buckets leave only when it is known how many ranks have data. Errors: INVALID,
-   STATE (in a backward pass); the hook is destroyed then, too. */
+/* Use `hook` from the next backward pass on, in place of the one before, which is destroyed. NULL:
+   none. The same call on all ranks, between steps. Local, but it makes groups of all ranks (see
+   cdp_group_new). *hook is copied, and destroyed with the ddp or when another one is set; also if
+   this call fails. With join_effective, buckets start only when the number of ranks with data is
+   known. Errors: INVALID (NULL ddp, no stage function, more than 8 operations), STATE (a backward
+   pass is open), UNSUPPORTED (a hook for the other kind of memory), NOMEM, or those of
+   cdp_group_new. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *ddp, const cdp_hook *hook);
-/* for save, load and error_norm; NULL when there is none */
+/* The ddp's copy of its hook, for save, load and error_norm; NULL: it has none. */
 CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *ddp);
-/* Parameter i as it was given, with the defaults filled in; NULL for an index that does not
-   exist. */
-CDP_API const cdp_param *cdp_ddp_param(const cdp_ddp *ddp, uint32_t index);
-CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
-CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
 
 #ifndef CDP_NO_HOOKS
-/* The mathematics are those of PyTorch's hooks of these names. Any dtype; those that compress
-   compute in f32, and f16 and bf16 travel as such where a value is sent as a number. Memory, in
-   buckets of f32: for each one in flight FP16 and BF16 half of one, POWERSGD its factors,
-   QUANTIZE ranks / 4, TOPK 1 and the values of all ranks; one more where the dtype is another,
-   and for POWERSGD_BATCHED; and for good, with error feedback, one for each bucket. */
+/* Built-in hooks, with the mathematics of PyTorch's hooks of these names, for any dtype. Hooks that
+   compress compute in f32; where values travel as numbers, f16 and bf16 travel as such. Memory, in
+   buckets of f32, for each bucket in flight: FP16 and BF16 a half, POWERSGD its factors, QUANTIZE
+   ranks / 4, TOPK 1 and the values of all ranks; one more if the dtype is not f32, and for
+   POWERSGD_BATCHED. With error feedback, one for each bucket is kept. */
 typedef enum cdp_hook_kind {
-    CDP_HOOK_ALLREDUCE = 0, /* divide, then sum */
-    /* as f16 on the way; around `inner`, which sees f16 (default: ALLREDUCE) */
-    CDP_HOOK_FP16,
-    CDP_HOOK_BF16,             /* as bf16 */
+    CDP_HOOK_ALLREDUCE = 0,    /* divide, then sum */
+    CDP_HOOK_FP16,             /* travels as f16; around `inner`, which sees f16 */
+    CDP_HOOK_BF16,             /* travels as bf16, likewise */
     CDP_HOOK_POWERSGD,         /* each matrix (see cdp_param.rows) as a product of two thin ones */
     CDP_HOOK_POWERSGD_BATCHED, /* each bucket as one square matrix */
-    CDP_HOOK_QUANTIZE,         /* 8 bits, one scale per bucket */
-    CDP_HOOK_QUANTIZE_CHANNEL, /* 8 bits, one scale per 512 values */
-    CDP_HOOK_TOPK,             /* the largest values alone, what is left out is added next time */
+    CDP_HOOK_QUANTIZE,         /* 8 bits per value, one scale per bucket */
+    CDP_HOOK_QUANTIZE_CHANNEL, /* 8 bits per value, one scale per 512 values */
+    CDP_HOOK_TOPK,             /* the largest values; the others are added to the next step's */
     CDP_HOOK_NOOP,             /* nothing is sent and nothing is divided */
-    /* divide and sum until `start`; then in `subgroup` alone, or not at all */
+    /* divide and sum over all ranks until step `start`; then in `subgroup`, or not at all */
     CDP_HOOK_POST_LOCAL_SGD
 } cdp_hook_kind;
 
 typedef struct cdp_hook_desc {
     cdp_hook_kind kind;
-    /* FP16, BF16: what runs on the smaller numbers; owned and destroyed by the new hook */
+    /* FP16, BF16: runs on the smaller numbers; copied, and owned by the new hook once that is
+       created (default: ALLREDUCE) */
     const cdp_hook *inner;
-    uint32_t rank;  /* POWERSGD: columns of the thin matrices (default: 1) */
-    uint64_t start; /* POWERSGD: steps without compression first (default: 1000; 1 is the least);
-                                 POST_LOCAL_SGD: steps in the whole group first (default: 0) */
-    /* POWERSGD: matrices that shrink less stay as they are (default: 2) */
-    double min_rate;
+    uint32_t rank; /* POWERSGD: columns of the thin matrices (default: 1) */
+    /* POWERSGD: steps without compression first (default: 1000; at least 1). POST_LOCAL_SGD: steps
+       over all ranks first (default: 0). */
+    uint64_t start;
+    double min_rate; /* POWERSGD: matrices that shrink less are not compressed (default: 2) */
     bool no_error_feedback; /* POWERSGD, TOPK */
     bool no_warm_start;     /* POWERSGD: begin from random columns in each step */
-    /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
-    double epsilon;
-    uint64_t seed;       /* POWERSGD: of random columns; equal on all ranks */
-    double ratio;        /* TOPK: one value of so many is sent (default: 100) */
-    cdp_group *subgroup; /* POST_LOCAL_SGD */
-    const cdp_os *os;    /* (default: cdp_os_default()) */
+    double epsilon;         /* POWERSGD: added to norms (default: 0; columns of zeros stay zero) */
+    uint64_t seed;          /* POWERSGD: of random columns; equal on all ranks */
+    double ratio;           /* TOPK: one value in so many is sent (default: 100) */
+    cdp_group *subgroup;    /* POST_LOCAL_SGD; must outlive the hook */
+    const cdp_os *os;       /* (default: cdp_os_default()) */
 } cdp_hook_desc;
 
-/* Make a hook for cdp_ddp_set_hook. Errors: INVALID, NOMEM. */
+/* Make a hook for cdp_ddp_set_hook, which then owns it; else call out->destroy(out->self). Local.
+   A hook serves one ddp. Errors: INVALID (the text names the member of the desc), NOMEM; `inner` is
+   not destroyed then. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out);
 #endif /* CDP_NO_HOOKS */
 
 #ifndef CDP_NO_AVERAGER
-
-/* Averages parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or
-   POST_LOCAL_SGD, or no_sync). */
+/* Averages of parameters now and then, in place of gradients at every step (with CDP_HOOK_NOOP or
+   POST_LOCAL_SGD, or under no_sync). */
 typedef struct cdp_average_level {
-    uint64_t period;
-    cdp_group *group; /* of some ranks, this one among them (NULL: all) */
+    uint64_t period;  /* steps */
+    cdp_group *group; /* of some ranks, this one among them (default: all ranks) */
 } cdp_average_level;
 
+/* Owned by the caller, who sets all members but `step`, which counts from 0; equal on all ranks. */
 typedef struct cdp_averager {
     cdp_ddp *ddp;
-    uint64_t period, warmup, step; /* period (default: 1) */
-    /* in place of period, for averages in growing circles: of those whose period divides */
+    uint64_t period; /* average every so many steps after warmup (default: 1) */
+    uint64_t warmup; /* steps before the first average */
+    uint64_t step;   /* steps so far; save it with the model */
+    /* In place of `period`, averages over growing groups: of the levels whose period divides
+       step - warmup, the one with the longest period applies. */
     const cdp_average_level *levels;
-    uint32_t level_count; /* step - warmup the longest counts */
+    uint32_t level_count;
 } cdp_averager;
 
-/* Collective, after each optimizer step: averages when step >= warmup and (step - warmup) %
-   period == 0, then ++step. All parameters, those without a gradient, too. Errors: INVALID, or
-   the group's failure. */
+/* Call it after each optimizer step, on all ranks. If an average is due, all parameters become
+   their mean over the group, also those without a gradient; then ++step. Errors: INVALID (no ddp,
+   or levels missing), what a device returns, or the failure of the group that averages. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_averager_step(cdp_averager *averager);
-
 #endif /* CDP_NO_AVERAGER */
 
 #ifndef CDP_NO_ZERO
-
-/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Which rank: the largest
-   parameter goes first, each to the rank with the fewest elements so far. `totals`, world_size
-   numbers that are zero at first, carry over from one group of parameters to the next. Local,
-   equal on all ranks. */
+/* Optimizer state on one rank per parameter only (ZeRO, stage 1). Chooses owner[i], the rank that
+   owns parameter i, for `n` parameters with counts[i] elements: the largest parameter goes first,
+   each to the rank with the fewest elements so far. totals[] has world_size entries, zero at first,
+   and carries over from one group of parameters to the next. Local; equal on all ranks. Takes one
+   pass over the parameters for each different count. */
 CDP_API void cdp_zero_partition(
     const uint64_t *counts, uint32_t n, uint32_t world_size, uint64_t *totals, uint32_t *owner);
 
-/* Collective, after backward_end: `update` is called for each parameter that this rank owns,
-   then all parameters are sent from their owners to the others. Errors: INVALID, or the group's
-   failure. */
+/* One optimizer step. Collective, after backward_end, with the same `owner` on all ranks: calls
+   `update` for each parameter that this rank owns, then sends every parameter from its owner to
+   all. `grad` is the mean where the caller reads it, NULL for a sparse parameter (see
+   cdp_ddp_rows); `user` is passed on. To skip parameters without a gradient, ask cdp_ddp_used.
+   Errors: INVALID (NULL, or an owner that is no rank: no update was called), STATE (a backward pass
+   is open), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_zero_step(cdp_ddp *ddp, const uint32_t *owner,
     void (*update)(void *user, uint32_t index, const cdp_param *param, const void *grad),
     void *user);
-
 #endif /* CDP_NO_ZERO */
 #endif /* CDP_NO_DDP */
 
 #ifndef CDP_NO_SAMPLER
-
-/* Which samples of a data set a rank sees in an epoch: PyTorch's DistributedSampler, order
-   included. */
+/* Which samples of a data set a rank sees in an epoch: those of PyTorch's DistributedSampler, in
+   its order. Owned by the caller; no state is kept. */
 typedef struct cdp_sampler {
-    uint64_t size; /* of the data set, below 2^32 */
+    uint64_t size; /* samples of the data set, 1 to 2^32 - 1 */
     uint32_t ranks, rank;
-    /* drop_last: leave out what does not divide, in place of repeating the first samples */
-    bool shuffle, drop_last;
-    uint64_t seed, epoch; /* epoch: set it, or every epoch has one order */
-    const cdp_os *os;     /* (default: cdp_os_default()) */
+    bool shuffle;
+    bool drop_last; /* if ranks does not divide size: leave samples out, do not repeat the first */
+    uint64_t seed;  /* of the order; equal on all ranks */
+    uint64_t epoch; /* set it, or every epoch has the same order */
+    const cdp_os *os; /* (default: cdp_os_default()) */
 } cdp_sampler;
-CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler); /* samples of each rank */
-/* `indices` has room for that many. Errors: INVALID, NOMEM. Local. */
+
+/* Samples of each rank; 0 for NULL or ranks 0. Any thread. */
+CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
+/* Write their indices to `indices`, which has room for cdp_sampler_count() numbers. Local, any
+   thread; with shuffle it allocates 4 bytes per sample of the data set for the call. Errors:
+   INVALID (NULL, size or rank out of range), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *sampler, uint64_t *indices);
 #endif /* CDP_NO_SAMPLER */
 
@@ -7824,6 +7856,7 @@ struct cdp_group {
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* that were made on it */
+    void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
     const cdp_backend *backend; /* NULL: none */
     bool backed;                /* it has, or had, one */
     uint32_t waiters;           /* threads that wait for one of its operations */
@@ -10079,6 +10112,7 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->streams);
     cdp__free(os, g->peers);
     cdp__free(os, g->queue);
+    cdp__free(os, g->barrier);
     cdp__free(os, g->pends);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
@@ -11751,8 +11785,51 @@ CDP__PRIVATE cdp_status cdp__barrier_missing(
     return count ? cdp_group_status(g) : CDP_OK;
 }
 
+/* Memory for a monitored barrier: a work and a byte for each rank. It is allocated once per group.
+   NULL: out of memory. */
+CDP__PRIVATE cdp_work *cdp__barrier_take(cdp_group *g) {
+    const uint64_t bytes = g->desc.world_size * (sizeof(cdp_work) + 1);
+    void *memory;
+    cdp__enter(g);
+    memory = g->barrier;
+    g->barrier = NULL; /* another thread's call must not use it, too */
+    cdp__leave(g);
+    if (!memory) memory = cdp__alloc(g->os, bytes);
+    if (memory) memset(memory, 0, (size_t)bytes);
+    if (!memory) (void)cdp__fail_nomem("a monitored barrier", bytes);
+    return (cdp_work *)memory;
+}
+
+CDP__PRIVATE void cdp__barrier_give(cdp_group *g, void *memory) {
+    cdp__enter(g);
+    if (!g->barrier) {
+        g->barrier = memory;
+        memory = NULL;
+    }
+    cdp__leave(g);
+    cdp__free(g->os, memory);
+}
+
+/* Rank 0's part: hear from every rank until `until`, then answer all of them. */
+CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t *bytes,
+    uint32_t timeout_ms, uint32_t longer, uint64_t until) {
+    const uint32_t n = g->desc.world_size;
+    cdp_status st = CDP_OK;
+    uint32_t p;
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp__work_wait_until(works[p], until);
+    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
+    for (p = 1; p < n && st == CDP_OK; ++p)
+        st = cdp_work_wait(works[p]);
+    return st;
+}
+
 CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
-    uint32_t n, me, p, longer;
+    uint32_t longer;
     uint64_t until;
     uint8_t *bytes;
     cdp_work *works;
@@ -11760,30 +11837,21 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
     st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    n = g->desc.world_size;
-    me = g->desc.rank;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    /* rank 0 is to speak first */
+    /* rank 0's error must come first: it names the ranks that are missing */
     longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
     until = cdp__deadline(g->os, timeout_ms);
-    works = (cdp_work *)cdp__alloc_zero(g->os, n * (sizeof *works + 1));
-    if (!works) return cdp__fail_nomem("a monitored barrier", n * (sizeof *works + 1));
-    bytes = (uint8_t *)(works + n);
-    if (me) {
+    works = cdp__barrier_take(g);
+    if (!works) return CDP_ERR_NOMEM;
+    bytes = (uint8_t *)(works + g->desc.world_size);
+    if (g->desc.rank == 0) {
+        st = cdp__barrier_root(g, works, bytes, timeout_ms, longer, until);
+    } else {
         st = cdp__barrier_message(g, bytes, false, 0, longer, &works[1]);
         if (st == CDP_OK) st = cdp__barrier_message(g, bytes, true, 0, longer, &works[0]);
         if (st == CDP_OK) st = cdp_work_wait(works[0]);
     }
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], true, p, longer, &works[p]);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp__work_wait_until(works[p], until);
-    if (st == CDP_PENDING) st = cdp__barrier_missing(g, works, timeout_ms);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp__barrier_message(g, &bytes[p], false, p, longer, &works[p]);
-    for (p = 1; !me && p < n && st == CDP_OK; ++p)
-        st = cdp_work_wait(works[p]);
-    cdp__free(g->os, works);
+    cdp__barrier_give(g, works);
     return st;
 }
 
@@ -15365,7 +15433,8 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__long_text *t) {
     uint32_t i;
     cdp__long_add(t,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n");
+        "font-family=\"sans-serif\" font-size=\"12\">\n"
+        "<rect width=\"1000\" height=\"130\" fill=\"#ffffff\"></rect>\n");
     cdp__long_add(
         t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
     cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");

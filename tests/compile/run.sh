@@ -261,6 +261,19 @@ t_sizes() {
     [ "$cpu" -lt "${COMPILE_MS:-30000}" ] || die "compiling takes longer than $COMPILE_MS ms"
 }
 
+# Loops over values of a bucket, one or more in each function: gcc reports the lines of loops that it vectorises.
+VECTORS='cdp__cast_in cdp__cast_out cdp__widen_block cdp__narrow_block cdp__quantize_range_block cdp__quantize_block
+    cdp__dequantize_block cdp__feed_back cdp__feed_left cdp__magnitudes cdp__block_dot cdp__block_add'
+t_vectors() {
+    printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$4" > v.c
+    $1 -std=$2 -$3 -I"$root" -c v.c -o v.o -fopt-info-vec-optimized 2> vectors.txt || die 'it does not compile'
+    local f span
+    for f in $VECTORS; do
+        span=$(awk -v f="$f" '/^CDP__PRIVATE/ {begin = NR; found = 0} begin && index($0, f "(") && NR - begin < 2 {found = 1} /^}/ {if (found) print begin, NR; begin = found = 0}' "$root/$4")
+        [ -n "$span" ] || die "there is no $f"
+        awk -v span="$span" 'BEGIN {split(span, s, " ")} /cdp\.h:[0-9]+:.*loop vectorized/ {match($0, /cdp\.h:[0-9]+/); n = substr($0, RSTART + 6, RLENGTH - 6) + 0; if (n >= s[1] && n <= s[2]) ok = 1} END {exit !ok}' vectors.txt || die "no loop of $f is vectorised"
+    done
+}
 t_nccl() { # beside cdp_tcp.h, which shares cdp.h with it; without NVIDIA's headers
     set_language "$1" "$2"
     { echo '#define CDP_IMPLEMENTATION'; [ ! -f "$root/cdp_tcp.h" ] || echo '#include "cdp_tcp.h"'; user_of cdp_nccl.h; proof 'cdp.h cdp_nccl.h'; } > "nccl.$ext"
@@ -351,6 +364,11 @@ for c in $cxx_compilers; do
     done
 done
 add t_sizes gcc gnu11 O2 $TOP
+if [ "$(uname -m)" = x86_64 ] && [ "$(gcc -dumpversion | cut -d. -f1)" -ge 12 ]; then
+    add t_vectors gcc gnu11 O2 cdp.h
+else
+    echo 'SKIP vectorised loops: before gcc 12, -O2 does not vectorise; elsewhere than on x86_64 it was not looked at'
+fi
 CUDA=${CUDA_HOME:-/usr/local/cuda}
 export CUDA
 if [ -f cdp_nccl.h ]; then

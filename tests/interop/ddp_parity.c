@@ -22,6 +22,7 @@ typedef enum what {
     HOOK,
     JOIN,
     JOIN_EFFECTIVE,
+    JOIN_BUFFERS,
     SPARSE
 } what;
 #define F32 CDP_DTYPE_F32
@@ -49,6 +50,7 @@ static setup setups[] = {
     {"static", STATIC, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
     {"join", JOIN, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
     {"join_effective", JOIN_EFFECTIVE, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
+    {"join_buffers", JOIN_BUFFERS, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
     {"sparse", SPARSE, F32, CDP_HOOK_NOOP, 0, 0, 0, {0}},
     {"allreduce", HOOK, F32, CDP_HOOK_ALLREDUCE, 0, 0, 0, {0}},
     {"allreduce_f64", HOOK, F64, CDP_HOOK_ALLREDUCE, 0, 0, 0, {0}},
@@ -146,7 +148,7 @@ static void print_bits(cdp_dtype t, const void *p, uint64_t k) {
     }
 }
 
-static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t world, uint32_t rank, int step) {
+static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t ranks, uint32_t rank, int step) {
     pthread_mutex_lock(&print);
     for (uint32_t i = 0; i < N; ++i) {
         const void *grad = cdp_ddp_grad(ddp, i);
@@ -158,11 +160,22 @@ static void print_grads(const setup *s, cdp_ddp *ddp, uint32_t world, uint32_t r
                     r.width * 4);
             grad = dense;
         }
-        printf("%s%u %d %u %u", s->name, world, step, rank, i);
+        printf("%s%u %d %u %u", s->name, ranks, step, rank, i);
         for (uint32_t k = 0; k < counts[i]; ++k)
             print_bits(s->dtype, grad, k);
         printf("\n");
     }
+    pthread_mutex_unlock(&print);
+}
+
+/* As if it were parameter 9. */
+static void print_buffer(
+    const setup *s, uint32_t ranks, uint32_t rank, int step, const float mean[2]) {
+    pthread_mutex_lock(&print);
+    printf("%s%u %d %u 9", s->name, ranks, step, rank);
+    for (uint32_t k = 0; k < 2; ++k)
+        print_bits(F32, mean, k);
+    printf("\n");
     pthread_mutex_unlock(&print);
 }
 
@@ -182,9 +195,12 @@ static void rank_runs(cdp_group *g, void *arg) {
     const setup *s = (const setup *)arg;
     const uint32_t rank = cdp_rank(g);
     static double data[8][N][LARGEST];
-    const bool join = s->what == JOIN || s->what == JOIN_EFFECTIVE,
+    const bool buffers = s->what == JOIN_BUFFERS,
+               join = s->what == JOIN || s->what == JOIN_EFFECTIVE || buffers,
                adds = s->what == PLAIN || s->what == WHOLE;
-    const int steps = join ? (rank ? 4 : 2) : 6;
+    const int most = (rank != 0) != buffers ? 4 : 2, steps = join ? most : 6;
+    float mean[2] = {0};
+    cdp_buffer buffer;
     cdp_param p[N];
     cdp_ddp_desc d;
     cdp_ddp *ddp;
@@ -200,8 +216,13 @@ static void rank_runs(cdp_group *g, void *arg) {
     d.group = g;
     d.params = p;
     d.param_count = N;
-    d.predivide = cdp_size(g); /* PyTorch divides before it sums */
-    if (s->what == JOIN_EFFECTIVE) d.predivide = 0;
+    /* PyTorch divides before it sums; so does f16 by default */
+    if (s->what != JOIN_EFFECTIVE && s->dtype != F16) d.predivide = cdp_size(g);
+    memset(&buffer, 0, sizeof buffer);
+    buffer.data = mean;
+    buffer.count = 2;
+    d.buffers = &buffer;
+    d.buffer_count = buffers;
     d.find_unused = s->what == UNUSED;
     d.static_graph = s->what == STATIC;
     d.join = join;
@@ -211,6 +232,11 @@ static void rank_runs(cdp_group *g, void *arg) {
     for (int step = 0; step < steps; ++step) {
         if (!adds) cdp_ddp_zero_grad(ddp); /* those two go on adding */
         T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, adds && step % 3 == 1));
+        if (buffers) {
+            mean[0] = mean[1] = (float)((int)rank * 100 + step);
+            T_EQ(CDP_OK, cdp_ddp_forward_begin(ddp));
+            print_buffer(s, cdp_size(g), rank, step, mean);
+        }
         T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
         for (uint32_t i = N; i-- > 0;) {
             if (!used(s, step, rank, i)) continue;

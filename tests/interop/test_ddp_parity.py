@@ -26,7 +26,7 @@ SETUPS = [
     "plain", "plain_f64", "plain_f16", "unused", "unused_f64", "static", "sparse", "allreduce", "allreduce_f64", "allreduce_f16", "allreduce_bf16", "fp16", "fp16_f64",
     "fp16_wrapper", "bf16", "bf16_f64", "noop", "post_local", "quantize", "quantize_channel",
 ] + POWERSGD + CURVES  # fmt: skip
-ALONE = ["join", "join_effective"]  # in processes of their own: leaving join sometimes hangs with this Gloo
+ALONE = ["join", "join_effective", "join_buffers"]  # in processes of their own: leaving join sometimes hangs with this Gloo
 
 
 def dtype_of(setup):
@@ -53,8 +53,10 @@ def used(setup, step, rank, i):
 class Model(torch.nn.Module):
     """The gradient of parameter i is exactly what it is multiplied by."""
 
-    def __init__(self, dtype):
+    def __init__(self, dtype, buffer=False):
         super().__init__()
+        if buffer:
+            self.register_buffer("b", torch.zeros(2))
         self.p = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(s, dtype=dtype)) for s in SHAPES])
 
     def forward(self, factors):
@@ -95,6 +97,8 @@ def step_of(setup, ddp, step, rank, world, out):
             p.grad = None if setup == "sparse" else p.grad
             if p.grad is not None:
                 p.grad.zero_()
+    if setup == "join_buffers":
+        ddp.module.b.fill_(rank * 100 + step)
     f = factors(setup, step, rank)
     inputs = (f, torch.tensor([mixed(step, rank, 9, k) % 6 for k in range(3)])) if setup == "sparse" else (f,)
     if adds and step % 3 == 1:
@@ -102,6 +106,8 @@ def step_of(setup, ddp, step, rank, world, out):
             ddp(*inputs).backward()
     else:
         ddp(*inputs).backward()
+    if setup == "join_buffers":  # as if it were parameter 9
+        out.write("%s%d %d %d 9 %s\n" % (setup, world, step, rank, bits(ddp.module.b)))
     for i, p in enumerate(ddp.module.p):
         grad = p.grad if p.grad is not None else torch.zeros(SHAPES[i], dtype=p.dtype)
         out.write("%s%d %d %d %d %s\n" % (setup, world, step, rank, i, bits(grad.to_dense() if grad.is_sparse else grad)))
@@ -209,12 +215,12 @@ def run_setup(setup, rank, world, out):
         return curve(setup, rank, world, out)
     if dtype_of(setup) == BF16:
         return without_ddp(setup, rank, world, out)
-    ddp = DistributedDataParallel(SparseModel() if setup == "sparse" else Model(dtype_of(setup)), find_unused_parameters=setup.startswith("unused"), static_graph=setup == "static")
+    ddp = DistributedDataParallel(SparseModel() if setup == "sparse" else Model(dtype_of(setup), setup == "join_buffers"), find_unused_parameters=setup.startswith("unused"), static_graph=setup == "static")
     if hook_of(setup)[1]:
         ddp.register_comm_hook(*hook_of(setup))
     if setup.startswith("join"):
-        with ddp.join(divide_by_initial_world_size=setup == "join"):
-            for step in range(4 if rank else 2):
+        with ddp.join(divide_by_initial_world_size=setup != "join_effective"):
+            for step in range(4 if (rank != 0) != (setup == "join_buffers") else 2):
                 step_of(setup, ddp, step, rank, world, out)
     else:
         for step in range(6):

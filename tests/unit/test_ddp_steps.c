@@ -117,6 +117,74 @@ TEST(owners_of_many_parameters_are_chosen_in_time) {
     free(owner);
 }
 
+/* ---- memory ---- */
+
+static struct { uint64_t held, peak; } bytes;
+
+static void *measured_alloc(void *user, uint64_t n) {
+    uint8_t *p = (uint8_t *)cdp_os_default()->alloc(user, n + 64); /* aligned to 64 bytes */
+    if (!p) return NULL;
+    memcpy(p, &n, sizeof n);
+    bytes.held += n;
+    if (bytes.held > bytes.peak) bytes.peak = bytes.held;
+    return p + 64;
+}
+static void measured_release(void *user, void *p) {
+    uint64_t n;
+    if (!p) return;
+    memcpy(&n, (uint8_t *)p - 64, sizeof n);
+    bytes.held -= n;
+    cdp_os_default()->release(user, (uint8_t *)p - 64);
+}
+
+/* What the head of cdp.h says under MEMORY. */
+TEST(memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter) {
+    enum {
+        N = 200,
+        COUNT = 20000
+    };
+    const uint64_t gradients = (uint64_t)N * COUNT * 4, lists = 256 * N + 4096;
+    float *data = (float *)calloc((size_t)N * COUNT, 4);
+    cdp_param params[N];
+    cdp_group_desc gd;
+    cdp_group *g = NULL;
+    cdp_os os = *cdp_os_default();
+    os.alloc = measured_alloc;
+    os.release = measured_release;
+    memset(&gd, 0, sizeof gd);
+    gd.world_size = 1;
+    gd.no_thread = true;
+    gd.os = &os;
+    T_EQ(CDP_OK, cdp_group_create(&gd, &g));
+    memset(params, 0, sizeof params);
+    for (uint32_t i = 0; i < N; ++i) {
+        params[i].data = data + (size_t)i * COUNT; /* too large to be broadcast together */
+        params[i].count = COUNT;
+    }
+    cdp_ddp_desc d = described(g, params, N);
+    d.rebuild = true;
+    const uint64_t before = bytes.held;
+    cdp_ddp *ddp = opened(&d);
+    const uint64_t held = bytes.held - before;
+    printf("  %llu bytes of gradients, %.0f bytes per parameter beside them\n",
+        (unsigned long long)gradients, (double)(held - gradients) / N);
+    T(held >= gradients && held <= gradients + lists);
+    bytes.peak = bytes.held;
+    for (uint32_t step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        for (uint32_t i = 0; i < N; ++i)
+            T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+        T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+    }
+    T(cdp_ddp_stats_of(ddp).rebuilt);
+    T(bytes.peak - before <= 2 * gradients + 2 * lists);
+    T(bytes.held - before <= gradients + lists + 65536); /* the group's queue may have grown */
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(g);
+    T_EQ(0, bytes.held);
+    free(data);
+}
+
 /* ---- sparse parameters ---- */
 
 static void never_gets_a_dense_gradient(
@@ -621,6 +689,8 @@ int main(int argc, char **argv) {
             20},
         {"owners_of_many_parameters_are_chosen_in_time",
             owners_of_many_parameters_are_chosen_in_time, 20},
+        {"memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter",
+            memory_is_the_gradients_and_a_quarter_kilobyte_per_parameter, 20},
         {"a_sparse_parameter_has_no_dense_gradient", a_sparse_parameter_has_no_dense_gradient, 10},
         {"steps_with_rows_allocate_nothing", steps_with_rows_allocate_nothing, 20},
         {"means_of_f16_do_not_overflow", means_of_f16_do_not_overflow, 20},

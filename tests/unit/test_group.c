@@ -1212,6 +1212,38 @@ TEST(threads_allocate_nothing_after_warm_up) {
     run_ranks(4, &like, 0, rank_allocates_nothing, NULL);
     T_EQ(0, counted.held);
 }
+
+static void rank_calls_what_used_to_allocate(cdp_group *g, void *arg) {
+    uint64_t counts[4] = {3, 0, 5, 2};
+    int64_t before = 0;
+    float all[10];
+    (void)arg;
+    for (int run = 0; run < 200; ++run) {
+        cdp_request rq;
+        cdp_work work;
+        T_EQ(CDP_OK, cdp_barrier(g));
+        if (run == 100) before = counted.calls;
+        T_EQ(CDP_OK, cdp_barrier(g));
+        memset(&rq, 0, sizeof rq);
+        rq.kind = CDP_COLL_ALLGATHER;
+        rq.out = all;
+        rq.out_counts = counts;
+        T_EQ(CDP_OK, cdp_start(g, &rq, &work));
+        T_EQ(CDP_OK, cdp_work_wait(work));
+        T_EQ(CDP_OK, cdp_monitored_barrier(g, 20000));
+    }
+    T_EQ(CDP_OK, cdp_barrier(g));
+    T_EQ(before, counted.calls);
+    T_EQ(CDP_OK, cdp_barrier(g));
+}
+
+TEST(uneven_parts_and_monitored_barriers_allocate_nothing) {
+    cdp_group_desc like;
+    memset(&like, 0, sizeof like);
+    like.os = counted_os();
+    run_ranks(4, &like, 0, rank_calls_what_used_to_allocate, NULL);
+    T_EQ(0, counted.held);
+}
 #endif
 
 int main(int argc, char **argv) {
@@ -1256,6 +1288,8 @@ int main(int argc, char **argv) {
         {"idle_groups_cost_no_processor_time", idle_groups_cost_no_processor_time, 10},
         {"progress_without_waiting", progress_without_waiting, 10},
         {"threads_allocate_nothing_after_warm_up", threads_allocate_nothing_after_warm_up, 30},
+        {"uneven_parts_and_monitored_barriers_allocate_nothing",
+            uneven_parts_and_monitored_barriers_allocate_nothing, 30},
 #endif
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
