@@ -122,10 +122,10 @@ extern "C" {
 /* ---- >>desc ---------------------------------------------------------------------------------- */
 
 typedef struct cdp_tcp_desc {
-    /* this rank, < world_size */
-    uint32_t rank;
-    /* required, > 0; 1 needs no network at all */
-    uint32_t world_size;
+    /* rank and world_size (required), timeout_ms, os, logger and all that holds for any group.
+       hub and transport stay NULL: cdp_init() makes the transport. small_bytes, piece_bytes,
+       reproducible and choices must be equal on all ranks, and are compared. */
+    cdp_group_desc group;
     /* address or name of rank 0's machine (default: "127.0.0.1") */
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
@@ -173,24 +173,6 @@ typedef struct cdp_tcp_desc {
     const char *job;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
-    /* as in cdp_group_desc */
-    uint32_t timeout_ms;
-    uint64_t small_bytes; /* must be equal on all ranks, and is compared */
-    uint64_t piece_bytes; /* likewise */
-    /* between ranks of one machine (default: 64 KiB; 256 KiB of other than group memory that is
-       passed on) */
-    uint64_t expose_bytes;
-    uint32_t spin_us;
-    bool no_spin;
-    bool no_thread;
-    bool reproducible;         /* likewise on all ranks */
-    const cdp_choice *choices; /* likewise */
-    uint32_t choice_count;
-    uint32_t max_pending; /* likewise */
-    uint32_t records;
-    const char *dump_path; /* kept, not copied */
-    const cdp_os *os;
-    cdp_logger logger;
 } cdp_tcp_desc;
 
 /* ---- >>create -------------------------------------------------------------------------------- */
@@ -935,7 +917,7 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l);
 
 CDP__PRIVATE cdp__link *cdp__bundle_at(cdp__link *l, uint32_t i) {
-    return &l->mesh->links[l->peer + i * l->mesh->desc.world_size];
+    return &l->mesh->links[l->peer + i * l->mesh->desc.group.world_size];
 }
 
 CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
@@ -1072,8 +1054,8 @@ CDP__PRIVATE void cdp__hello_fill(
     memset(&h, 0, sizeof h);
     h.type = type;
     h.version = CDP_WIRE_VERSION;
-    h.world_size = m->desc.world_size;
-    h.from = m->desc.rank;
+    h.world_size = m->desc.group.world_size;
+    h.from = m->desc.group.rank;
     h.to = l->peer;
     h.index = l->index;
     memcpy(h.job, m->job, CDP__JOB_BYTES);
@@ -1131,7 +1113,8 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
 CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
     (void)peer;
     (void)err; /* unused without log texts */
-    cdp__log(&m->desc.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN, m->desc.rank,
+    cdp__log(&m->desc.group.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN,
+        m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
         peer, (int)err, err ? strerror(err) : "the other rank could not");
@@ -1197,7 +1180,7 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
         cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     } else if (pid < 0) {
         cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
-    } else if (l->mesh->desc.expose_bytes != UINT64_MAX) {
+    } else if (l->mesh->desc.group.expose_bytes != UINT64_MAX) {
         cdp__shared_try(s, pid);
     }
     return true;
@@ -1435,7 +1418,7 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     cdp_addr at[CDP__PATHS];
     if (l->state != CDP__LINK_NONE) return;
-    if (m->desc.rank > l->peer) {
+    if (m->desc.group.rank > l->peer) {
         cdp__link_connect(l);
         return;
     }
@@ -1509,7 +1492,7 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
         }
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
-            if (m->desc.expose_bytes != UINT64_MAX) cdp__shared_try(s, err);
+            if (m->desc.group.expose_bytes != UINT64_MAX) cdp__shared_try(s, err);
             s->pair->taken = 1;
             s->taken = true;
             os->net.close_fd(os->user, s->memory);
@@ -1555,8 +1538,8 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     if (!ours) return false;
     memset(&mine, 0, sizeof mine);
     mine.version = CDP_WIRE_VERSION;
-    mine.world_size = m->desc.world_size;
-    mine.from = m->desc.rank;
+    mine.world_size = m->desc.group.world_size;
+    mine.from = m->desc.group.rank;
     mine.index = m->desc.connections;
     memcpy(mine.job, m->job, CDP__JOB_BYTES);
     chosen = g->welcome && theirs.type == CDP__CHOSEN;
@@ -1573,8 +1556,8 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m))
         cdp__visitor_offer(g, theirs.from, mine.memory);
     if (refusal)
-        cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s",
-            cdp__refusal_text(refusal));
+        cdp__log(&m->desc.group.logger, CDP_LOG_INFO, m->desc.group.rank,
+            "refused a connection: %s", cdp__refusal_text(refusal));
     cdp__hello_encode(&mine, g->hello);
     g->welcome = !refusal;
     if (g->welcome) cdp__loop_timer_clear(&g->timer); /* it may take its time to choose */
@@ -1588,8 +1571,8 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
 CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
-    cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank,
-        "refused a connection: %s", cdp__auth_text(refusal));
+    cdp__log(&m->desc.group.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN,
+        m->desc.group.rank, "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
     cdp__auth_drain(&m->loop, &g->io);
     cdp__visitor_close(g);
@@ -1694,7 +1677,7 @@ CDP__PRIVATE void cdp__mesh_visit(
     void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__visitor *g;
-    cdp__mesh_make_room(m, m->desc.world_size * m->desc.connections + 64);
+    cdp__mesh_make_room(m, m->desc.group.world_size * m->desc.connections + 64);
     g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
     if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
@@ -1846,7 +1829,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
         if (send && !whole && l->state != CDP__LINK_LOST) return 0;
     }
     n = cdp__iov_clip(iov, n, left, v);
-    i = peer + l->index * m->desc.world_size;
+    i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* until its next turn it is watched for its end */
@@ -1877,7 +1860,7 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     const cdp_os *os = m->os;
     cdp__segment *g = NULL;
     uint32_t i;
-    if (!cdp__mesh_shares(m) || m->desc.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
+    if (!cdp__mesh_shares(m) || m->desc.group.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
         return NULL;
     if (!m->segments
         && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g)))
@@ -1925,7 +1908,7 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
 CDP__PRIVATE bool cdp__mesh_readable(
     const cdp__mesh *m, uint32_t reads, uint64_t bytes, bool fresh) {
     if (!(reads & CDP__READS_ANY)) return false;
-    return !fresh || bytes >= cdp__def(m->desc.expose_bytes, CDP__FRESH_BYTES);
+    return !fresh || bytes >= cdp__def(m->desc.group.expose_bytes, CDP__FRESH_BYTES);
 }
 
 CDP__PRIVATE bool cdp__mesh_expose(
@@ -2081,7 +2064,7 @@ CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking wh
    any more), in which operation and round, and that call as text. */
 CDP__PRIVATE bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
     return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0
-        && (uint32_t)note->peer < m->desc.world_size;
+        && (uint32_t)note->peer < m->desc.group.world_size;
 }
 
 CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
@@ -2113,7 +2096,7 @@ CDP__PRIVATE int32_t cdp__mesh_judge_note(
         return note->peer;
     cdp__note_call(note, m->from_seq, call, sizeof call);
     /* so far on that its note does not tell what it called then */
-    if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from;
+    if (m->from != m->desc.group.rank || !call[0]) *culprit = (int32_t)m->from;
     return -1;
 }
 
@@ -2132,9 +2115,10 @@ CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
     next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
     if (read
         && cdp__notes_differ(
-            e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.world_size)) {
+            e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.group.world_size)) {
         cdp__mesh_ask_cause(m, e);
-    } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
+    } else if (next >= 0 && next != (int32_t)m->desc.group.rank
+        && ++m->hops < m->desc.group.world_size) {
         m->from = m->asked_rank;
         m->from_seq = note.op_seq;
         m->from_round = note.round;
@@ -2173,7 +2157,7 @@ CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool
         return 1;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
     if (!last) return 0;
-    if (m->desc.external_store || m->desc.rank == 0) return -1;
+    if (m->desc.external_store || m->desc.group.rank == 0) return -1;
     if (silent && e->status == CDP_ERR_TIMEOUT) {
         cdp__mesh_blame(e, 0);
     } else if (silent && stranger) {
@@ -2190,7 +2174,7 @@ CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
     if (m->asking == CDP__ASK_NOTHING) {
-        m->from = m->desc.rank;
+        m->from = m->desc.group.rank;
         m->from_seq = e->op_seq;
         m->from_round = e->round;
         if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0)
@@ -2228,7 +2212,7 @@ CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
     if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return;
     m->note_error = *where;
     m->note_error.status = CDP_ERR_TIMEOUT;
-    cdp__mesh_key(m, m->note_text, "wait", m->desc.rank);
+    cdp__mesh_key(m, m->note_text, "wait", m->desc.group.rank);
     m->note_key.data = m->note_text;
     m->note_key.bytes = strlen(m->note_text);
     m->note_value.data = m->note;
@@ -2318,7 +2302,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     while (m->visitors)
         cdp__visitor_close(m->visitors);
-    for (i = 0; m->links && i < m->desc.world_size * m->desc.connections; ++i) {
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
         cdp__shared_close(m->links[i].shared);
@@ -2363,7 +2347,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
     uint32_t r;
     m->cause = *e;
-    for (r = 0; r < m->desc.world_size; ++r) {
+    for (r = 0; r < m->desc.group.world_size; ++r) {
         if (m->links[r].state != CDP__LINK_UP) continue;
         cdp__link_tell(&m->links[r]);
         cdp__link_read_ahead(&m->links[r]);
@@ -2395,9 +2379,10 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
     bool told = false;
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp_store_request rq;
-    e.rank = e.origin = (int32_t)m->desc.rank;
-    cdp__text_add(&t, "rank %u/%u: %s", m->desc.rank, m->desc.world_size, cdp_last_error()->text);
-    if (store && e.peer < 0 && m->desc.rank != 0 && !m->desc.external_store) {
+    e.rank = e.origin = (int32_t)m->desc.group.rank;
+    cdp__text_add(
+        &t, "rank %u/%u: %s", m->desc.group.rank, m->desc.group.world_size, cdp_last_error()->text);
+    if (store && e.peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
         e.peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
@@ -2436,12 +2421,12 @@ CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     cdp_store_free(m->store, value);
     if (st != CDP_OK) return st;
     /* of a process that claims the same rank */
-    if (cause.origin == (int32_t)m->desc.rank)
+    if (cause.origin == (int32_t)m->desc.group.rank)
         st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text);
     else
         st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: told while starting: %s",
-            m->desc.rank, m->desc.world_size, cause.text);
-    cdp__error_slot()->rank = (int32_t)m->desc.rank;
+            m->desc.group.rank, m->desc.group.world_size, cause.text);
+    cdp__error_slot()->rank = (int32_t)m->desc.group.rank;
     cdp__error_slot()->origin = cause.origin;
     return st;
 }
@@ -2474,7 +2459,7 @@ CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
     int32_t first = -1;
     uint32_t r, found = 0;
     names[0] = 0;
-    for (r = 0; r < m->desc.world_size; ++r) {
+    for (r = 0; r < m->desc.group.world_size; ++r) {
         cdp_store_request rq;
         memset(&rq, 0, sizeof rq);
         rq.op = CDP_STORE_CHECK;
@@ -2510,12 +2495,12 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
     for (;; pause_ns = 10000 * CDP__MS) {
         const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
         cdp_status st = cdp__mesh_await(m, values ? values : &waiting,
-            values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.world_size, until);
+            values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.group.world_size, until);
         if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
         st = cdp__mesh_missing(m, keys);
         if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
-        cdp__log(&m->desc.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
-            m->desc.rank, "%s", cdp_last_error()->text);
+        cdp__log(&m->desc.group.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
+            m->desc.group.rank, "%s", cdp_last_error()->text);
         if (cdp_last_error()->peer >= 0) {
             cdp_error where = *cdp_last_error(); /* before the first operation */
             where.round = !values;               /* addresses come first */
@@ -2526,7 +2511,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
 
 CDP__PRIVATE cdp_status cdp__mesh_await_all(
     cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
-    const uint32_t n = m->desc.world_size;
+    const uint32_t n = m->desc.group.world_size;
     char(*texts)[96] = (char(*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
     cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
@@ -2604,11 +2589,11 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     (void)deadline_ns;
     cdp__mesh_key(m, key, "config", UINT32_MAX);
     cdp__put_u32(mine, CDP_WIRE_VERSION);
-    cdp__put_u32(mine + 4, m->desc.world_size);
-    cdp__put_u64(mine + 8, m->desc.small_bytes);
-    cdp__put_u64(mine + 16, m->desc.piece_bytes);
+    cdp__put_u32(mine + 4, m->desc.group.world_size);
+    cdp__put_u64(mine + 8, m->desc.group.small_bytes);
+    cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
     cdp__put_u32(mine + 40, m->desc.connections);
-    if (m->desc.rank == 0) {
+    if (m->desc.group.rank == 0) {
         memcpy(mine + 24, m->job, CDP__JOB_BYTES);
         return cdp_store_set(m->store, key, mine, sizeof mine);
     }
@@ -2622,9 +2607,9 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
             "the same headers",
             (unsigned)CDP_WIRE_VERSION);
-    else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.world_size)
+    else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.group.world_size)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.world_size,
+            "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
             cdp__get_u32((const uint8_t *)value + 4));
     else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
@@ -2652,7 +2637,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     void *value = NULL;
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     (void)deadline_ns;
-    cdp__mesh_key(m, key, "claim", m->desc.rank);
+    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
     cdp__addr_text(&m->at, at, sizeof at);
     cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
     if (st == CDP_OK)
@@ -2660,10 +2645,10 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     if (st != CDP_OK) return st;
     if (bytes != strlen(mine) || memcmp(value, mine, (size_t)bytes) != 0) {
         const char *other = strchr((const char *)value, ' ');
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.rank, 0,
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
             "two processes claim rank %u: one listens at %s, the other at %s; give every process "
             "its own RANK",
-            m->desc.rank, other ? other + 1 : "?", at);
+            m->desc.group.rank, other ? other + 1 : "?", at);
     }
     cdp_store_free(m->store, value);
     m->claimed = st == CDP_OK;
@@ -2739,21 +2724,22 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
     uint32_t r, n, hosts = 0;
-    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.world_size * sizeof *m->hosts);
+    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
     if (!m->hosts)
-        return cdp__fail_nomem("the hosts of all ranks", m->desc.world_size * sizeof *m->hosts);
+        return cdp__fail_nomem(
+            "the hosts of all ranks", m->desc.group.world_size * sizeof *m->hosts);
     if (!count)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
             "or none for all",
             m->desc.interfaces);
-    cdp__mesh_key(m, key, "addr", m->desc.rank);
+    cdp__mesh_key(m, key, "addr", m->desc.group.rank);
     cdp__put_u64((uint8_t *)text,
         cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
     cdp__addrs_text(own, count, text + 8, sizeof text - 8);
     st = cdp_store_set(m->store, key, text, 8 + strlen(text + 8));
     if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
-    for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
+    for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
         const cdp_bytes *v = &m->addrs.results[r];
         n = v->bytes < 8
             ? 0
@@ -2773,7 +2759,7 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
-    cdp__mesh_key(m, key, "done", m->desc.rank);
+    cdp__mesh_key(m, key, "done", m->desc.group.rank);
     st = cdp_store_add(m->store, key, 1, NULL); /* not a set: this one is acknowledged */
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
@@ -2786,7 +2772,7 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     d.timeout_ms = m->desc.init_timeout_ms;
     d.job_key = m->desc.external_store ? NULL : m->desc.job_key; /* PyTorch's stores know none */
     d.os = m->os;
-    d.logger = m->desc.logger;
+    d.logger = m->desc.group.logger;
     d.loop = &m->loop;
     return d;
 }
@@ -2849,7 +2835,7 @@ CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_
     if (!m->desc.file) return CDP_OK;
     memset(&d, 0, sizeof d);
     d.path = m->desc.file;
-    d.world_size = m->desc.world_size;
+    d.world_size = m->desc.group.world_size;
     d.os = m->os;
     d.private_file = true; /* by default it is in a folder in which everybody may put files */
     d.timeout_ms = cdp__mesh_ms_left(m, deadline_ns);
@@ -2920,7 +2906,7 @@ CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
     rq.op = CDP_STORE_DELETE;
     rq.key_count = 1;
     rq.keys = &k;
-    if (m->desc.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK)
+    if (m->desc.group.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK)
         cdp_store_request_free(m->meeting, &rq);
     if (m->desc.file) cdp_store_destroy(m->meeting);
     m->meeting = NULL;
@@ -2934,7 +2920,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
     cdp_addr self;
     cdp_status st = cdp__mesh_meeting_store(m, deadline_ns);
     if (st != CDP_OK) return st;
-    if (m->desc.rank == 0 && !m->desc.external_store) {
+    if (m->desc.group.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
         memset(&s, 0, sizeof s);
         s.host = m->desc.listen_addr ? m->desc.listen_addr
@@ -2958,7 +2944,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
         s.has_listen_fd = m->desc.has_listen_fd;
         s.listen_fd = m->desc.listen_fd;
         s.os = m->os;
-        s.logger = m->desc.logger;
+        s.logger = m->desc.group.logger;
         s.loop = &m->loop;
         st = cdp_store_server_create(&s, &m->server);
         if (st != CDP_OK) return st;
@@ -2989,9 +2975,10 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     cdp_status st;
     (void)deadline_ns;
     cdp__error_clear(&e, CDP_ERR_PEER_LOST);
-    e.peer = (int32_t)m->desc.rank;
+    e.peer = (int32_t)m->desc.group.rank;
     e.origin = 0;
-    cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);
+    cdp__format(
+        e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.group.rank);
     /* it has just been reached: no reason to be patient, */
     d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000);
     /* and no need to ask for its address again */
@@ -3025,7 +3012,7 @@ CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
-    st = m->desc.rank == 0 ? m->os->random(m->os->user, m->job, CDP__JOB_BYTES) : CDP_OK;
+    st = m->desc.group.rank == 0 ? m->os->random(m->os->user, m->job, CDP__JOB_BYTES) : CDP_OK;
     if (st == CDP_OK) st = cdp__mesh_open_store(m, deadline_ns);
     for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
         cdp__mesh_time_left(m, deadline_ns);
@@ -3038,7 +3025,7 @@ CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
-    const uint32_t n = m->desc.world_size * m->desc.connections;
+    const uint32_t n = m->desc.group.world_size * m->desc.connections;
     cdp_status st = cdp__loop_open(&m->loop, m->os);
     uint32_t i;
     if (st != CDP_OK) return st;
@@ -3046,8 +3033,8 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     if (!m->links) return cdp__fail_nomem("the links", n * (uint64_t)sizeof *m->links);
     for (i = 0; i < n; ++i) {
         m->links[i].mesh = m;
-        m->links[i].peer = i % m->desc.world_size;
-        m->links[i].index = i / m->desc.world_size;
+        m->links[i].peer = i % m->desc.group.world_size;
+        m->links[i].index = i / m->desc.group.world_size;
     }
     if (m->os->net.addresses)
         m->mine_count = m->os->net.addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
@@ -3338,80 +3325,85 @@ CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     d.job = cdp__def(d.job, "cdp");
     d.init_timeout_ms = cdp__def(d.init_timeout_ms, 300000);
     d.connections = cdp__def(d.connections, 1);
-    if (!d.os) d.os = cdp_os_default();
+    if (!d.group.os) d.group.os = cdp_os_default();
     return d;
 }
 
-CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
-    cdp_group_desc g;
-    memset(&g, 0, sizeof g);
-    g.rank = d->rank;
-    g.world_size = d->world_size;
-    g.timeout_ms = d->timeout_ms;
-    g.small_bytes = d->small_bytes;
-    g.piece_bytes = d->piece_bytes;
-    g.expose_bytes = d->expose_bytes;
-    g.spin_us = d->spin_us;
-    g.no_spin = d->no_spin;
-    g.no_thread = d->no_thread;
-    g.reproducible = d->reproducible;
-    g.choices = d->choices;
-    g.choice_count = d->choice_count;
-    g.max_pending = d->max_pending;
-    g.records = d->records;
-    g.dump_path = d->dump_path;
-    g.os = d->os;
-    g.logger = d->logger;
-    return g;
-}
-
-CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
-    cdp_tcp_desc d;
-    cdp_group_desc gd;
-    cdp_transport t;
+/* Is the desc one that can work? */
+CDP__PRIVATE cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
     cdp_addr at;
-    cdp__mesh *m;
-    cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
-    *out = NULL;
-    d = cdp__tcp_desc_defaults(desc);
-    if (!d.world_size || d.world_size > 65535)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
-    if (d.rank >= d.world_size)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
-    if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at))
+    if (d->group.hub || d->group.transport)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
-    if (d.ring_bytes && (d.ring_bytes < 64 || d.ring_bytes > 1u << 30))
+            "cdp_init: group.%s is set; leave it NULL, or call cdp_group_create() for ranks that "
+            "are connected by it",
+            d->group.hub ? "hub" : "transport");
+    if (!d->group.world_size || d->group.world_size > 65535)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d->group.world_size);
+    if (d->group.rank >= d->group.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u",
+            d->group.rank, d->group.world_size);
+    if (d->listen_addr && !cdp__addr_parse(d->listen_addr, &at))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: listen_addr '%s' is no address; names are not allowed there",
+            d->listen_addr);
+    if (d->ring_bytes && (d->ring_bytes < 64 || d->ring_bytes > 1u << 30))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: ring_bytes %llu is not in 64 .. 1073741824; 0 is the default",
-            (unsigned long long)d.ring_bytes);
-    if (d.connections > 16)
+            (unsigned long long)d->ring_bytes);
+    if (d->connections > 16)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
-    if (d.interfaces && !d.os->net.addresses)
+            CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d->connections);
+    if (d->interfaces && !d->group.os->net.addresses)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could "
             "find them; give it one, or set listen_addr instead",
-            d.interfaces);
-    if (strlen(d.job) > 48)
+            d->interfaces);
+    if (strlen(d->job) > 48)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
-    gd = cdp__tcp_group_desc(&d);
-    if (d.world_size == 1) return cdp_group_create(&gd, out);
-    if (!d.master_port && !d.file && !d.store && !d.exchange)
+    if (d->group.world_size > 1 && !d->master_port && !d->file && !d->store && !d->exchange)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
-    m = (cdp__mesh *)cdp__alloc_zero(d.os, sizeof *m);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
+    memset(t, 0, sizeof *t);
+    t->self = m;
+    t->send = m->desc.connections > 1 ? cdp__bundle_send : cdp__mesh_send;
+    t->recv = m->desc.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
+    t->wait = cdp__mesh_wait;
+    t->wake = cdp__mesh_wake;
+    t->failure.failed = cdp__mesh_failed;
+    t->failure.first_cause = cdp__mesh_first_cause;
+    t->failure.linked = cdp__mesh_linked;
+    t->describe = cdp__mesh_describe;
+    t->failure.blocked = cdp__mesh_blocked;
+    t->destroy = cdp__mesh_close;
+    t->remote.expose = cdp__mesh_expose;
+    t->remote.revoke = cdp__mesh_revoke;
+    t->remote.try_revoke = cdp__mesh_try_revoke;
+    t->remote.map = cdp__mesh_map;
+    t->remote.unmap = cdp__mesh_unmap;
+    t->remote.get = cdp__mesh_get;
+    t->memory.alloc = cdp__mesh_alloc;
+    t->memory.release = cdp__mesh_release;
+    t->slots.memory = cdp__mesh_slots;
+    t->slots.ring = cdp__mesh_doorbell;
+    t->topology.host = cdp__mesh_host;
+}
+
+/* Meets the other ranks. What is left of a failed attempt is closed. */
+CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
+    cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
+    cdp_status st;
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
-    m->desc = d;
-    cdp__format(m->job_name, sizeof m->job_name, "%s", d.job);
-    m->spread = d.interfaces && d.connections > 1;
-    m->keyed = d.job_key && d.job_key[0];
-    if (m->keyed) cdp__auth_key(d.job_key, m->key);
-    m->os = d.os;
+    m->desc = *d;
+    cdp__format(m->job_name, sizeof m->job_name, "%s", d->job);
+    m->spread = d->interfaces && d->connections > 1;
+    m->keyed = d->job_key && d->job_key[0];
+    if (m->keyed) cdp__auth_key(d->job_key, m->key);
+    m->os = d->group.os;
     st = cdp__mesh_open(m);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
@@ -3420,36 +3412,33 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
         *cdp__error_slot() = e;
         return st;
     }
-    memset(&t, 0, sizeof t);
-    t.self = m;
-    t.send = d.connections > 1 ? cdp__bundle_send : cdp__mesh_send;
-    t.recv = d.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
-    t.wait = cdp__mesh_wait;
-    t.wake = cdp__mesh_wake;
-    t.failure.failed = cdp__mesh_failed;
-    t.failure.first_cause = cdp__mesh_first_cause;
-    t.failure.linked = cdp__mesh_linked;
-    t.describe = cdp__mesh_describe;
-    t.failure.blocked = cdp__mesh_blocked;
-    t.destroy = cdp__mesh_close;
-    t.remote.expose = cdp__mesh_expose;
-    t.remote.revoke = cdp__mesh_revoke;
-    t.remote.try_revoke = cdp__mesh_try_revoke;
-    t.remote.map = cdp__mesh_map;
-    t.remote.unmap = cdp__mesh_unmap;
-    t.remote.get = cdp__mesh_get;
-    t.memory.alloc = cdp__mesh_alloc;
-    t.memory.release = cdp__mesh_release;
-    t.slots.memory = cdp__mesh_slots;
-    t.slots.ring = cdp__mesh_doorbell;
-    t.topology.host = cdp__mesh_host;
-    gd.transport = &t;
-    m->desc.master_addr = ""; /* the caller's texts are not kept */
-    m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;
+    /* the caller's texts are not kept */
+    m->desc.master_addr = "";
+    m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
     m->desc.store = NULL;
     m->desc.exchange = NULL;
     m->desc.job = m->job_name;
-    return cdp_group_create(&gd, out);
+    *out = m;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_transport t;
+    cdp__mesh *m;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    *out = NULL;
+    d = cdp__tcp_desc_defaults(desc);
+    st = cdp__tcp_desc_check(&d);
+    if (st != CDP_OK) return st;
+    if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
+    st = cdp__mesh_make(&d, &m);
+    if (st != CDP_OK) return st;
+    cdp__mesh_transport(m, &t);
+    d.group.transport = &t;
+    return cdp_group_create(&d.group, out);
 }
 
 CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
@@ -3504,8 +3493,8 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
             "MASTER_PORT "
             "(RANK=0 WORLD_SIZE=1 to run alone)");
     if (st != CDP_OK) return st;
-    d->rank = l.rank;
-    d->world_size = l.world_size;
+    d->group.rank = l.rank;
+    d->group.world_size = l.world_size;
     if (l.master_port) d->master_port = l.master_port;
     if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
@@ -3513,12 +3502,13 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
-    if (st == CDP_OK && d->logger.level == CDP_LOG_DEFAULT)
-        st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
+    if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
+        st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
-    if (d->world_size == 1 || l.master_port || d->master_port || d->file || d->store || d->exchange)
+    if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
+        || d->exchange)
         return CDP_OK;
     if (strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,
@@ -3551,8 +3541,8 @@ CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
         d->master_port = u.port;
     }
     if (u.kind == CDP__URL_FILE) d->file = u.host;
-    if (u.has_rank) d->rank = u.rank;
-    if (u.has_size) d->world_size = u.world_size;
+    if (u.has_rank) d->group.rank = u.rank;
+    if (u.has_size) d->group.world_size = u.world_size;
     return CDP_OK;
 }
 

@@ -126,7 +126,7 @@ static void job(uint32_t n) {
     port = free_port(NULL);
     dice_of_jobs = ++jobs;
     over = (way)(test_random(&dice_of_jobs) % 3);
-    settings.timeout_ms = 20000 * LONGER;
+    settings.group.timeout_ms = 20000 * LONGER;
     settings.init_timeout_ms = 20000 * LONGER;
 }
 
@@ -276,9 +276,9 @@ static cdp_status begin_call(void) {
 #define CALL(call) (begin_call(), note(call))
 
 static cdp_status join(uint32_t rank) {
-    settings.rank = rank;
+    settings.group.rank = rank;
     settings.no_shared_memory = over == OVER_TCP || (over == OVER_BOTH && rank % 3 == 1);
-    settings.world_size = size;
+    settings.group.world_size = size;
     settings.master_port = port;
     if (CALL(cdp_init(&settings, &world)) != CDP_OK) {
         world = NULL;
@@ -443,7 +443,7 @@ static cdp_status run(cdp_request rq) {
     cdp_status st = cdp_start(world, &rq, &w);
     if (st != CDP_OK) return st;
     if (!sweep_async) return cdp_work_wait(w);
-    if (settings.no_thread)
+    if (settings.group.no_thread)
         while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 1000) == CDP_OK) {
         }
     else
@@ -577,10 +577,10 @@ static const uint32_t all_sizes[] = {1, 2, 3, 4, 5, 7, 8};
 static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
     for (size_t i = 0; i < n; ++i) {
         job(sizes[i]);
-        settings.no_thread = d.no_thread;
-        settings.no_spin = d.no_spin;
-        settings.small_bytes = d.small_bytes;
-        settings.piece_bytes = d.piece_bytes;
+        settings.group.no_thread = d.group.no_thread;
+        settings.group.no_spin = d.group.no_spin;
+        settings.group.small_bytes = d.group.small_bytes;
+        settings.group.piece_bytes = d.group.piece_bytes;
         settings.connections = d.connections;
         sweep_async = async;
         spawn_all(sweep_rank);
@@ -593,25 +593,25 @@ static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
 static const uint32_t some_sizes[] = {2, 3, 4}, more_sizes[] = {1, 5, 8}, odd_sizes[] = {2, 3, 7};
 
 TEST(collectives) {
-    SWEEP(all_sizes, false, .rank = 0);
+    SWEEP(all_sizes, false, .group.rank = 0);
 }
 TEST(collectives_async) {
-    SWEEP(more_sizes, true, .rank = 0);
+    SWEEP(more_sizes, true, .group.rank = 0);
 }
 TEST(collectives_no_thread) {
-    SWEEP(some_sizes, false, .no_thread = true);
+    SWEEP(some_sizes, false, .group.no_thread = true);
 }
 TEST(collectives_no_thread_polled) {
-    SWEEP(more_sizes, true, .no_thread = true);
+    SWEEP(more_sizes, true, .group.no_thread = true);
 }
 TEST(collectives_no_spin) {
-    SWEEP(some_sizes, true, .no_spin = true);
+    SWEEP(some_sizes, true, .group.no_spin = true);
 }
 TEST(collectives_all_large) {
-    SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000);
+    SWEEP(all_sizes, false, .group.small_bytes = 1, .group.piece_bytes = 1000);
 }
 TEST(collectives_all_small) {
-    SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777);
+    SWEEP(odd_sizes, false, .group.small_bytes = 1u << 30, .group.piece_bytes = 777);
 }
 
 TEST(collectives_several_connections) {
@@ -834,7 +834,7 @@ TEST(ddp_is_the_serial_mean) {
     for (size_t i = 0; i < sizeof all_sizes / sizeof *all_sizes; ++i)
         for (uint32_t no_thread = 0; no_thread < 2; ++no_thread) {
             job(all_sizes[i]);
-            settings.no_thread = no_thread;
+            settings.group.no_thread = no_thread;
             spawn_all(ddp_rank);
             if (!finish(10000)) return;
         }
@@ -1087,7 +1087,7 @@ TEST(stopped_rank) {
         job(4);
         when = i < 2 ? BETWEEN : LARGE;
         how = (farewell)(i % FAREWELLS);
-        settings.timeout_ms = limit_ms;
+        settings.group.timeout_ms = limit_ms;
         spawn_all(mortal);
         await_phase(2, NOBODY, 10000);
         usleep((useconds_t)(test_random(&dice) % 30000));
@@ -1220,7 +1220,7 @@ static int abort_rank(uint32_t rank) {
 TEST(abort_while_all_wait) {
     for (uint32_t i = 0; i < 8; ++i) {
         job(4);
-        settings.no_spin = i >= 4;
+        settings.group.no_spin = i >= 4;
         victim = i % 4;
         spawn_all(abort_rank);
         finish(5000);
@@ -1262,7 +1262,7 @@ static int cycle_rank(uint32_t rank) {
     cdp_os os = *cdp_os_default();
     os.alloc = held_alloc;
     os.release = held_free;
-    settings.os = &os;
+    settings.group.os = &os;
     for (uint32_t i = 0; i < CYCLES; ++i) {
         const bool breaks = (i + rank) % 3 == 0;
         char job_name[32];
@@ -1274,7 +1274,7 @@ static int cycle_rank(uint32_t rank) {
         }
         snprintf(job_name, sizeof job_name, "cycle%u", i);
         settings.job = job_name;
-        settings.no_thread = i % 5 == 4;
+        settings.group.no_thread = i % 5 == 4;
         meet(size);
         if (join(rank) != CDP_OK) { /* another rank was faster, and has already given up */
             /* it had no processor for longer than rank 0 waits with its store */
@@ -1361,7 +1361,7 @@ static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
     differs = d;
     odd_one = odd;
     job(n);
-    settings.timeout_ms = 1200 * LONGER;
+    settings.group.timeout_ms = 1200 * LONGER;
     spawn_all(differing_rank);
     finish(8000);
     for (uint32_t r = 0; r < size; ++r) {
@@ -1415,12 +1415,12 @@ static int joiner(uint32_t rank) {
 }
 
 static int joiner_small_bytes(uint32_t rank) {
-    settings.small_bytes = 1000;
+    settings.group.small_bytes = 1000;
     return joiner(rank);
 }
 
 static int joiner_piece_bytes(uint32_t rank) {
-    settings.piece_bytes = 1000;
+    settings.group.piece_bytes = 1000;
     return joiner(rank);
 }
 
@@ -2060,7 +2060,7 @@ static int crowd(uint32_t rank) {
 
 TEST(strangers_take_all_descriptors) {
     job(3);
-    settings.timeout_ms = 3000 * LONGER;
+    settings.group.timeout_ms = 3000 * LONGER;
     spawn_all(poor_worker);
     if (await_phase(2, NOBODY, 5000)) spawn(0, crowd);
     finish(10000);
@@ -2113,7 +2113,7 @@ static int astray_main(uint32_t rank) {
         }
         switch (astray_how) {
         case LATE:
-            test_sleep_ms(settings.timeout_ms * 5 / 2);
+            test_sleep_ms(settings.group.timeout_ms * 5 / 2);
             st = step_of(i, 0, CDP_DTYPE_F32, 0);
             break;
         case CRASHED: raise(SIGKILL); break;
@@ -2145,7 +2145,7 @@ TEST(out_of_step) {
         const uint32_t n = 2 + (uint32_t)(test_random(&dice) % 5);
         bool named = true;
         job(n);
-        settings.timeout_ms = 600 * LONGER;
+        settings.group.timeout_ms = 600 * LONGER;
         astray_how = (astray)(k % ASTRAY);
         astray_rank = (uint32_t)(test_random(&dice) % n);
         astray_at = 2 + (uint32_t)(test_random(&dice) % 10);
@@ -2172,7 +2172,7 @@ TEST(out_of_step) {
             if (r == astray_rank) continue;
             ok = p->error.peer == (int32_t)astray_rank
                 || (p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, calls));
-            test_check(p->error_ns && ms < settings.timeout_ms * 1.1 + 400 * TEST_SLACK,
+            test_check(p->error_ns && ms < settings.group.timeout_ms * 1.1 + 400 * TEST_SLACK,
                 test__now.name, 0,
                 "%s: rank %u of %u, operation %u: rank %u reports %s after %.0f ms: %s",
                 astray_names[astray_how], astray_rank, n, astray_at, r,

@@ -213,7 +213,7 @@ TEST(environment_is_read) {
     memset(&d, 0, sizeof d);
     environment("3", "8", "node-0.example", "29500");
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(d.rank == 3 && d.world_size == 8 && d.master_port == 29500
+    T(d.group.rank == 3 && d.group.world_size == 8 && d.master_port == 29500
         && strcmp(d.master_addr, "node-0.example") == 0);
     T(!d.external_store && !d.job);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
@@ -231,20 +231,20 @@ TEST(environment_is_read) {
     d.job_key = "of the program";
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T(strcmp(d.job_key, "of the program") == 0);
-    T(!d.interfaces && d.logger.level == CDP_LOG_DEFAULT);
+    T(!d.interfaces && d.group.logger.level == CDP_LOG_DEFAULT);
     setenv("CDP_INTERFACES", "eth0,ib", 1);
     setenv("CDP_LOG_LEVEL", "debug", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(strcmp(d.interfaces, "eth0,ib") == 0 && d.logger.level == CDP_LOG_DEBUG);
+    T(strcmp(d.interfaces, "eth0,ib") == 0 && d.group.logger.level == CDP_LOG_DEBUG);
     setenv("CDP_LOG_LEVEL", "silent", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(d.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
-    d.logger.level = CDP_LOG_DEFAULT;
+    T(d.group.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
+    d.group.logger.level = CDP_LOG_DEFAULT;
     setenv("CDP_LOG_LEVEL", "loud", 1);
     REFUSED(CDP_ERR_INVALID,
         "CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent",
         cdp_tcp_desc_from_env(&d));
-    d.logger.level = CDP_LOG_SILENT;
+    d.group.logger.level = CDP_LOG_SILENT;
     setenv("CDP_CONNECTIONS", "17", 1);
     d.connections = 2;
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
@@ -432,19 +432,20 @@ TEST(urls_are_read) {
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://node-0:29500?rank=2&world_size=4", &d));
-    T(d.rank == 2 && d.world_size == 4 && d.master_port == 29500
+    T(d.group.rank == 2 && d.group.world_size == 4 && d.master_port == 29500
         && strcmp(d.master_addr, "node-0") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://[fe80::1%eth0]:1", &d));
-    T(d.rank == 2 && d.world_size == 4 && d.master_port == 1
+    T(d.group.rank == 2 && d.group.world_size == 4 && d.master_port == 1
         && strcmp(d.master_addr, "fe80::1%eth0") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("file:///tmp/a:b?world_size=9", &d));
-    T(d.world_size == 9 && strcmp(d.file, "/tmp/a:b") == 0);
+    T(d.group.world_size == 9 && strcmp(d.file, "/tmp/a:b") == 0);
     memset(&d, 0, sizeof d);
     environment("1", "3", "here", "4");
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://", &d));
-    T(d.rank == 1 && d.world_size == 3 && d.master_port == 4 && strcmp(d.master_addr, "here") == 0);
+    T(d.group.rank == 1 && d.group.world_size == 3 && d.master_port == 4
+        && strcmp(d.master_addr, "here") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=2", &d));
-    T(d.rank == 2);
+    T(d.group.rank == 2);
     static const char *const bad[] = {"", "tcp:/a:1", "http://a:1", "tcp://", "tcp://a",
         "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://:1", "tcp://[::1:1",
         "tcp://[::1]1", "tcp://[]:1", "tcp://::1:1", "tcp://a b:1", "tcp://a/b:1", "env://x",
@@ -471,25 +472,31 @@ TEST(init_mistakes) {
     REFUSED(CDP_ERR_INVALID, "desc", cdp_init(NULL, &g));
     REFUSED(CDP_ERR_INVALID, "place for the result", cdp_init(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "world_size 0", cdp_init(&d, &g));
+    d.group.hub = (cdp_hub *)&d; /* never looked into */
+    REFUSED(CDP_ERR_INVALID, "group.hub is set", cdp_init(&d, &g));
+    d.group.hub = NULL;
+    d.group.transport = (cdp_transport *)&d;
+    REFUSED(CDP_ERR_INVALID, "group.transport is set", cdp_init(&d, &g));
+    d.group.transport = NULL;
     T(g == NULL);
-    d.world_size = 65536;
+    d.group.world_size = 65536;
     REFUSED(CDP_ERR_INVALID, "world_size 65536", cdp_init(&d, &g));
-    d.world_size = 2;
-    d.rank = 2;
+    d.group.world_size = 2;
+    d.group.rank = 2;
     REFUSED(CDP_ERR_INVALID, "rank 2 is not below world_size 2", cdp_init(&d, &g));
-    d.rank = 0;
+    d.group.rank = 0;
     REFUSED(CDP_ERR_INVALID, "master_port is 0", cdp_init(&d, &g));
     d.connections = 17;
     REFUSED(CDP_ERR_INVALID, "connections 17 is not in 1 .. 16", cdp_init(&d, &g));
     d.connections = 0;
     os.net.addresses = NULL;
-    d.os = &os;
+    d.group.os = &os;
     d.interfaces = "eth0"; /* no interfaces are known to this os: that must not pass in silence */
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
     T_TEXT("interfaces 'eth0': the os of the desc has no function `addresses`",
         cdp_last_error()->text);
     d.interfaces = NULL;
-    d.os = NULL;
+    d.group.os = NULL;
     d.job = "a name of a job that is longer than anybody would give to one";
     REFUSED(CDP_ERR_INVALID, "job name", cdp_init(&d, &g));
 }
@@ -520,19 +527,19 @@ static void *member_main(void *p) {
     uint64_t same = m->seed;
     cdp_group *g;
     const cdp_status st = cdp_init(&m->desc, &g);
-    if (!test_check(
-            st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", m->desc.rank, cdp_last_error()->text))
+    if (!test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", m->desc.group.rank,
+            cdp_last_error()->text))
         return NULL;
-    T_EQ(m->desc.rank, cdp_rank(g));
-    T_EQ(m->desc.world_size, cdp_size(g));
+    T_EQ(m->desc.group.rank, cdp_rank(g));
+    T_EQ(m->desc.group.world_size, cdp_size(g));
     for (uint32_t k = 0; k < m->calls; ++k) {
-        const call c = call_random(&same, m->desc.world_size, k % 8 ? 400 : 60000);
+        const call c = call_random(&same, m->desc.group.world_size, k % 8 ? 400 : 60000);
         call_memory mem;
         cdp_work w;
-        call_fill(&c, m->desc.world_size, m->desc.rank, &mem);
+        call_fill(&c, m->desc.group.world_size, m->desc.group.rank, &mem);
         const cdp_request rq = call_request(&c, &mem);
         if (!T_EQ(CDP_OK, cdp_start(g, &rq, &w)) || !T_EQ(CDP_OK, cdp_work_wait(w))) break;
-        call_check(&c, m->desc.world_size, m->desc.rank, &mem);
+        call_check(&c, m->desc.group.world_size, m->desc.group.rank, &mem);
     }
     cdp_group_destroy(g);
     return NULL;
@@ -543,8 +550,8 @@ static void socket_world(uint32_t n, const cdp_tcp_desc *like, uint64_t seed, ui
     const uint16_t port = free_port();
     for (uint32_t r = 0; r < n; ++r) {
         m[r].desc = *like;
-        m[r].desc.rank = r;
-        m[r].desc.world_size = n;
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = n;
         m[r].desc.master_port = port;
         m[r].desc.init_timeout_ms = 30000;
         m[r].seed = seed;
@@ -560,10 +567,10 @@ TEST(ranks_over_sockets) {
         for (int no_thread = 0; no_thread < 2; ++no_thread) {
             cdp_tcp_desc like;
             memset(&like, 0, sizeof like);
-            like.os = counted_os();
-            like.no_thread = no_thread;
-            like.piece_bytes = n % 2 ? 1000 : 0;
-            like.small_bytes = n % 3 ? 0 : 1;
+            like.group.os = counted_os();
+            like.group.no_thread = no_thread;
+            like.group.piece_bytes = n % 2 ? 1000 : 0;
+            like.group.small_bytes = n % 3 ? 0 : 1;
             like.job_key = n % 2 ? NULL : "of these ranks alone";
             socket_world(n, &like, n * 100 + (uint64_t)no_thread, 60);
             T_EQ(0, counted.held);
@@ -575,12 +582,12 @@ TEST(ranks_over_several_connections) {
         for (uint32_t k = 2; k <= 4; ++k) {
             cdp_tcp_desc like;
             memset(&like, 0, sizeof like);
-            like.os = counted_os();
+            like.group.os = counted_os();
             like.connections = k == 4 ? 16 : k;
             like.no_shared_memory = n != 3; /* which needs one alone */
-            like.no_thread = (n + k) % 2;
-            like.piece_bytes = n % 2 ? 1000 : 0;
-            like.small_bytes = n % 3 ? 0 : 1;
+            like.group.no_thread = (n + k) % 2;
+            like.group.piece_bytes = n % 2 ? 1000 : 0;
+            like.group.small_bytes = n % 3 ? 0 : 1;
             like.job_key = k % 2 ? NULL : "of these ranks alone";
             socket_world(n, &like, n * 10 + k, 60);
             T_EQ(0, counted.held);
@@ -627,15 +634,15 @@ TEST(links_ask_for_the_key) {
         if (!T_EQ(CDP_OK, cdp_store_server_create(&sd, &server))) return;
         memset(k, 0, sizeof k);
         for (uint32_t r = 0; r < 2; ++r) {
-            k[r].desc.rank = r;
-            k[r].desc.world_size = 2;
+            k[r].desc.group.rank = r;
+            k[r].desc.group.world_size = 2;
             k[r].desc.external_store = true;
             k[r].desc.master_port = cdp_store_server_port(server);
             k[r].desc.job_key = t[i].key[r];
-            k[r].desc.os = os;
-            k[r].desc.init_timeout_ms = k[r].desc.timeout_ms = 20000;
-            k[r].desc.logger.func = quiet_log;
-            k[r].desc.logger.user = &told;
+            k[r].desc.group.os = os;
+            k[r].desc.init_timeout_ms = k[r].desc.group.timeout_ms = 20000;
+            k[r].desc.group.logger.func = quiet_log;
+            k[r].desc.group.logger.user = &told;
             if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
         }
         for (uint32_t r = 0; r < 2; ++r)
@@ -658,12 +665,12 @@ TEST(connections_must_be_as_many_everywhere) {
     keyed k[2];
     memset(k, 0, sizeof k);
     for (uint32_t r = 0; r < 2; ++r) {
-        k[r].desc.rank = r;
-        k[r].desc.world_size = 2;
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
         k[r].desc.master_port = port;
         k[r].desc.connections = 2 + r;
         k[r].desc.init_timeout_ms = 20000;
-        k[r].desc.logger.level = CDP_LOG_SILENT;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
         if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
     }
     for (uint32_t r = 0; r < 2; ++r)
@@ -687,7 +694,7 @@ static struct {
 static void *cut_main(void *p) {
     keyed *k = (keyed *)p;
     static float x[2][50000];
-    float *mine = x[k->desc.rank];
+    float *mine = x[k->desc.group.rank];
     const struct linger reset = {1, 0};
     cdp_group *g = NULL;
     k->status = cdp_init(&k->desc, &g);
@@ -696,7 +703,7 @@ static void *cut_main(void *p) {
         k->status = cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     T_EQ(CDP_OK, k->status);
     pthread_barrier_wait(&cut.all);
-    if (k->desc.rank == 1) {
+    if (k->desc.group.rank == 1) {
         cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->w->transport.self)->links[0], cut.which);
         cdp__enter(g);
         T(l->state == CDP__LINK_UP);
@@ -709,7 +716,7 @@ static void *cut_main(void *p) {
             shutdown(l->io.fd, SHUT_WR);
         cdp__leave(g);
     }
-    if (cut.idle && k->desc.rank == 1) { /* only the other one looks */
+    if (cut.idle && k->desc.group.rank == 1) { /* only the other one looks */
         pthread_barrier_wait(&cut.all);
     } else {
         if (cut.idle) test_sleep_ms(2); /* until it has come here */
@@ -717,7 +724,8 @@ static void *cut_main(void *p) {
             k->status = cut.idle
                 ? cdp_barrier(g)
                 : cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
-        cut.took_ns[k->desc.rank] = test_now_ns() - __atomic_load_n(&cut.cut_ns, __ATOMIC_SEQ_CST);
+        cut.took_ns[k->desc.group.rank] =
+            test_now_ns() - __atomic_load_n(&cut.cut_ns, __ATOMIC_SEQ_CST);
         k->error = *cdp_last_error();
         if (cut.idle) pthread_barrier_wait(&cut.all);
     }
@@ -738,14 +746,14 @@ TEST(a_lost_connection_is_named) {
                 if (cut.idle && cut.kind && (cut.which != 2 || cut.kind == 2)) continue;
                 memset(k, 0, sizeof k);
                 for (uint32_t r = 0; r < 2; ++r) {
-                    k[r].desc.rank = r;
-                    k[r].desc.world_size = 2;
+                    k[r].desc.group.rank = r;
+                    k[r].desc.group.world_size = 2;
                     k[r].desc.master_port = port;
                     k[r].desc.connections = 3;
                     k[r].desc.no_shared_memory = true;
-                    k[r].desc.timeout_ms = 20000;
-                    k[r].desc.no_thread = cut.idle;
-                    k[r].desc.logger.level = CDP_LOG_SILENT;
+                    k[r].desc.group.timeout_ms = 20000;
+                    k[r].desc.group.no_thread = cut.idle;
+                    k[r].desc.group.logger.level = CDP_LOG_SILENT;
                     if (pthread_create(&k[r].id, NULL, cut_main, &k[r]) != 0) abort();
                 }
                 for (uint32_t r = 0; r < 2; ++r)
@@ -812,13 +820,13 @@ TEST(callers_are_left_alone) {
     memset(k, 0, sizeof k);
     os.net.watch_wait = counting_wait;
     for (uint32_t r = 0; r < 2; ++r) {
-        k[r].desc.rank = r;
-        k[r].desc.world_size = 2;
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
         k[r].desc.master_port = port;
-        k[r].desc.timeout_ms = k[r].desc.init_timeout_ms = 60000;
+        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 60000;
         k[r].desc.no_shared_memory = true;
-        k[r].desc.os = &os;
-        k[r].desc.logger.level = CDP_LOG_SILENT;
+        k[r].desc.group.os = &os;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
         if (pthread_create(&k[r].id, NULL, busy_main, &k[r]) != 0) abort();
     }
     for (uint32_t r = 0; r < 2; ++r)
@@ -846,7 +854,7 @@ TEST(several_jobs_in_one_program) {
     for (int run = 0; run < 10; ++run) {
         cdp_tcp_desc like;
         memset(&like, 0, sizeof like);
-        like.os = counted_os();
+        like.group.os = counted_os();
         socket_world(3, &like, (uint64_t)run, 5);
         T_EQ(0, counted.held);
     }
@@ -874,8 +882,8 @@ static void meet(uint32_t n, void (*fill)(cdp_tcp_desc *d)) {
     member m[RANKS_MAX];
     for (uint32_t r = 0; r < n; ++r) {
         memset(&m[r], 0, sizeof m[r]);
-        m[r].desc.rank = r;
-        m[r].desc.world_size = n;
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = n;
         m[r].desc.init_timeout_ms = 30000;
         m[r].seed = n;
         m[r].calls = 5;
@@ -888,9 +896,9 @@ static void meet(uint32_t n, void (*fill)(cdp_tcp_desc *d)) {
 
 static uint32_t numbers[RANKS_MAX];
 static void by_exchange(cdp_tcp_desc *d) {
-    numbers[d->rank] = d->rank;
+    numbers[d->group.rank] = d->group.rank;
     d->exchange = broadcast;
-    d->exchange_user = &numbers[d->rank];
+    d->exchange_user = &numbers[d->group.rank];
 }
 
 static cdp_store *shared_store;
@@ -945,7 +953,7 @@ static int32_t counting_listen(void *user, const cdp_addr *at, cdp_addr *bound) 
 /* One listening socket per process, rank 0 included; the others share a range of ports. */
 static cdp_os counting_os;
 static void in_a_range(cdp_tcp_desc *d) {
-    d->os = &counting_os;
+    d->group.os = &counting_os;
     d->store = shared_store;
     d->listen_addr = "127.0.0.1";
     d->first_port = range_from;
@@ -971,8 +979,8 @@ TEST(an_inherited_listener) {
     T(fd >= 0);
     memset(m, 0, sizeof m);
     for (uint32_t r = 0; r < 2; ++r) {
-        m[r].desc.rank = r;
-        m[r].desc.world_size = 2;
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = 2;
         m[r].desc.init_timeout_ms = 30000;
         m[r].desc.master_port = bound.port;
         m[r].desc.has_listen_fd = r == 0;
