@@ -497,6 +497,11 @@ typedef struct cdp_os_net {
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
 
+    /* May be NULL. For how many nanoseconds the machine at the other end of a connection has
+       acknowledged nothing although something was sent to it; 0: nothing is outstanding, or not
+       known. A program there that does not read is no such silence: its machine acknowledges. */
+    uint64_t (*unanswered_ns)(void *user, int32_t fd);
+
     /* May be NULL. Addresses of this machine's interfaces whose names begin with an entry of
        `interfaces` ("eth0,ib"; "^docker,veth": all but those; NULL: all). Returns how many, at
        most max_count. */
@@ -547,6 +552,12 @@ typedef struct cdp_os_shared {
     /* May be NULL. A number that two processes have in common exactly where they can share memory
        and read each other's. 0: not known. */
     uint64_t (*host_id)(void *user);
+    /* May be NULL, both or neither. process_place: writes the number of this process and returns
+       that of the place in which it means this process (a running kernel and its process
+       namespace); 0: not known. process_open: a descriptor that is ready to read when the process
+       of that number, of the same place, has ended; or -errno (-ESRCH: it has). */
+    uint64_t (*process_place)(void *user, uint32_t *number);
+    int32_t (*process_open)(void *user, uint32_t number);
 } cdp_os_shared;
 
 struct cdp_os {
@@ -2046,8 +2057,9 @@ CDP_API const char *cdp_status_name(cdp_status status) {
 CDP_API int cdp_print_error(void *file) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();
-    fprintf((FILE *)file, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
-    fflush((FILE *)file);
+    FILE *to = file ? (FILE *)file : stderr;
+    fprintf(to, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
+    fflush(to);
 #else
     (void)file;
 #endif
@@ -2334,8 +2346,9 @@ CDP__PRIVATE uint32_t cdp__os_addresses(
 }
 
 /* The one place that makes a socket what the library expects: non-blocking, not inherited, no
-   SIGPIPE, no Nagle. The keepalive and user timeout notice a machine that went away without a
-   word (nobody sends an end of stream for it). */
+   SIGPIPE, no Nagle. The keepalive notices a machine that went away while the connection was idle;
+   cdp__os_unanswered finds the others. (TCP_USER_TIMEOUT would also end the connection to a program
+   that does not read for that long, although its machine answers.) */
 CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
@@ -2348,11 +2361,18 @@ CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
     {
-        const int idle_s = 10, every_s = 5, probes = 4, user_timeout_ms = 30000;
+        const int idle_s = 10, every_s = 5, probes = 4;
+#ifdef TCP_RTO_MAX_MS
+        const int rto_max = TCP_RTO_MAX_MS;
+#else
+        const int rto_max = 44; /* since Linux 6.15; older kernels refuse it */
+#endif
+        const int rto_max_ms = 5000;
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+        /* ask a machine whose program does not read again after 5 s at most, not after 120 s */
+        setsockopt(fd, IPPROTO_TCP, rto_max, &rto_max_ms, sizeof rto_max_ms);
     }
 #endif
     /* last: says that the others are set */
@@ -2392,6 +2412,25 @@ CDP__PRIVATE int cdp__os_socket(int family) {
     const int fd = cdp__os_protect(socket(family, SOCK_STREAM, 0));
 #endif
     return fd < 0 ? fd : cdp__os_prepare_socket(fd);
+}
+
+/* While data is outstanding its machine acknowledges every retransmission, and while the window is
+   closed every probe; so only with several probes lost the age of the last acknowledgement means
+   that nobody is there. */
+CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
+#if defined(__linux__) && defined(TCP_INFO)
+    struct tcp_info i;
+    socklen_t len = sizeof i;
+    (void)user;
+    memset(&i, 0, sizeof i);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) != 0) return 0;
+    if (!i.tcpi_unacked && i.tcpi_probes < 2) return 0;
+    return i.tcpi_last_ack_recv * CDP__MS;
+#else
+    (void)user;
+    (void)fd;
+    return 0;
+#endif
 }
 
 CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
@@ -3222,6 +3261,36 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     return id | 1;
 }
 
+CDP__PRIVATE uint64_t cdp__os_process_place(void *user, uint32_t *number) {
+    char boot[64];
+    struct stat ns;
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, boot, sizeof boot);
+    uint64_t id = 1;
+    ssize_t i;
+    (void)user;
+    if (fd >= 0) close(fd);
+    *number = (uint32_t)getpid();
+    if (n <= 0 || stat("/proc/self/ns/pid", &ns) != 0) return 0;
+    id = id * 1000003 + ns.st_ino;
+    for (i = 0; i < n; ++i)
+        id = id * 1000003 + (uint8_t)boot[i];
+    return id | 1;
+}
+
+CDP__PRIVATE int32_t cdp__os_process_open(void *user, uint32_t number) {
+    (void)user;
+#ifdef SYS_pidfd_open
+    {
+        const int fd = (int)syscall(SYS_pidfd_open, (long)number, 0l);
+        return fd < 0 ? -errno : fd;
+    }
+#else
+    (void)number;
+    return -ENOSYS;
+#endif
+}
+
 /* Names in the abstract namespace are no files; processes of another network namespace do not
    find them. */
 CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
@@ -3322,7 +3391,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host                          \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, cdp__os_process_place,  \
+            cdp__os_process_open                                                            \
     }
 #else
 #define CDP__OS_WATCH                                                                     \
@@ -3330,7 +3400,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
 #define CDP__OS_PORT_OWNER NULL
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 #endif
 #ifdef CDP_NO_THREADS
 #define CDP__OS_THREADS \
@@ -3348,7 +3418,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect,           \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, \
             CDP__OS_WATCH, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,                \
-            cdp__os_addresses, CDP__OS_PORT_OWNER                                                  \
+            cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER                              \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -3749,6 +3819,14 @@ CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
     if (b && a > UINT64_MAX / 2 / b) return false;
     *out = a * b;
     return true;
+}
+
+/* Which of this machine's bytes comes first: 1 the lowest, 2 the highest. */
+CDP__PRIVATE uint32_t cdp__byte_order(void) {
+    const uint16_t one = 1;
+    uint8_t first;
+    memcpy(&first, &one, 1);
+    return first ? 1 : 2;
 }
 
 /* ---- >>hash (pure) --------------------------------------------------------------------------- */

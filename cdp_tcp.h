@@ -291,6 +291,7 @@ typedef enum cdp__refusal {
     CDP__REFUSE_RANK,
     CDP__REFUSE_TWICE,
     CDP__REFUSE_INDEX,
+    CDP__REFUSE_ORDER,
     CDP__REFUSE_COUNT
 } cdp__refusal;
 
@@ -298,6 +299,7 @@ typedef enum cdp__refusal {
 #define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
 #define CDP__JOB_BYTES 16u
 #define CDP__NAME_BYTES 12u
+#define CDP__PLACE_BYTES 20u /* of an address record: host, place and number of the process */
 
 typedef struct cdp__hello {
     uint32_t type, version, world_size, from, to, refusal;
@@ -305,12 +307,14 @@ typedef struct cdp__hello {
     /* of the connections between these two; what a listener is judged by: how many there are */
     uint32_t index;
     uint8_t memory[CDP__NAME_BYTES]; /* zeros: not wanted, or not possible */
+    uint8_t order;                   /* cdp__byte_order() of the sender */
 } cdp__hello;
 
 CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
     memset(out, 0, CDP__HELLO_BYTES);
     memcpy(out, "cdp-link", 8);
-    cdp__put_u32(out + 8, h->version);
+    cdp__put_u32(out + 8, h->version); /* below 2^24 */
+    out[11] = h->order;
     cdp__put_u32(out + 12, h->type);
     cdp__put_u32(out + 16, h->world_size);
     cdp__put_u32(out + 20, h->from);
@@ -323,7 +327,8 @@ CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_
 
 /* False for bytes that are no hello of any version. */
 CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
-    h->version = cdp__get_u32(in + 8);
+    h->version = cdp__get_u32(in + 8) & 0xffffff;
+    h->order = in[11];
     h->type = cdp__get_u32(in + 12);
     h->world_size = cdp__get_u32(in + 16);
     h->from = cdp__get_u32(in + 20);
@@ -338,6 +343,7 @@ CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hel
 /* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
 CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
+    if (theirs->order != mine->order) return CDP__REFUSE_ORDER;
     if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0
         || theirs->world_size != mine->world_size)
         return CDP__REFUSE_JOB;
@@ -350,7 +356,8 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
     static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason",
         "it speaks another version", "it belongs to another job", "it has another rank",
         "it is connected to this rank already",
-        "it has more connections than this rank: set `connections` alike on all ranks"};
+        "it has more connections than this rank: set `connections` alike on all ranks",
+        "its processor has another byte order: all ranks of a job must have the same"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -788,6 +795,11 @@ typedef struct cdp__link {
     bool nonsense;       /* what the peer did there makes no sense */
     uint8_t *rx;
     uint32_t rx_at, rx_used;
+    /* a rank of this machine: ready when its process has ended, even if a child of it keeps the
+       connection open */
+    cdp__io process;
+    cdp__timer process_timer;
+    uint32_t silent; /* looks in a row at which its machine had not answered for too long */
     bool was_up;
     bool wanted; /* the executor asked for bytes and got none: it will read them itself */
     cdp_status status;
@@ -837,6 +849,9 @@ typedef struct cdp__mesh {
     cdp__loop loop;
     cdp__io listener;
     cdp__timer accept_timer;
+    cdp__timer vigil_timer; /* when to look whether machines still answer */
+    uint64_t init_deadline_ns;
+    uint64_t place;            /* see cdp_os_shared.process_place */
     cdp_addr at;               /* where this rank listens */
     cdp_addr mine[CDP__ADDRS]; /* of this machine */
     uint32_t mine_count;
@@ -900,6 +915,8 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
+    cdp__loop_remove(&l->mesh->loop, &l->process);
+    cdp__loop_timer_clear(&l->process_timer);
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
@@ -1054,6 +1071,7 @@ CDP__PRIVATE void cdp__hello_fill(
     memset(&h, 0, sizeof h);
     h.type = type;
     h.version = CDP_WIRE_VERSION;
+    h.order = (uint8_t)cdp__byte_order();
     h.world_size = m->desc.group.world_size;
     h.from = m->desc.group.rank;
     h.to = l->peer;
@@ -1186,6 +1204,84 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     return true;
 }
 
+#ifndef CDP__VIGIL_MS
+#define CDP__VIGIL_MS 5000u    /* how often it is looked whether machines still answer */
+#define CDP__SILENCE_MS 30000u /* how long one may leave what was sent without an answer */
+#endif
+
+/* A machine that is gone sends no end of stream. Two looks in a row: what was sent just before the
+   first one has been answered by the second. */
+CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
+    cdp__mesh *m = (cdp__mesh *)t->user;
+    const uint32_t count = m->desc.group.world_size * m->desc.connections;
+    uint32_t i;
+    cdp__loop_timer_set(
+        &m->loop, t, m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    for (i = 0; i < count; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || l->shared) continue;
+        if (m->os->net.unanswered_ns(m->os->user, l->io.fd) < CDP__SILENCE_MS * CDP__MS)
+            l->silent = 0;
+        else if (++l->silent == 2)
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, ETIMEDOUT);
+    }
+}
+
+#define CDP__PROCESS_LOOK_MS 20u
+
+/* The peer's process has ended. What it sent is read to its end first; when nothing more comes
+   although the connection stays open, a child of the process keeps it open. */
+CDP__PRIVATE void cdp__link_process_ended(cdp__timer *t) {
+    cdp__link *l = (cdp__link *)t->user;
+    if (l->state != CDP__LINK_UP) return;
+    cdp__link_read_ahead(l);
+    if (l->state != CDP__LINK_UP) return;
+    if (l->shared || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
+        if (l->shared || l->silent++ > 1) {
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, 0);
+            return;
+        }
+    } else {
+        l->silent = 0;
+    }
+    cdp__loop_timer_set(&l->mesh->loop, t,
+        l->mesh->os->now_ns(l->mesh->os->user) + CDP__PROCESS_LOOK_MS * CDP__MS,
+        cdp__link_process_ended, l);
+}
+
+CDP__PRIVATE void cdp__link_process_event(cdp__io *io) {
+    cdp__link *l = (cdp__link *)io->user;
+    cdp__loop_remove(&l->mesh->loop, io);
+    l->silent = 0;
+    cdp__loop_timer_set(&l->mesh->loop, &l->process_timer,
+        l->mesh->os->now_ns(l->mesh->os->user) + CDP__PROCESS_LOOK_MS * CDP__MS,
+        cdp__link_process_ended, l);
+}
+
+/* The number of the peer's process, if it is one of this place; else 0. */
+CDP__PRIVATE uint32_t cdp__link_process(const cdp__link *l) {
+    const cdp__mesh *m = l->mesh;
+    const cdp_bytes *v;
+    if (l->index || !m->place || m->addrs.status != CDP_OK || !m->addrs.results) return 0;
+    v = &m->addrs.results[l->peer];
+    if (v->bytes < CDP__PLACE_BYTES || cdp__get_u64((const uint8_t *)v->data + 8) != m->place)
+        return 0;
+    return cdp__get_u32((const uint8_t *)v->data + 16);
+}
+
+CDP__PRIVATE void cdp__link_up(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    const uint32_t number = cdp__link_process(l);
+    int32_t fd;
+    l->state = CDP__LINK_UP;
+    if (m->os->net.unanswered_ns && !m->vigil_timer.next)
+        cdp__loop_timer_set(&m->loop, &m->vigil_timer,
+            m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    if (!number || !m->os->shared.process_open) return;
+    fd = m->os->shared.process_open(m->os->user, number);
+    if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
+}
+
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
@@ -1197,8 +1293,8 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     else if (r > 0 && offers)
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
-    l->state = CDP__LINK_UP;
-    if (!l->shared) return;
+    cdp__link_up(l);
+    if (!l->shared || l->state != CDP__LINK_UP) return;
     l->whole = true; /* no other connections are needed */
     l->shared->next = m->sharing;
     m->sharing = l->shared;
@@ -1347,8 +1443,8 @@ CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATH
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
     /* read before */
-    n +=
-        cdp__addrs_parse((const char *)text->data + 8, text->bytes - 8, theirs + n, CDP__ADDRS - n);
+    n += cdp__addrs_parse((const char *)text->data + CDP__PLACE_BYTES,
+        text->bytes - CDP__PLACE_BYTES, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;
@@ -1523,6 +1619,7 @@ CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__h
         l->hello[28] = !l->shared;
         cdp__link_choosing(l);
     }
+    if (!asks) cdp__link_up(l);
     if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
     cdp__link_event(&l->io);
 }
@@ -1538,6 +1635,7 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     if (!ours) return false;
     memset(&mine, 0, sizeof mine);
     mine.version = CDP_WIRE_VERSION;
+    mine.order = (uint8_t)cdp__byte_order();
     mine.world_size = m->desc.group.world_size;
     mine.from = m->desc.group.rank;
     mine.index = m->desc.connections;
@@ -1631,12 +1729,21 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
     }
 }
 
-/* Strangers may come in any number and stay: whoever has been silent longest makes room for the
-   next, since a rank says its HELLO at once. True when somebody had to go. */
+/* Room for connections that have not proved to be of this job, beyond one for each of its own. So
+   many that a rank whose proof takes some round trips is not crowded out meanwhile. */
+#define CDP__STRANGERS 1024u
+
+/* Strangers may connect in any number and stay: of those that have sent nothing the oldest makes
+   room for the next, else the oldest that has proved nothing. True when one was closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__visitor *oldest = NULL, *g;
-    for (g = m->visitors; g && m->visitor_count >= most; g = g->next)
-        if (!g->welcome) oldest = g;
+    bool mute = false;
+    for (g = m->visitors; g && m->visitor_count >= most; g = g->next) {
+        const bool said_nothing = !g->got && !(g->guarded && g->auth.got);
+        if (g->welcome || (mute && !said_nothing)) continue;
+        oldest = g;
+        mute = said_nothing;
+    }
     if (oldest) cdp__visitor_close(oldest);
     return oldest != NULL;
 }
@@ -1677,7 +1784,7 @@ CDP__PRIVATE void cdp__mesh_visit(
     void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__visitor *g;
-    cdp__mesh_make_room(m, m->desc.group.world_size * m->desc.connections + 64);
+    cdp__mesh_make_room(m, m->desc.group.world_size * m->desc.connections + CDP__STRANGERS);
     g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
     if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
@@ -2273,11 +2380,10 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
    told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
-    const uint64_t until = m->os->now_ns(m->os->user)
-        + (!m->server          ? CDP__TELL_MS
-                  : m->started ? CDP__SETTLE_MS
-                               : 2 * CDP__SETTLE_MS)
-            * CDP__MS;
+    const uint32_t while_starting = m->started ? 1 : 2;
+    const uint64_t ms = m->server ? while_starting * CDP__SETTLE_MS : CDP__TELL_MS;
+    const uint64_t until = cdp__min(
+        m->os->now_ns(m->os->user) + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* whoever sees this rank leave asks the store why: the answer must be there before */
     if (!m->server && !store_gone) {
@@ -2312,6 +2418,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
     cdp__loop_timer_clear(&m->accept_timer);
+    cdp__loop_timer_clear(&m->vigil_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE
         && m->ask_rq.status == CDP_PENDING)
@@ -2452,7 +2559,9 @@ CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp
    store gets little time to answer: if it does not, it is rank 0, which serves it, that is
    missing. */
 CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
-    const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
+    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t give_up = cdp__min(
+        now + CDP__SETTLE_MS * CDP__MS, now + (cdp__max(m->init_deadline_ns, now) - now) / 4);
     char names[128];
     cdp__text t = {names, sizeof names, 0};
     cdp_addr at;
@@ -2588,7 +2697,7 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_status st;
     (void)deadline_ns;
     cdp__mesh_key(m, key, "config", UINT32_MAX);
-    cdp__put_u32(mine, CDP_WIRE_VERSION);
+    cdp__put_u32(mine, CDP_WIRE_VERSION | cdp__byte_order() << 24);
     cdp__put_u32(mine + 4, m->desc.group.world_size);
     cdp__put_u64(mine + 8, m->desc.group.small_bytes);
     cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
@@ -2602,11 +2711,16 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
         st = cdp__fail_peer(
             CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
     if (st != CDP_OK) return st;
-    if (bytes != sizeof mine || cdp__get_u32((const uint8_t *)value) != CDP_WIRE_VERSION)
+    if (bytes != sizeof mine
+        || (cdp__get_u32((const uint8_t *)value) & 0xffffff) != CDP_WIRE_VERSION)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
             "the same headers",
             (unsigned)CDP_WIRE_VERSION);
+    else if (((const uint8_t *)value)[3] != cdp__byte_order())
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "the processor of rank 0 has another byte order than this one; all ranks of a job must "
+            "have the same");
     else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.group.world_size)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
@@ -2719,11 +2833,11 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
 /* Everybody's addresses, and behind what number they share memory: publish, wait, read. The
    answers are kept. */
 CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], text[8 + CDP__ADDRS * 64];
+    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
-    uint32_t r, n, hosts = 0;
+    uint32_t r, n, hosts = 0, number = 0;
     m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
     if (!m->hosts)
         return cdp__fail_nomem(
@@ -2736,20 +2850,23 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__mesh_key(m, key, "addr", m->desc.group.rank);
     cdp__put_u64((uint8_t *)text,
         cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
-    cdp__addrs_text(own, count, text + 8, sizeof text - 8);
-    st = cdp_store_set(m->store, key, text, 8 + strlen(text + 8));
+    if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
+    cdp__put_u64((uint8_t *)text + 8, m->place);
+    cdp__put_u32((uint8_t *)text + 16, number);
+    cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof text - CDP__PLACE_BYTES);
+    st = cdp_store_set(m->store, key, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
     if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
     for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
         const cdp_bytes *v = &m->addrs.results[r];
-        n = v->bytes < 8
-            ? 0
-            : cdp__addrs_parse((const char *)v->data + 8, v->bytes - 8, at, CDP__ADDRS);
+        n = v->bytes < CDP__PLACE_BYTES ? 0
+                                        : cdp__addrs_parse((const char *)v->data + CDP__PLACE_BYTES,
+                                            v->bytes - CDP__PLACE_BYTES, at, CDP__ADDRS);
         if (n)
             st = cdp__mesh_admissible(m, r, at, n, own, count);
         else
             st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
                 "rank %u published addresses that cannot be read: '%s'", r,
-                v->bytes < 8 ? "" : (const char *)v->data + 8);
+                v->bytes < CDP__PLACE_BYTES ? "" : (const char *)v->data + CDP__PLACE_BYTES);
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     return st;
@@ -3004,8 +3121,17 @@ CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
         : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
+/* By when the ranks must have met. What then is left of init_timeout_ms, at most an eighth of it, is
+   for finding out who is missing and for telling the others. */
+CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
+    const uint64_t ms = m->desc.init_timeout_ms, farewell = cdp__min(4 * CDP__SETTLE_MS, ms / 8);
+    m->init_deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
+    if (m->init_deadline_ns == CDP__NEVER) return CDP__NEVER;
+    return m->init_deadline_ns - farewell * CDP__MS;
+}
+
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
-    const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
+    const uint64_t deadline_ns = cdp__mesh_init_deadline(m);
     cdp_status (*const steps[])(cdp__mesh * m, uint64_t deadline_ns) = {cdp__mesh_listen,
         cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
         cdp__mesh_all_done};
