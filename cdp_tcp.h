@@ -3551,7 +3551,7 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
 CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
     cdp_transport t;
-    cdp__mesh *m;
+    cdp__mesh *m = NULL;
     cdp_status st;
     if (!desc || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");

@@ -1811,11 +1811,10 @@ TEST(start_without_one_rank) {
     }
 }
 
-/* A store that holds what a rank 0 of another version would say. */
-static int future_store(uint32_t rank) {
+/* A store that holds these settings of a rank 0 that is no process of this test. */
+static int store_with(const uint8_t *config, uint64_t bytes, uint32_t rank) {
     cdp_store_server *server;
     cdp_store *store;
-    uint8_t config[40] = {CDP_WIRE_VERSION + 1, 0, 0, 0, 2};
     (void)rank;
     if (!must(cdp_store_server_create(&(cdp_store_server_desc){.port = port}, &server), "server"))
         return EXIT_CALL;
@@ -1823,7 +1822,7 @@ static int future_store(uint32_t rank) {
             cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
             "client"))
         return EXIT_CALL;
-    must(cdp_store_set(store, "cdp/config", config, sizeof config), "set");
+    must(cdp_store_set(store, "cdp/config", config, bytes), "set");
     while (seen(&shared->of[1].phase) == 0)
         test_sleep_ms(1);
     cdp_store_destroy(store);
@@ -1831,10 +1830,34 @@ static int future_store(uint32_t rank) {
     return 0;
 }
 
+static int future_store(uint32_t rank) {
+    const uint8_t config[40] = {CDP_WIRE_VERSION + 1, 0, 0, 0, 2};
+    return store_with(config, sizeof config, rank);
+}
+
 static int present_rank(uint32_t rank) {
     join(rank);
     tell(&me->phase, 1);
     return 0;
+}
+
+/* The same version on a processor with another byte order. */
+static int other_order_store(uint32_t rank) {
+    uint8_t config[CDP__CONFIG_BYTES] = {CDP_WIRE_VERSION, 0, 0, 0, 2};
+    config[3] = (uint8_t)(3 - cdp__byte_order());
+    return store_with(config, sizeof config, rank);
+}
+
+TEST(start_with_another_byte_order) {
+    const report *p = &shared->of[1];
+    job(2);
+    settings.init_timeout_ms = 3000 * LONGER;
+    spawn(0, other_order_store);
+    spawn(1, present_rank);
+    finish(5000);
+    test_check(p->error.status == CDP_ERR_MISMATCH && p->error.peer == 0
+            && strstr(p->error.text, "byte order"),
+        test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
 }
 
 TEST(start_with_another_version) {
@@ -2221,6 +2244,145 @@ TEST(waiting_costs_nothing) {
 
 /* ---- >>main ---------------------------------------------------------------------------------- */
 
+/* ---- >>silence and death -------------------------------------------------------------------- */
+
+/* A rank that computes for longer than a dead machine may be silent, while a peer has sent it more
+   than the buffers of the sockets hold. */
+#define COMPUTES_MS 33000u
+static int computing_rank(uint32_t rank) {
+    const uint64_t count = 2 << 20;
+    float *x = (float *)calloc(count, sizeof *x);
+    over = OVER_TCP;
+    if (!x || join(rank) != CDP_OK) return EXIT_INIT;
+    if (rank == 1) test_sleep_ms(COMPUTES_MS);
+    if (rank == 0)
+        must(cdp_send(world, x, count, CDP_DTYPE_F32, 1, 7), "send");
+    else
+        must(cdp_recv(world, x, count, CDP_DTYPE_F32, 0, 7), "recv");
+    leave();
+    free(x);
+    return 0;
+}
+
+TEST(a_rank_that_computes_is_not_lost) {
+    job(2);
+    settings.group.timeout_ms = 120000;
+    spawn_all(computing_rank);
+    finish(COMPUTES_MS + 15000);
+}
+
+/* Rank 1 has forked, as loaders of data do, and dies; its child lives on and keeps every descriptor.
+   number[0]: the child. */
+static int forking_rank(uint32_t rank) {
+    float x = 1;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM), "allreduce");
+    if (rank == 1) {
+        const pid_t child = fork();
+        if (child == 0) {
+            close(1);
+            close(2);
+            test_sleep_ms(20000);
+            _exit(0);
+        }
+        me->number[0] = (uint64_t)child;
+        me->error_ns = test_now_ns();
+        _exit(0);
+    }
+    T_EQ(CDP_ERR_PEER_LOST, CALL(cdp_recv(world, &x, 1, CDP_DTYPE_F32, 1, 0)));
+    T_EQ(1, me->error.peer);
+    leave();
+    return 0;
+}
+
+TEST(a_child_does_not_hide_a_death) {
+    for (int way_of = 0; way_of < 2; ++way_of) {
+        job(2);
+        over = way_of ? OVER_MEMORY : OVER_TCP;
+        spawn_all(forking_rank);
+        finish(15000);
+        if (shared->of[1].number[0]) kill((pid_t)shared->of[1].number[0], SIGKILL);
+        T(shared->of[0].error_ns != 0);
+        T_WITHIN(DETECT_MS, shared->of[0].error_ns - shared->of[1].error_ns);
+    }
+}
+
+/* Rank 1 never comes: the others have their answer when init_timeout_ms is over. */
+static int punctual_rank(uint32_t rank) {
+    join(rank);
+    me->number[0] = test_now_ns() - me->began_ns;
+    return 0;
+}
+
+TEST(init_ends_by_its_deadline) {
+    job(3);
+    settings.init_timeout_ms = 2000;
+    spawn(0, punctual_rank);
+    spawn(2, punctual_rank);
+    finish(5000);
+    for (int i = 0; i < 2; ++i) {
+        T_EQ(CDP_ERR_TIMEOUT, shared->of[i].error.status);
+        T_EQ(1, shared->of[i].error.peer);
+        T_WITHIN(2000 + 100, shared->of[i].number[0]);
+    }
+}
+
+/* Somebody connects to a rank's port and closes, as fast as the machine allows, from two processes. */
+static int flooding_stranger(uint32_t rank) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct linger hard = {1, 0};
+    (void)rank;
+    while (!seen(&shared->go))
+        test_sleep_ms(1);
+    a.sin_port = htons((uint16_t)shared->of[0].number[1]);
+    while (seen(&shared->go) == 1) {
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (fd < 0) continue;
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        (void)!connect(fd, (struct sockaddr *)&a, sizeof a);
+        ++me->number[0];
+        close(fd);
+    }
+    return 0;
+}
+
+static int flooded_rank(uint32_t rank) {
+    const uint64_t until = test_now_ns() + 3000000000u;
+    float x = 1;
+    if (rank >= 2) return flooding_stranger(rank);
+    size = 2;
+    over = OVER_TCP;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    if (rank == 0) {
+        me->number[1] = port;
+        tell(&shared->go, 1);
+    }
+    do {
+        const uint64_t began = test_now_ns();
+        x = test_now_ns() < until; /* all go on, or none */
+        if (!must(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MIN), "allreduce"))
+            break;
+        if (test_now_ns() - began > me->number[2]) me->number[2] = test_now_ns() - began;
+        ++me->number[3];
+    } while (x != 0);
+    tell(&shared->go, 2);
+    leave();
+    return 0;
+}
+
+TEST(a_flood_of_strangers_stops_nobody) {
+    job(4);
+    settings.group.timeout_ms = 5000 * LONGER;
+    spawn_all(flooded_rank);
+    finish(20000);
+    printf("  %llu connections and %llu operations in 3 s, the longest %.1f ms\n",
+        (unsigned long long)(shared->of[2].number[0] + shared->of[3].number[0]),
+        (unsigned long long)shared->of[0].number[3], (double)shared->of[0].number[2] / 1e6);
+    T(shared->of[2].number[0] + shared->of[3].number[0] > 1000);
+    T(shared->of[0].number[3] > 10);
+    T_WITHIN(500, shared->of[0].number[2]);
+}
+
 static const test_case cases[] = {
     {"hello", hello, 30},
     {"hello_late_rank", hello_late_rank, 10},
@@ -2266,6 +2428,11 @@ static const test_case cases[] = {
     {"start_with_nobody_there", start_with_nobody_there, 20},
     {"start_without_one_rank", start_without_one_rank, 30},
     {"start_with_another_version", start_with_another_version, 20},
+    {"start_with_another_byte_order", start_with_another_byte_order, 20},
+    {"a_rank_that_computes_is_not_lost", a_rank_that_computes_is_not_lost, 80},
+    {"a_child_does_not_hide_a_death", a_child_does_not_hide_a_death, 60},
+    {"init_ends_by_its_deadline", init_ends_by_its_deadline, 20},
+    {"a_flood_of_strangers_stops_nobody", a_flood_of_strangers_stops_nobody, 40},
     {"start_into_a_running_job", start_into_a_running_job, 30},
     {"strangers", strangers, 60},
     {"strangers_take_all_descriptors", strangers_take_all_descriptors, 20},

@@ -1,6 +1,8 @@
 /* The parts of cdp_tcp.h that need no second process: the handshake, the environment, arguments;
    and whole groups whose ranks are threads of this program, connected by real sockets. */
 #define CDP_IMPLEMENTATION
+#define CDP__VIGIL_MS 50u /* so that the silence of a machine is noticed soon */
+#define CDP__SILENCE_MS 30000u
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
@@ -27,6 +29,7 @@ TEST(hello_survives_the_wire) {
         a.type = (uint32_t)test_random(&state);
         a.refusal = (uint32_t)test_random(&state);
         a.index = (uint32_t)test_random(&state);
+        a.order = (uint8_t)test_random(&state);
         cdp__hello_encode(&a, wire);
         T(cdp__hello_decode(wire, &b));
         T(memcmp(&a, &b, sizeof a) == 0);
@@ -45,6 +48,10 @@ TEST(hello_is_judged) {
     T_EQ(CDP__REFUSE_INDEX, cdp__hello_judge(&mine, &h));
     h.index = 2;
     T_EQ(CDP__REFUSE_NOTHING, cdp__hello_judge(&mine, &h));
+    h.order = 1;
+    T_EQ(CDP__REFUSE_ORDER, cdp__hello_judge(&mine, &h));
+    T_TEXT("byte order", cdp__refusal_text(CDP__REFUSE_ORDER));
+    h.order = 0;
     h.version ^= 1;
     T_EQ(CDP__REFUSE_VERSION, cdp__hello_judge(&mine, &h));
     h = hello_of(5, 3);
@@ -773,6 +780,58 @@ TEST(a_lost_connection_is_named) {
     pthread_barrier_destroy(&cut.all);
 }
 
+/* A machine that has acknowledged nothing for longer than it may; the os says so for one rank. */
+static uint32_t silent_ms;
+static uint64_t says_unanswered(void *user, int32_t fd) {
+    (void)user;
+    (void)fd;
+    return __atomic_load_n(&silent_ms, __ATOMIC_ACQUIRE) * CDP__MS;
+}
+
+static void *silence_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    cdp_group *g = NULL;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    if (k->desc.group.rank == 0) {
+        const uint64_t since = test_now_ns();
+        __atomic_store_n(&silent_ms, 29000, __ATOMIC_RELEASE);
+        test_sleep_ms(250);
+        OK(cdp_group_status(g));
+        __atomic_store_n(&silent_ms, 31000, __ATOMIC_RELEASE);
+        T_EQ(CDP_ERR_PEER_LOST, cdp_recv(g, &x, 1, CDP_DTYPE_F32, 1, 0));
+        T_EQ(1, cdp_last_error()->peer);
+        T_EQ(ETIMEDOUT, cdp_last_error()->sys_errno);
+        T_WITHIN(250 + 1000, test_now_ns() - since);
+        cdp_group_destroy(g);
+    } else {
+        T(cdp_recv(g, &x, 1, CDP_DTYPE_F32, 0, 0) < 0);
+        cdp_group_destroy(g);
+    }
+    return NULL;
+}
+
+TEST(a_silent_machine_is_lost) {
+    const uint16_t port = free_port();
+    cdp_os os = *cdp_os_default();
+    keyed k[2];
+    memset(k, 0, sizeof k);
+    silent_ms = 0;
+    os.net.unanswered_ns = says_unanswered;
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
+        k[r].desc.no_shared_memory = true;
+        k[r].desc.group.os = r == 0 ? &os : NULL;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, silence_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
+}
+
 /* Threads that are nobody's callers, in the system's poll. */
 static uint64_t watches;
 static _Thread_local bool is_caller;
@@ -1011,6 +1070,7 @@ int main(int argc, char **argv) {
         {"connections_must_be_as_many_everywhere", connections_must_be_as_many_everywhere, 60},
         {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
+        {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
         {"callers_are_left_alone", callers_are_left_alone, 120},
         {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
