@@ -2253,6 +2253,7 @@ static int computing_rank(uint32_t rank) {
     const uint64_t count = 2 << 20;
     float *x = (float *)calloc(count, sizeof *x);
     over = OVER_TCP;
+    settings.group.no_thread = rank == 1; /* nobody reads there meanwhile */
     if (!x || join(rank) != CDP_OK) return EXIT_INIT;
     if (rank == 1) test_sleep_ms(COMPUTES_MS);
     if (rank == 0)
@@ -2316,14 +2317,15 @@ static int punctual_rank(uint32_t rank) {
 
 TEST(init_ends_by_its_deadline) {
     job(3);
-    settings.init_timeout_ms = 2000;
+    settings.init_timeout_ms = 4000;
     spawn(0, punctual_rank);
     spawn(2, punctual_rank);
-    finish(5000);
+    finish(8000);
     for (int i = 0; i < 2; ++i) {
         T_EQ(CDP_ERR_TIMEOUT, shared->of[i].error.status);
         T_EQ(1, shared->of[i].error.peer);
-        T_WITHIN(2000 + 100, shared->of[i].number[0]);
+        test_check(shared->of[i].number[0] <= 4400000000u * (TEST_SLOW ? TEST_SLACK : 1), __FILE__,
+            __LINE__, "4 s took %.0f ms", (double)shared->of[i].number[0] / 1e6);
     }
 }
 

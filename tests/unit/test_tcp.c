@@ -832,6 +832,72 @@ TEST(a_silent_machine_is_lost) {
         pthread_join(k[r].id, NULL);
 }
 
+/* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
+   end is closed already. */
+static uint64_t flood_until_ns;
+static uint64_t flooded;
+static int32_t accept_without_end(void *user, int32_t fd, cdp_addr *from) {
+    int pair[2];
+    if (test_now_ns() >= __atomic_load_n(&flood_until_ns, __ATOMIC_ACQUIRE))
+        return cdp_os_default()->net.accept_next(user, fd, from);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return -errno;
+    close(pair[1]);
+    memset(from, 0, sizeof *from);
+    from->family = 4;
+    from->ip[0] = 127;
+    from->ip[3] = 1;
+    ++flooded;
+    return pair[0];
+}
+
+static void *flooded_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    cdp_group *g = NULL;
+    uint64_t since, longest = 0;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    if (k->desc.group.rank == 1) { /* from now on, and somebody really is at its port */
+        const cdp_addr at = ((cdp__mesh *)g->w->transport.self)->at;
+        const int32_t fd = cdp_os_default()->net.connect_to(NULL, &at);
+        __atomic_store_n(&flood_until_ns, test_now_ns() + 3000 * CDP__MS, __ATOMIC_RELEASE);
+        T(fd >= 0);
+        test_sleep_ms(50);
+        if (fd >= 0) cdp_os_default()->net.close_fd(NULL, fd);
+    }
+    for (int i = 0; i < 20; ++i) {
+        since = test_now_ns();
+        if (!OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM))) break;
+        if (test_now_ns() - since > longest) longest = test_now_ns() - since;
+    }
+    T_WITHIN(500, longest);
+    __atomic_store_n(&flood_until_ns, 0, __ATOMIC_RELEASE);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+TEST(a_flood_is_accepted_in_turns) {
+    const uint16_t port = free_port();
+    cdp_os os = *cdp_os_default();
+    keyed k[2];
+    memset(k, 0, sizeof k);
+    flooded = 0;
+    os.net.accept_next = accept_without_end;
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
+        k[r].desc.no_shared_memory = true;
+        k[r].desc.group.os = r == 1 ? &os : NULL;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, flooded_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
+    T(flooded > 0);
+}
+
 /* Threads that are nobody's callers, in the system's poll. */
 static uint64_t watches;
 static _Thread_local bool is_caller;
@@ -1071,6 +1137,7 @@ int main(int argc, char **argv) {
         {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
+        {"a_flood_is_accepted_in_turns", a_flood_is_accepted_in_turns, 20},
         {"callers_are_left_alone", callers_are_left_alone, 120},
         {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},
