@@ -509,6 +509,8 @@ typedef struct cdp_os_net {
     /* May be NULL. Writes which process listens on this port of this machine, as text
        ("process 123 (nginx)"); false when that is not known. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
+    /* May be NULL. How many descriptors this process may have open at once; 0: not known. */
+    uint64_t (*descriptor_limit)(void *user);
 } cdp_os_net;
 
 /* Threads. start, mutex_create and cond_create return NULL when out of memory, which they take from
@@ -1810,6 +1812,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -2431,6 +2434,13 @@ CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
     (void)fd;
     return 0;
 #endif
+}
+
+CDP__PRIVATE uint64_t cdp__os_descriptor_limit(void *user) {
+    struct rlimit most;
+    (void)user;
+    if (getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return 0;
+    return (uint64_t)most.rlim_cur;
 }
 
 CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
@@ -3199,7 +3209,6 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
 }
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -3418,7 +3427,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect,           \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, \
             CDP__OS_WATCH, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,                \
-            cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER                              \
+            cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit    \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {

@@ -849,6 +849,7 @@ typedef struct cdp__mesh {
     cdp__loop loop;
     cdp__io listener;
     cdp__timer accept_timer;
+    bool crowd_told;
     cdp__timer vigil_timer; /* when to look whether machines still answer */
     uint64_t init_deadline_ns;
     uint64_t place;            /* see cdp_os_shared.process_place */
@@ -1759,6 +1760,11 @@ CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
    stays `ready`, so nobody polls for it). True: try again now. */
 CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
+    if (!m->crowd_told)
+        cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
+            "cannot accept a connection: too many open descriptors, or no memory; raise the limit "
+            "(ulimit -n)");
+    m->crowd_told = true;
     cdp__loop_timer_set(&m->loop, &m->accept_timer,
         m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;
@@ -3121,6 +3127,8 @@ CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
         : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
+#define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
+
 /* By when the ranks must have met. What then is left of init_timeout_ms, at most an eighth of it, is
    for finding out who is missing and for telling the others. */
 CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
@@ -3128,6 +3136,29 @@ CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
     m->init_deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
     if (m->init_deadline_ns == CDP__NEVER) return CDP__NEVER;
     return m->init_deadline_ns - farewell * CDP__MS;
+}
+
+/* Every rank has two connections to the store, and any two may have a link. Without room for the
+   former the job cannot start; links are made when they are needed, so there it may suffice. */
+CDP__PRIVATE cdp_status cdp__mesh_check_descriptors(const cdp__mesh *m) {
+    const uint64_t limit =
+        m->os->net.descriptor_limit ? m->os->net.descriptor_limit(m->os->user) : 0;
+    const uint64_t ranks = m->desc.group.world_size;
+    const bool serves = m->desc.group.rank == 0 && !m->desc.external_store;
+    const uint64_t start = CDP__OWN_DESCRIPTORS + (serves ? 2 * ranks : 0);
+    const uint64_t all = start + ranks * m->desc.connections;
+    if (!limit || limit >= all) return CDP_OK;
+    if (limit < start)
+        return cdp__fail_peer(CDP_ERR_IO, -1, EMFILE,
+            "rank %u of %llu needs %llu descriptors to start the job and %llu with a link to every "
+            "other rank, but this process may have %llu: raise the limit (ulimit -n)",
+            m->desc.group.rank, (unsigned long long)ranks, (unsigned long long)start,
+            (unsigned long long)all, (unsigned long long)limit);
+    cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
+        "with a link to every other rank %llu descriptors are needed, but this process may have "
+        "%llu: raise the limit (ulimit -n)",
+        (unsigned long long)all, (unsigned long long)limit);
+    return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
@@ -3138,7 +3169,9 @@ CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
-    st = m->desc.group.rank == 0 ? m->os->random(m->os->user, m->job, CDP__JOB_BYTES) : CDP_OK;
+    st = cdp__mesh_check_descriptors(m);
+    if (st == CDP_OK && m->desc.group.rank == 0)
+        st = m->os->random(m->os->user, m->job, CDP__JOB_BYTES);
     if (st == CDP_OK) st = cdp__mesh_open_store(m, deadline_ns);
     for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
         cdp__mesh_time_left(m, deadline_ns);
