@@ -3144,9 +3144,9 @@ CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     while (fd >= 0 && !found && (n = read(fd, text, sizeof text)) > 0) {
         for (i = 0; i < n && !found; ++i) {
             const char c = text[i];
-            const uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0')
-                : c >= 'A' && c <= 'F'                  ? (uint32_t)(c - 'A') + 10
-                                                        : 99;
+            uint32_t digit = 99;
+            if (c >= '0' && c <= '9') digit = (uint32_t)(c - '0');
+            if (c >= 'A' && c <= 'F') digit = (uint32_t)(c - 'A') + 10;
             if (c == ' ' || c == '\n') {
                 if (!blank && field == 2) field_port = value;
                 if (!blank && field == 4) state = value;
@@ -3387,7 +3387,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         there[i].iov_len = here[i].iov_len;
     }
     r = syscall(SYS_process_vm_readv, (long)pid, here, (long)k, there, (long)k, 0l);
-    return r < 0 ? -errno : (uint64_t)r == bytes ? 0 : -EFAULT;
+    if (r < 0) return -errno;
+    return (uint64_t)r == bytes ? 0 : -EFAULT;
 }
 #endif
 

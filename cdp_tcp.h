@@ -137,7 +137,7 @@ typedef struct cdp_tcp_desc {
     /* without a job_key, work with other machines, too: whoever reaches them can join in */
     bool trust_network;
     /* Other ways for the ranks to find rank 0, which then takes any free port when master_port is
-      0 and leaves word where it listens. The first of them that is set counts; they are used
+      0 and publishes where it listens. The first of them that is set counts; they are used
       during cdp_init() only. */
 
     /* a file that all ranks reach; removed in the end, see cdp_file_store_create() */
@@ -434,7 +434,8 @@ CDP__PRIVATE uint32_t cdp__path_cost(
     if (cdp__addr_loopback(a)) return 2000;
     if (common == (a->family == 4 ? 32u : 128u)) return 1000;
     if (cdp__addr_link_local(a)) return 500;
-    return common >= (a->family == 4 ? 24u : 64u) ? 100 : 300 - common;
+    if (common >= (a->family == 4 ? 24u : 64u)) return 100;
+    return 300 - common;
 }
 
 /* From a peer's addresses those to connect to, the best first. The zone of a link-local address
@@ -751,8 +752,8 @@ typedef enum cdp__link_state {
 #define CDP__PROBE_EVERY_MS 250u
 /* how long the rank that serves the store lets others read a cause before it reports it */
 #define CDP__HOST_MS 20u
-#define CDP__VISITOR_MS 10000u /* a connection that has not said HELLO by then is closed */
-#define CDP__STAGGER_MS 50u    /* an address gets this much of a start over the next one */
+#define CDP__HELLO_MS 10000u /* a connection that has not said HELLO by then is closed */
+#define CDP__STAGGER_MS 50u  /* an address gets this much of a start over the next one */
 
 struct cdp__mesh;
 struct cdp__link;
@@ -815,7 +816,7 @@ typedef struct cdp__link {
 
 /* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this
    connection. */
-typedef struct cdp__visitor {
+typedef struct cdp__incoming {
     struct cdp__mesh *mesh;
     cdp__io io;
     cdp__timer timer;
@@ -827,8 +828,8 @@ typedef struct cdp__visitor {
     bool welcome; /* it is one of us: WELCOME is being sent, then CHOSEN awaited */
     bool offers;  /* at `pass` we wait for memory to share */
     int32_t pass;
-    struct cdp__visitor *next;
-} cdp__visitor;
+    struct cdp__incoming *next;
+} cdp__incoming;
 
 /* A rank that fails asks the store before it speaks. First, after a timeout, whom the rank that
    it waits for is waiting for in turn, and so on to the end; then whether another cause was
@@ -841,7 +842,7 @@ typedef enum cdp__asking {
     CDP__ASK_DONE        /* asked, and either answered or given up */
 } cdp__asking;
 
-/* ---- >>mesh: listener, visitors, links ------------------------------------------------------- */
+/* ---- >>mesh: listener, connections, links ------------------------------------------------------- */
 
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
@@ -869,8 +870,8 @@ typedef struct cdp__mesh {
     uint64_t start_ns;
     char job_name[64];
     cdp__link *links; /* the first of each peer, then the second of each, and so on */
-    cdp__visitor *visitors;
-    uint32_t visitor_count;
+    cdp__incoming *incoming;
+    uint32_t incoming_count;
 
     /* rendezvous */
     cdp_store_server *server; /* rank 0, unless the store is external */
@@ -1173,6 +1174,12 @@ CDP__PRIVATE void cdp__link_offer(
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
+/* ---- >>mesh, choosing: a connection becomes a link ------------------------------------------ */
+
+/* Knows links and the handshake. Promises: a link is UP only when both sides have chosen the same
+   connection, and from then on its end is noticed: by the end of the stream, by the silence of the
+   machine, or by the end of the process. Uses the loop, the handshake and shared memory. */
+
 /* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table
    of descriptors that is full does not change that: it is asked again whether there is room.
    (What is closed here makes some, but another thread may be faster.) */
@@ -1327,6 +1334,11 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
+/* ---- >>mesh, connecting: the addresses of a peer, several at once --------------------------- */
+
+/* Promises: the first address whose handshake is right becomes the link, and of several failures
+   the one that explains most is kept. */
+
 CDP__PRIVATE void cdp__race_next(cdp__timer *t);
 
 /* This address leads nowhere: on with the next one, at once. When none is left, the explanation
@@ -1351,7 +1363,9 @@ CDP__PRIVATE void cdp__path_over(
 }
 
 CDP__PRIVATE void cdp__path_failed(cdp__path *p, int32_t err) {
-    cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, err == ECONNREFUSED ? 4 : err ? 2 : 3);
+    uint32_t worth = err ? 2 : 3;
+    if (err == ECONNREFUSED) worth = 4;
+    cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, worth);
 }
 
 /* The answer to our HELLO. The buffer that held the HELLO takes it. */
@@ -1476,7 +1490,7 @@ CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
    still in its handshake: as long as one of the job is under way a refusal means nothing, and is
    asked for again. */
 CDP__PRIVATE void cdp__link_probed(cdp__link *l, int32_t err) {
-    const cdp__visitor *g = l->mesh->visitors;
+    const cdp__incoming *g = l->mesh->incoming;
     while (g && !g->welcome)
         g = g->next;
     if (err && !g) cdp__link_lose(l, CDP_ERR_PEER_LOST, err);
@@ -1527,25 +1541,30 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
-    cdp__visitor **at = &g->mesh->visitors;
+/* ---- >>mesh, incoming: connections that have not proved themselves -------------------------- */
+
+/* Promises: bounded in number, in time and in work per turn; nothing but the handshake is read from
+   them. */
+
+CDP__PRIVATE void cdp__incoming_close(cdp__incoming *g) {
+    cdp__incoming **at = &g->mesh->incoming;
     while (*at != g)
         at = &(*at)->next;
     *at = g->next;
-    --g->mesh->visitor_count;
+    --g->mesh->incoming_count;
     cdp__loop_timer_clear(&g->timer);
     cdp__loop_remove(&g->mesh->loop, &g->io);
     if (g->offers) g->mesh->os->net.close_fd(g->mesh->os->user, g->pass);
     cdp__free(g->mesh->os, g);
 }
 
-CDP__PRIVATE void cdp__visitor_late(cdp__timer *t) {
-    cdp__visitor_close((cdp__visitor *)t->user);
+CDP__PRIVATE void cdp__incoming_late(cdp__timer *t) {
+    cdp__incoming_close((cdp__incoming *)t->user);
 }
 
 /* Wait for memory from this rank, if it is of this machine. Its name goes out with WELCOME. */
-CDP__PRIVATE void cdp__visitor_offer(
-    cdp__visitor *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
+CDP__PRIVATE void cdp__incoming_offer(
+    cdp__incoming *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
     const cdp_os *os = g->mesh->os;
     cdp_addr here;
     uint32_t i;
@@ -1564,7 +1583,7 @@ CDP__PRIVATE void cdp__visitor_offer(
 
 /* The visitor says with CHOSEN what is in the memory that it has handed over. Others may have
    come there: they cannot know. */
-CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *chosen) {
+CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello *chosen) {
     cdp__mesh *m = g->mesh;
     const cdp_os *os = m->os;
     int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
@@ -1604,7 +1623,7 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
 }
 
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
-CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__hello *chosen) {
+CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     const bool asks = g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l)) return;
@@ -1615,7 +1634,7 @@ CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__h
     l->addr = g->from;
     cdp__link_take(l, &g->io, asks ? CDP__LINK_CHOOSING : CDP__LINK_UP);
     if (asks) {
-        l->shared = cdp__visitor_share(g, chosen);
+        l->shared = cdp__incoming_share(g, chosen);
         cdp__hello_fill(l->mesh, l->hello, CDP__TAKEN, l);
         l->hello[28] = !l->shared;
         cdp__link_choosing(l);
@@ -1626,7 +1645,7 @@ CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__h
 }
 
 /* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
-CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
+CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
     const bool ours = cdp__hello_decode(g->hello, &theirs);
@@ -1646,14 +1665,14 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
     l = refusal ? NULL : cdp__bundle_at(&m->links[theirs.from], theirs.index);
     if (l && l->state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
-    if (chosen && !refusal) cdp__visitor_adopt(g, l, &theirs);
+    if (chosen && !refusal) cdp__incoming_adopt(g, l, &theirs);
     if (g->welcome) return false;
     mine.type = refusal ? CDP__REFUSED : CDP__WELCOME;
     mine.to = theirs.from;
     mine.refusal = refusal;
     if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
     if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m))
-        cdp__visitor_offer(g, theirs.from, mine.memory);
+        cdp__incoming_offer(g, theirs.from, mine.memory);
     if (refusal)
         cdp__log(&m->desc.group.logger, CDP_LOG_INFO, m->desc.group.rank,
             "refused a connection: %s", cdp__refusal_text(refusal));
@@ -1667,25 +1686,25 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
 }
 
 /* The first is a warning: a rank of this job may be the one that was refused. */
-CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
+CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
     cdp__log(&m->desc.group.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN,
         m->desc.group.rank, "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
     cdp__auth_drain(&m->loop, &g->io);
-    cdp__visitor_close(g);
+    cdp__incoming_close(g);
 }
 
 /* True when it may go on to its HELLO; false when that is to come, or it was closed. */
-CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
+CDP__PRIVATE bool cdp__incoming_prove(cdp__incoming *g) {
     int64_t result;
     const cdp_status st =
         g->guarded ? cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
     if (st == CDP_ERR_MISMATCH)
-        cdp__visitor_refused(g, g->auth.refusal);
+        cdp__incoming_refused(g, g->auth.refusal);
     else if (st < 0)
-        cdp__visitor_close(g); /* a probe */
+        cdp__incoming_close(g); /* a probe */
     else if (st == CDP_OK)
         g->guarded = false;
     return st == CDP_OK;
@@ -1693,7 +1712,7 @@ CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
 
 /* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at
    all. */
-CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
+CDP__PRIVATE void cdp__incoming_strange(cdp__incoming *g) {
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
         (void)cdp__auth_open(
@@ -1701,19 +1720,19 @@ CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
         g->auth.in[0] = 'c';
         (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
         (void)cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result);
-        cdp__visitor_refused(g, CDP__AUTH_NOT_NEEDED);
+        cdp__incoming_refused(g, CDP__AUTH_NOT_NEEDED);
     } else {
-        cdp__visitor_close(g);
+        cdp__incoming_close(g);
     }
 }
 
-CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
-    cdp__visitor *g = (cdp__visitor *)io->user;
+CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
+    cdp__incoming *g = (cdp__incoming *)io->user;
     int32_t r = 1;
-    if (!cdp__visitor_prove(g)) return;
+    if (!cdp__incoming_prove(g)) return;
     if (g->welcome && g->sent < CDP__HELLO_BYTES) { /* WELCOME is under way */
         r = cdp__hello_send(g->mesh, io, g->hello, &g->sent);
-        if (r < 0) cdp__visitor_close(g);
+        if (r < 0) cdp__incoming_close(g);
         if (r <= 0) return;
         g->got = 0;
     }
@@ -1721,12 +1740,12 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
     r = cdp__hello_recv(g->mesh, io, g->hello, &g->got);
     if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0
         && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
-        cdp__visitor_strange(g);
+        cdp__incoming_strange(g);
         /* r < 0: a probe, or it has chosen another connection */
-    } else if (r < 0 || (r > 0 && !cdp__visitor_judge(g))) {
-        cdp__visitor_close(g);
+    } else if (r < 0 || (r > 0 && !cdp__incoming_judge(g))) {
+        cdp__incoming_close(g);
     } else if (r > 0) {
-        cdp__visitor_event(io); /* say WELCOME */
+        cdp__incoming_event(io); /* say WELCOME */
     }
 }
 
@@ -1737,15 +1756,15 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
 /* Strangers may connect in any number and stay: of those that have sent nothing the oldest makes
    room for the next, else the oldest that has proved nothing. True when one was closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
-    cdp__visitor *oldest = NULL, *g;
+    cdp__incoming *oldest = NULL, *g;
     bool mute = false;
-    for (g = m->visitors; g && m->visitor_count >= most; g = g->next) {
+    for (g = m->incoming; g && m->incoming_count >= most; g = g->next) {
         const bool said_nothing = !g->got && !(g->guarded && g->auth.got);
         if (g->welcome || (mute && !said_nothing)) continue;
         oldest = g;
         mute = said_nothing;
     }
-    if (oldest) cdp__visitor_close(oldest);
+    if (oldest) cdp__incoming_close(oldest);
     return oldest != NULL;
 }
 
@@ -1772,7 +1791,7 @@ CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
 
 /* Who has to prove itself, and who is not let in: without a key, other machines. False: out of
    chance. */
-CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
+CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_addr *from) {
     cdp__mesh *m = g->mesh;
     cdp_addr here;
     memset(&here, 0, sizeof here);
@@ -1784,16 +1803,16 @@ CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr
         == CDP_OK;
 }
 
-/* Somebody is at the door. The store server has asked for the key already, and has heard how the
-   HELLO begins. */
-CDP__PRIVATE void cdp__mesh_visit(
+/* A new connection. From the store server (bytes > 0) it has proved the key already, and `said` is
+   how its HELLO begins. */
+CDP__PRIVATE void cdp__mesh_incoming(
     void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
-    cdp__visitor *g;
+    cdp__incoming *g;
     cdp__mesh_make_room(m, m->desc.group.world_size * m->desc.connections + CDP__STRANGERS);
-    g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
+    g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__incoming *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
-    if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
+    if (!g || (!bytes && !cdp__incoming_guard(g, fd, from))) {
         m->os->net.close_fd(m->os->user, fd);
         cdp__free(m->os, g);
         return;
@@ -1801,14 +1820,14 @@ CDP__PRIVATE void cdp__mesh_visit(
     g->from = *from;
     if (bytes) memcpy(g->hello, said, (size_t)bytes);
     g->got = (uint32_t)bytes;
-    g->next = m->visitors;
-    m->visitors = g;
-    ++m->visitor_count;
-    cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
-    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS,
-        cdp__visitor_late, g);
+    g->next = m->incoming;
+    m->incoming = g;
+    ++m->incoming_count;
+    cdp__loop_add(&m->loop, &g->io, fd, cdp__incoming_event, g);
+    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__HELLO_MS * CDP__MS,
+        cdp__incoming_late, g);
     g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
-    cdp__visitor_event(&g->io);
+    cdp__incoming_event(&g->io);
 }
 
 /* Some at a time: connections that come faster than they are served must not keep this thread from
@@ -1828,7 +1847,7 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
             cdp__loop_used_up(&m->loop, io, CDP_IO_READ);
             return;
         }
-        cdp__mesh_visit(m, fd, &from, NULL, 0);
+        cdp__mesh_incoming(m, fd, &from, NULL, 0);
     }
     cdp__loop_again(&m->loop, io);
 }
@@ -2101,6 +2120,11 @@ CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool outgoing) {
 CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
+
+/* ---- >>mesh, first causes: what the store knows of a failure -------------------------------- */
+
+/* Knows the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
+   has recorded replaces this rank's own. */
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2412,8 +2436,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key)))
         cdp__mesh_linger(m);
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
-    while (m->visitors)
-        cdp__visitor_close(m->visitors);
+    while (m->incoming)
+        cdp__incoming_close(m->incoming);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
@@ -2642,6 +2666,10 @@ CDP__PRIVATE cdp_status cdp__mesh_await_all(
     return st;
 }
 
+/* ---- >>rendezvous, steps: listen, compare, claim, exchange ---------------------------------- */
+
+/* Each step takes the deadline of cdp_init(), and uses the store and the one before. */
+
 /* A job that says itself that it stays on one machine. (The name of this machine is often
    127.0.1.1 to itself, and says nothing.) */
 CDP__PRIVATE bool cdp__mesh_local_only(const cdp__mesh *m) {
@@ -2672,7 +2700,7 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     int32_t fd;
     (void)deadline_ns;
     if (m->server) {
-        cdp__store_server_share(m->server, cdp__mesh_visit, m);
+        cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
     if (!cdp__tcp_store_local_addr(m->store, &at))
@@ -2742,8 +2770,8 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             cdp__get_u32((const uint8_t *)value + 40));
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "where rank 0 was said to be, another job is: the word that it left is old; remove "
-            "what is left of former runs");
+            "the published address of rank 0 leads to another job: it is that of an earlier run; "
+            "remove the meeting file or key");
     else
         memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
     cdp_store_free(m->store, value);
@@ -2905,23 +2933,26 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
     return m->desc.file || m->desc.store || m->desc.exchange;
 }
 
-#define CDP__WORD_BYTES 1024u
+#define CDP__ENDPOINT_BYTES 1024u
 
-/* What rank 0 leaves for the others: "JOB ADDRESSES", the job's random name as 32 hexadecimal
-   digits. */
-CDP__PRIVATE void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
-    cdp__text t = {out, CDP__WORD_BYTES, 0};
+/* ---- >>rendezvous, meeting: how the others find rank 0 -------------------------------------- */
+
+/* By its address, or by a file, a store or an exchange function in which it is published. */
+
+/* What rank 0 publishes: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
+CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
+    cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
     cdp_addr at[CDP__ADDRS];
     uint32_t i;
-    memset(out, 0, CDP__WORD_BYTES);
+    memset(out, 0, CDP__ENDPOINT_BYTES);
     for (i = 0; i < CDP__JOB_BYTES; ++i)
         cdp__text_add(&t, "%x%x", m->job[i] >> 4, m->job[i] & 15);
     cdp__text_add(&t, " ");
-    cdp__addrs_text(at, cdp__mesh_own_addrs(m, at), out + t.used, CDP__WORD_BYTES - t.used);
+    cdp__addrs_text(at, cdp__mesh_own_addrs(m, at), out + t.used, CDP__ENDPOINT_BYTES - t.used);
 }
 
-/* False: nobody has left this. */
-CDP__PRIVATE bool cdp__mesh_read_word(
+/* False: this is no published address. */
+CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
     const uint64_t head = 2 * CDP__JOB_BYTES;
     cdp_addr at[CDP__ADDRS];
@@ -2966,22 +2997,22 @@ CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_
 #endif
 }
 
-/* Rank 0 leaves word. What another run has left there is not seen any more from then on. */
-CDP__PRIVATE cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
-    char word[CDP__WORD_BYTES], key[96];
+/* Rank 0 publishes its address. It replaces that of an earlier run. */
+CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
+    char word[CDP__ENDPOINT_BYTES], key[96];
     cdp__mesh_key(m, key, "meet", UINT32_MAX);
-    cdp__mesh_word(m, word);
+    cdp__mesh_endpoint(m, word);
     if (m->meeting) return cdp_store_set(m->meeting, key, word, strlen(word));
     return m->desc.exchange(m->desc.exchange_user, word, sizeof word) == 0
         ? CDP_OK
         : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
 }
 
-/* The others read it and go there. In a store it may be the word of a former run: then nobody
-   listens there any more, or soon will not; so it is read again and again. */
-CDP__PRIVATE cdp_status cdp__mesh_follow_word(
+/* The other ranks read the address and connect. In a store it may be that of an earlier run, where
+   nobody listens any more; so it is read again after each failed attempt. */
+CDP__PRIVATE cdp_status cdp__mesh_follow_endpoint(
     cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
-    char key[96], word[CDP__WORD_BYTES];
+    char key[96], word[CDP__ENDPOINT_BYTES];
     cdp_addr at[CDP__PATHS];
     uint64_t patience_ms = 250;
     cdp_status st;
@@ -3001,11 +3032,11 @@ CDP__PRIVATE cdp_status cdp__mesh_follow_word(
                 : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
         if (st == CDP_ERR_TIMEOUT)
             st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
-                "rank 0 did not leave word where it is within %u ms", m->desc.init_timeout_ms);
+                "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
         if (st != CDP_OK) return st;
         if (!m->meeting) bytes = strnlen(word, sizeof word);
-        if (!cdp__mesh_read_word(m, (const char *)value, bytes, at, &d->addr_count))
-            st = cdp__fail(CDP_ERR_MISMATCH, "what is said about where rank 0 is makes no sense");
+        if (!cdp__mesh_parse_endpoint(m, (const char *)value, bytes, at, &d->addr_count))
+            st = cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
         if (m->meeting) cdp_store_free(m->meeting, value);
         if (st != CDP_OK) return st;
         d->connect_timeout_ms =
@@ -3015,8 +3046,8 @@ CDP__PRIVATE cdp_status cdp__mesh_follow_word(
     }
 }
 
-/* Everybody has come, or never will: nobody needs the word any more. */
-CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
+/* Rendezvous is over: rank 0 deletes its address from the meeting store. */
+CDP__PRIVATE void cdp__mesh_withdraw_endpoint(cdp__mesh *m) {
     const cdp_error before = *cdp_last_error();
     char key[96];
     cdp_bytes k;
@@ -3046,11 +3077,10 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
     if (m->desc.group.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
         memset(&s, 0, sizeof s);
-        s.host = m->desc.listen_addr ? m->desc.listen_addr
-            : m->os->net.addresses
-                && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m)))
-            ? "*"
-            : m->desc.master_addr;
+        s.host = m->desc.master_addr;
+        if (m->os->net.addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m))))
+            s.host = "*";
+        if (m->desc.listen_addr) s.host = m->desc.listen_addr;
         if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
             && !cdp__mesh_local_only(m)) {
             /* a slow resolver is the others' trouble */
@@ -3081,9 +3111,9 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
         d.addrs = &self;
         d.addr_count = 1;
         st = cdp_tcp_store_create(&d, &m->store);
-        return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_leave_word(m) : st;
+        return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : st;
     }
-    return cdp__mesh_meets(m) ? cdp__mesh_follow_word(m, &d, deadline_ns)
+    return cdp__mesh_meets(m) ? cdp__mesh_follow_endpoint(m, &d, deadline_ns)
                               : cdp_tcp_store_create(&d, &m->store);
 }
 
@@ -3177,7 +3207,7 @@ CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
         cdp__mesh_time_left(m, deadline_ns);
         st = steps[i](m, deadline_ns);
     }
-    cdp__mesh_forget_word(m);
+    cdp__mesh_withdraw_endpoint(m);
     m->started = st == CDP_OK;
     if (m->started) cdp__tcp_store_withdraw_will(m->watch);
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
@@ -3434,7 +3464,7 @@ CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
 CDP__PRIVATE bool cdp__url_tcp(cdp__url *u) {
     const bool bracket = u->host[0] == '[';
     char *end = bracket ? strchr(u->host, ']') : strrchr(u->host, ':');
-    const char *p = !end ? NULL : bracket ? end + 1 : end;
+    const char *p = end && bracket ? end + 1 : end;
     uint32_t port = 0;
     if (!p || *p != ':' || !(p = cdp__addr_decimal(p + 1, 65535, &port)) || *p || !port)
         return false;
@@ -3464,9 +3494,12 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
         return cdp__fail(
             CDP_ERR_INVALID, "a url is longer than %u characters", (unsigned)sizeof u->host);
     memcpy(u->host, rest, (size_t)(query - rest));
-    good = u->kind == CDP__URL_ENV ? !u->host[0]
-        : u->kind == CDP__URL_TCP  ? cdp__url_tcp(u)
-                                   : u->host[0] == '/';
+    if (u->kind == CDP__URL_ENV)
+        good = !u->host[0];
+    else if (u->kind == CDP__URL_TCP)
+        good = cdp__url_tcp(u);
+    else
+        good = u->host[0] == '/';
     if (!good)
         return cdp__fail(CDP_ERR_INVALID,
             "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
@@ -3615,7 +3648,8 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 
 /* Where the ranks of one machine meet when their launcher says no port. */
 CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
-    const char *tmp = getenv("TMPDIR"), *dir = l->dir[0] ? l->dir : tmp && *tmp ? tmp : "/tmp";
+    const char *tmp = getenv("TMPDIR"), *dir = tmp && *tmp ? tmp : "/tmp";
+    if (l->dir[0]) dir = l->dir;
     if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
     /* Hydra: one for all of a machine */
     else
