@@ -500,6 +500,11 @@ typedef struct cdp_os_net {
     void (*wake_set)(void *user, int32_t fd);
     void (*wake_clear)(void *user, int32_t fd);
 
+    /* May be NULL. For how many nanoseconds the machine at the other end of a connection has
+       acknowledged nothing although something was sent to it; 0: nothing is outstanding, or not
+       known. A program there that does not read is no such silence: its machine acknowledges. */
+    uint64_t (*unanswered_ns)(void *user, int32_t fd);
+
     /* May be NULL. Addresses of this machine's interfaces whose names begin with an entry of
        `interfaces` ("eth0,ib"; "^docker,veth": all but those; NULL: all). Returns how many, at
        most max_count. */
@@ -507,6 +512,8 @@ typedef struct cdp_os_net {
     /* May be NULL. Writes which process listens on this port of this machine, as text
        ("process 123 (nginx)"); false when that is not known. */
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
+    /* May be NULL. How many descriptors this process may have open at once; 0: not known. */
+    uint64_t (*descriptor_limit)(void *user);
 } cdp_os_net;
 
 /* Threads. start, mutex_create and cond_create return NULL when out of memory, which they take from
@@ -550,6 +557,12 @@ typedef struct cdp_os_shared {
     /* May be NULL. A number that two processes have in common exactly where they can share memory
        and read each other's. 0: not known. */
     uint64_t (*host_id)(void *user);
+    /* May be NULL, both or neither. process_place: writes the number of this process and returns
+       that of the place in which it means this process (a running kernel and its process
+       namespace); 0: not known. process_open: a descriptor that is ready to read when the process
+       of that number, of the same place, has ended; or -errno (-ESRCH: it has). */
+    uint64_t (*process_place)(void *user, uint32_t *number);
+    int32_t (*process_open)(void *user, uint32_t number);
 } cdp_os_shared;
 
 struct cdp_os {
@@ -1911,6 +1924,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -2158,8 +2172,9 @@ CDP_API const char *cdp_status_name(cdp_status status) {
 CDP_API int cdp_print_error(void *file) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();
-    fprintf((FILE *)file, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
-    fflush((FILE *)file);
+    FILE *to = file ? (FILE *)file : stderr;
+    fprintf(to, "cdp: %s: %s\n", cdp_status_name(e->status), e->text);
+    fflush(to);
 #else
     (void)file;
 #endif
@@ -2446,8 +2461,9 @@ CDP__PRIVATE uint32_t cdp__os_addresses(
 }
 
 /* The one place that makes a socket what the library expects: non-blocking, not inherited, no
-   SIGPIPE, no Nagle. The keepalive and user timeout notice a machine that went away without a
-   word (nobody sends an end of stream for it). */
+   SIGPIPE, no Nagle. The keepalive notices a machine that went away while the connection was idle;
+   cdp__os_unanswered finds the others. (TCP_USER_TIMEOUT would also end the connection to a program
+   that does not read for that long, although its machine answers.) */
 CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
@@ -2460,11 +2476,18 @@ CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
     {
-        const int idle_s = 10, every_s = 5, probes = 4, user_timeout_ms = 30000;
+        const int idle_s = 10, every_s = 5, probes = 4;
+#ifdef TCP_RTO_MAX_MS
+        const int rto_max = TCP_RTO_MAX_MS;
+#else
+        const int rto_max = 44; /* since Linux 6.15; older kernels refuse it */
+#endif
+        const int rto_max_ms = 5000;
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+        /* ask a machine whose program does not read again after 5 s at most, not after 120 s */
+        setsockopt(fd, IPPROTO_TCP, rto_max, &rto_max_ms, sizeof rto_max_ms);
     }
 #endif
     /* last: says that the others are set */
@@ -2504,6 +2527,32 @@ CDP__PRIVATE int cdp__os_socket(int family) {
     const int fd = cdp__os_protect(socket(family, SOCK_STREAM, 0));
 #endif
     return fd < 0 ? fd : cdp__os_prepare_socket(fd);
+}
+
+/* While data is outstanding its machine acknowledges every retransmission, and while the window is
+   closed every probe; so only with several probes lost the age of the last acknowledgement means
+   that nobody is there. */
+CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
+#if defined(__linux__) && defined(TCP_INFO)
+    struct tcp_info i;
+    socklen_t len = sizeof i;
+    (void)user;
+    memset(&i, 0, sizeof i);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) != 0) return 0;
+    if (!i.tcpi_unacked && i.tcpi_probes < 2) return 0;
+    return i.tcpi_last_ack_recv * CDP__MS;
+#else
+    (void)user;
+    (void)fd;
+    return 0;
+#endif
+}
+
+CDP__PRIVATE uint64_t cdp__os_descriptor_limit(void *user) {
+    struct rlimit most;
+    (void)user;
+    if (getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return 0;
+    return (uint64_t)most.rlim_cur;
 }
 
 CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
@@ -3207,9 +3256,9 @@ CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     while (fd >= 0 && !found && (n = read(fd, text, sizeof text)) > 0) {
         for (i = 0; i < n && !found; ++i) {
             const char c = text[i];
-            const uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0')
-                : c >= 'A' && c <= 'F'                  ? (uint32_t)(c - 'A') + 10
-                                                        : 99;
+            uint32_t digit = 99;
+            if (c >= '0' && c <= '9') digit = (uint32_t)(c - '0');
+            if (c >= 'A' && c <= 'F') digit = (uint32_t)(c - 'A') + 10;
             if (c == ' ' || c == '\n') {
                 if (!blank && field == 2) field_port = value;
                 if (!blank && field == 4) state = value;
@@ -3272,7 +3321,6 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
 }
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -3332,6 +3380,36 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     for (i = 0; i < n; ++i)
         id = id * 1000003 + (uint8_t)boot[i];
     return id | 1;
+}
+
+CDP__PRIVATE uint64_t cdp__os_process_place(void *user, uint32_t *number) {
+    char boot[64];
+    struct stat ns;
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, boot, sizeof boot);
+    uint64_t id = 1;
+    ssize_t i;
+    (void)user;
+    if (fd >= 0) close(fd);
+    *number = (uint32_t)getpid();
+    if (n <= 0 || stat("/proc/self/ns/pid", &ns) != 0) return 0;
+    id = id * 1000003 + ns.st_ino;
+    for (i = 0; i < n; ++i)
+        id = id * 1000003 + (uint8_t)boot[i];
+    return id | 1;
+}
+
+CDP__PRIVATE int32_t cdp__os_process_open(void *user, uint32_t number) {
+    (void)user;
+#ifdef SYS_pidfd_open
+    {
+        const int fd = (int)syscall(SYS_pidfd_open, (long)number, 0l);
+        return fd < 0 ? -errno : fd;
+    }
+#else
+    (void)number;
+    return -ENOSYS;
+#endif
 }
 
 /* Names in the abstract namespace are no files; processes of another network namespace do not
@@ -3421,7 +3499,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         there[i].iov_len = here[i].iov_len;
     }
     r = syscall(SYS_process_vm_readv, (long)pid, here, (long)k, there, (long)k, 0l);
-    return r < 0 ? -errno : (uint64_t)r == bytes ? 0 : -EFAULT;
+    if (r < 0) return -errno;
+    return (uint64_t)r == bytes ? 0 : -EFAULT;
 }
 #endif
 
@@ -3434,7 +3513,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host                          \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, cdp__os_process_place,  \
+            cdp__os_process_open                                                            \
     }
 #else
 #define CDP__OS_WATCH                                                                     \
@@ -3442,7 +3522,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
 #define CDP__OS_PORT_OWNER NULL
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 #endif
 #ifdef CDP_NO_THREADS
 #define CDP__OS_THREADS \
@@ -3460,7 +3540,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect,           \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, \
             CDP__OS_WATCH, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,                \
-            cdp__os_addresses, CDP__OS_PORT_OWNER                                                  \
+            cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit    \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -3861,6 +3941,14 @@ CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
     if (b && a > UINT64_MAX / 2 / b) return false;
     *out = a * b;
     return true;
+}
+
+/* Which of this machine's bytes comes first: 1 the lowest, 2 the highest. */
+CDP__PRIVATE uint32_t cdp__byte_order(void) {
+    const uint16_t one = 1;
+    uint8_t first;
+    memcpy(&first, &one, 1);
+    return first ? 1 : 2;
 }
 
 /* ---- >>hash (pure) --------------------------------------------------------------------------- */

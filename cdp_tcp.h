@@ -122,10 +122,10 @@ extern "C" {
 /* ---- >>desc ---------------------------------------------------------------------------------- */
 
 typedef struct cdp_tcp_desc {
-    /* this rank, < world_size */
-    uint32_t rank;
-    /* required, > 0; 1 needs no network at all */
-    uint32_t world_size;
+    /* rank and world_size (required), timeout_ms, os, logger and all that holds for any group.
+       hub and transport stay NULL: cdp_init() makes the transport. small_bytes, piece_bytes,
+       reproducible and choices must be equal on all ranks, and are compared. */
+    cdp_group_desc group;
     /* address or name of rank 0's machine (default: "127.0.0.1") */
     const char *master_addr;
     /* required (unless world_size is 1): where rank 0 serves the store */
@@ -137,7 +137,7 @@ typedef struct cdp_tcp_desc {
     /* without a job_key, work with other machines, too: whoever reaches them can join in */
     bool trust_network;
     /* Other ways for the ranks to find rank 0, which then takes any free port when master_port is
-      0 and leaves word where it listens. The first of them that is set counts; they are used
+      0 and publishes where it listens. The first of them that is set counts; they are used
       during cdp_init() only. */
 
     /* a file that all ranks reach; removed in the end, see cdp_file_store_create() */
@@ -173,24 +173,6 @@ typedef struct cdp_tcp_desc {
     const char *job;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
-    /* as in cdp_group_desc */
-    uint32_t timeout_ms;
-    uint64_t small_bytes; /* must be equal on all ranks, and is compared */
-    uint64_t piece_bytes; /* likewise */
-    /* between ranks of one machine (default: 64 KiB; 256 KiB of other than group memory that is
-       passed on) */
-    uint64_t expose_bytes;
-    uint32_t spin_us;
-    bool no_spin;
-    bool no_thread;
-    bool reproducible;         /* likewise on all ranks */
-    const cdp_choice *choices; /* likewise */
-    uint32_t choice_count;
-    uint32_t max_pending; /* likewise */
-    uint32_t records;
-    const char *dump_path; /* kept, not copied */
-    const cdp_os *os;
-    cdp_logger logger;
 } cdp_tcp_desc;
 
 /* ---- >>create -------------------------------------------------------------------------------- */
@@ -309,6 +291,7 @@ typedef enum cdp__refusal {
     CDP__REFUSE_RANK,
     CDP__REFUSE_TWICE,
     CDP__REFUSE_INDEX,
+    CDP__REFUSE_ORDER,
     CDP__REFUSE_COUNT
 } cdp__refusal;
 
@@ -316,6 +299,7 @@ typedef enum cdp__refusal {
 #define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
 #define CDP__JOB_BYTES 16u
 #define CDP__NAME_BYTES 12u
+#define CDP__PLACE_BYTES 20u /* of an address record: host, place and number of the process */
 
 typedef struct cdp__hello {
     uint32_t type, version, world_size, from, to, refusal;
@@ -323,12 +307,14 @@ typedef struct cdp__hello {
     /* of the connections between these two; what a listener is judged by: how many there are */
     uint32_t index;
     uint8_t memory[CDP__NAME_BYTES]; /* zeros: not wanted, or not possible */
+    uint8_t order;                   /* cdp__byte_order() of the sender */
 } cdp__hello;
 
 CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
     memset(out, 0, CDP__HELLO_BYTES);
     memcpy(out, "cdp-link", 8);
-    cdp__put_u32(out + 8, h->version);
+    cdp__put_u32(out + 8, h->version); /* below 2^24 */
+    out[11] = h->order;
     cdp__put_u32(out + 12, h->type);
     cdp__put_u32(out + 16, h->world_size);
     cdp__put_u32(out + 20, h->from);
@@ -341,7 +327,8 @@ CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_
 
 /* False for bytes that are no hello of any version. */
 CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
-    h->version = cdp__get_u32(in + 8);
+    h->version = cdp__get_u32(in + 8) & 0xffffff;
+    h->order = in[11];
     h->type = cdp__get_u32(in + 12);
     h->world_size = cdp__get_u32(in + 16);
     h->from = cdp__get_u32(in + 20);
@@ -356,6 +343,7 @@ CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hel
 /* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
 CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
+    if (theirs->order != mine->order) return CDP__REFUSE_ORDER;
     if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0
         || theirs->world_size != mine->world_size)
         return CDP__REFUSE_JOB;
@@ -368,7 +356,8 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
     static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason",
         "it speaks another version", "it belongs to another job", "it has another rank",
         "it is connected to this rank already",
-        "it has more connections than this rank: set `connections` alike on all ranks"};
+        "it has more connections than this rank: set `connections` alike on all ranks",
+        "its processor has another byte order: all ranks of a job must have the same"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -445,7 +434,8 @@ CDP__PRIVATE uint32_t cdp__path_cost(
     if (cdp__addr_loopback(a)) return 2000;
     if (common == (a->family == 4 ? 32u : 128u)) return 1000;
     if (cdp__addr_link_local(a)) return 500;
-    return common >= (a->family == 4 ? 24u : 64u) ? 100 : 300 - common;
+    if (common >= (a->family == 4 ? 24u : 64u)) return 100;
+    return 300 - common;
 }
 
 /* From a peer's addresses those to connect to, the best first. The zone of a link-local address
@@ -762,8 +752,8 @@ typedef enum cdp__link_state {
 #define CDP__PROBE_EVERY_MS 250u
 /* how long the rank that serves the store lets others read a cause before it reports it */
 #define CDP__HOST_MS 20u
-#define CDP__VISITOR_MS 10000u /* a connection that has not said HELLO by then is closed */
-#define CDP__STAGGER_MS 50u    /* an address gets this much of a start over the next one */
+#define CDP__HELLO_MS 10000u /* a connection that has not said HELLO by then is closed */
+#define CDP__STAGGER_MS 50u  /* an address gets this much of a start over the next one */
 
 struct cdp__mesh;
 struct cdp__link;
@@ -806,6 +796,11 @@ typedef struct cdp__link {
     bool nonsense;       /* what the peer did there makes no sense */
     uint8_t *rx;
     uint32_t rx_at, rx_used;
+    /* a rank of this machine: ready when its process has ended, even if a child of it keeps the
+       connection open */
+    cdp__io process;
+    cdp__timer process_timer;
+    uint32_t silent; /* looks in a row at which its machine had not answered for too long */
     bool was_up;
     bool wanted; /* the executor asked for bytes and got none: it will read them itself */
     cdp_status status;
@@ -821,7 +816,7 @@ typedef struct cdp__link {
 
 /* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this
    connection. */
-typedef struct cdp__visitor {
+typedef struct cdp__incoming {
     struct cdp__mesh *mesh;
     cdp__io io;
     cdp__timer timer;
@@ -833,8 +828,8 @@ typedef struct cdp__visitor {
     bool welcome; /* it is one of us: WELCOME is being sent, then CHOSEN awaited */
     bool offers;  /* at `pass` we wait for memory to share */
     int32_t pass;
-    struct cdp__visitor *next;
-} cdp__visitor;
+    struct cdp__incoming *next;
+} cdp__incoming;
 
 /* A rank that fails asks the store before it speaks. First, after a timeout, whom the rank that
    it waits for is waiting for in turn, and so on to the end; then whether another cause was
@@ -847,7 +842,7 @@ typedef enum cdp__asking {
     CDP__ASK_DONE        /* asked, and either answered or given up */
 } cdp__asking;
 
-/* ---- >>mesh: listener, visitors, links ------------------------------------------------------- */
+/* ---- >>mesh: listener, connections, links ------------------------------------------------------- */
 
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
@@ -855,6 +850,10 @@ typedef struct cdp__mesh {
     cdp__loop loop;
     cdp__io listener;
     cdp__timer accept_timer;
+    bool crowd_told;
+    cdp__timer vigil_timer; /* when to look whether machines still answer */
+    uint64_t init_deadline_ns;
+    uint64_t place;            /* see cdp_os_shared.process_place */
     cdp_addr at;               /* where this rank listens */
     cdp_addr mine[CDP__ADDRS]; /* of this machine */
     uint32_t mine_count;
@@ -871,8 +870,8 @@ typedef struct cdp__mesh {
     uint64_t start_ns;
     char job_name[64];
     cdp__link *links; /* the first of each peer, then the second of each, and so on */
-    cdp__visitor *visitors;
-    uint32_t visitor_count;
+    cdp__incoming *incoming;
+    uint32_t incoming_count;
 
     /* rendezvous */
     cdp_store_server *server; /* rank 0, unless the store is external */
@@ -918,6 +917,8 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
+    cdp__loop_remove(&l->mesh->loop, &l->process);
+    cdp__loop_timer_clear(&l->process_timer);
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
@@ -935,7 +936,7 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l);
 
 CDP__PRIVATE cdp__link *cdp__bundle_at(cdp__link *l, uint32_t i) {
-    return &l->mesh->links[l->peer + i * l->mesh->desc.world_size];
+    return &l->mesh->links[l->peer + i * l->mesh->desc.group.world_size];
 }
 
 CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
@@ -1072,8 +1073,9 @@ CDP__PRIVATE void cdp__hello_fill(
     memset(&h, 0, sizeof h);
     h.type = type;
     h.version = CDP_WIRE_VERSION;
-    h.world_size = m->desc.world_size;
-    h.from = m->desc.rank;
+    h.order = (uint8_t)cdp__byte_order();
+    h.world_size = m->desc.group.world_size;
+    h.from = m->desc.group.rank;
     h.to = l->peer;
     h.index = l->index;
     memcpy(h.job, m->job, CDP__JOB_BYTES);
@@ -1131,7 +1133,8 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
 CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
     (void)peer;
     (void)err; /* unused without log texts */
-    cdp__log(&m->desc.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN, m->desc.rank,
+    cdp__log(&m->desc.group.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN,
+        m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
         peer, (int)err, err ? strerror(err) : "the other rank could not");
@@ -1171,6 +1174,12 @@ CDP__PRIVATE void cdp__link_offer(
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
+/* ---- >>mesh, choosing: a connection becomes a link ------------------------------------------ */
+
+/* Knows links and the handshake. Promises: a link is UP only when both sides have chosen the same
+   connection, and from then on its end is noticed: by the end of the stream, by the silence of the
+   machine, or by the end of the process. Uses the loop, the handshake and shared memory. */
+
 /* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table
    of descriptors that is full does not change that: it is asked again whether there is room.
    (What is closed here makes some, but another thread may be faster.) */
@@ -1197,10 +1206,88 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
         cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     } else if (pid < 0) {
         cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
-    } else if (l->mesh->desc.expose_bytes != UINT64_MAX) {
+    } else if (l->mesh->desc.group.expose_bytes != UINT64_MAX) {
         cdp__shared_try(s, pid);
     }
     return true;
+}
+
+#ifndef CDP__VIGIL_MS
+#define CDP__VIGIL_MS 5000u    /* how often it is looked whether machines still answer */
+#define CDP__SILENCE_MS 30000u /* how long one may leave what was sent without an answer */
+#endif
+
+/* A machine that is gone sends no end of stream. Two looks in a row: what was sent just before the
+   first one has been answered by the second. */
+CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
+    cdp__mesh *m = (cdp__mesh *)t->user;
+    const uint32_t count = m->desc.group.world_size * m->desc.connections;
+    uint32_t i;
+    cdp__loop_timer_set(
+        &m->loop, t, m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    for (i = 0; i < count; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || l->shared) continue;
+        if (m->os->net.unanswered_ns(m->os->user, l->io.fd) < CDP__SILENCE_MS * CDP__MS)
+            l->silent = 0;
+        else if (++l->silent == 2)
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, ETIMEDOUT);
+    }
+}
+
+#define CDP__PROCESS_LOOK_MS 20u
+
+/* The peer's process has ended. What it sent is read to its end first; when nothing more comes
+   although the connection stays open, a child of the process keeps it open. */
+CDP__PRIVATE void cdp__link_process_ended(cdp__timer *t) {
+    cdp__link *l = (cdp__link *)t->user;
+    if (l->state != CDP__LINK_UP) return;
+    cdp__link_read_ahead(l);
+    if (l->state != CDP__LINK_UP) return;
+    if (l->shared || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
+        if (l->shared || l->silent++ > 1) {
+            cdp__link_lose(l, CDP_ERR_PEER_LOST, 0);
+            return;
+        }
+    } else {
+        l->silent = 0;
+    }
+    cdp__loop_timer_set(&l->mesh->loop, t,
+        l->mesh->os->now_ns(l->mesh->os->user) + CDP__PROCESS_LOOK_MS * CDP__MS,
+        cdp__link_process_ended, l);
+}
+
+CDP__PRIVATE void cdp__link_process_event(cdp__io *io) {
+    cdp__link *l = (cdp__link *)io->user;
+    cdp__loop_remove(&l->mesh->loop, io);
+    l->silent = 0;
+    cdp__loop_timer_set(&l->mesh->loop, &l->process_timer,
+        l->mesh->os->now_ns(l->mesh->os->user) + CDP__PROCESS_LOOK_MS * CDP__MS,
+        cdp__link_process_ended, l);
+}
+
+/* The number of the peer's process, if it is one of this place; else 0. */
+CDP__PRIVATE uint32_t cdp__link_process(const cdp__link *l) {
+    const cdp__mesh *m = l->mesh;
+    const cdp_bytes *v;
+    if (l->index || !m->place || m->addrs.status != CDP_OK || !m->addrs.results) return 0;
+    v = &m->addrs.results[l->peer];
+    if (v->bytes < CDP__PLACE_BYTES || cdp__get_u64((const uint8_t *)v->data + 8) != m->place)
+        return 0;
+    return cdp__get_u32((const uint8_t *)v->data + 16);
+}
+
+CDP__PRIVATE void cdp__link_up(cdp__link *l) {
+    cdp__mesh *m = l->mesh;
+    const uint32_t number = cdp__link_process(l);
+    int32_t fd;
+    l->state = CDP__LINK_UP;
+    if (m->os->net.unanswered_ns && !m->vigil_timer.next)
+        cdp__loop_timer_set(&m->loop, &m->vigil_timer,
+            m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
+    if (!number || !m->os->shared.process_open) return;
+    fd = m->os->shared.process_open(m->os->user, number);
+    if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
 
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
@@ -1214,8 +1301,8 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     else if (r > 0 && offers)
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
-    l->state = CDP__LINK_UP;
-    if (!l->shared) return;
+    cdp__link_up(l);
+    if (!l->shared || l->state != CDP__LINK_UP) return;
     l->whole = true; /* no other connections are needed */
     l->shared->next = m->sharing;
     m->sharing = l->shared;
@@ -1247,6 +1334,11 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
+/* ---- >>mesh, connecting: the addresses of a peer, several at once --------------------------- */
+
+/* Promises: the first address whose handshake is right becomes the link, and of several failures
+   the one that explains most is kept. */
+
 CDP__PRIVATE void cdp__race_next(cdp__timer *t);
 
 /* This address leads nowhere: on with the next one, at once. When none is left, the explanation
@@ -1271,7 +1363,9 @@ CDP__PRIVATE void cdp__path_over(
 }
 
 CDP__PRIVATE void cdp__path_failed(cdp__path *p, int32_t err) {
-    cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, err == ECONNREFUSED ? 4 : err ? 2 : 3);
+    uint32_t worth = err ? 2 : 3;
+    if (err == ECONNREFUSED) worth = 4;
+    cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, worth);
 }
 
 /* The answer to our HELLO. The buffer that held the HELLO takes it. */
@@ -1364,8 +1458,8 @@ CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATH
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
     /* read before */
-    n +=
-        cdp__addrs_parse((const char *)text->data + 8, text->bytes - 8, theirs + n, CDP__ADDRS - n);
+    n += cdp__addrs_parse((const char *)text->data + CDP__PLACE_BYTES,
+        text->bytes - CDP__PLACE_BYTES, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;
@@ -1396,7 +1490,7 @@ CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
    still in its handshake: as long as one of the job is under way a refusal means nothing, and is
    asked for again. */
 CDP__PRIVATE void cdp__link_probed(cdp__link *l, int32_t err) {
-    const cdp__visitor *g = l->mesh->visitors;
+    const cdp__incoming *g = l->mesh->incoming;
     while (g && !g->welcome)
         g = g->next;
     if (err && !g) cdp__link_lose(l, CDP_ERR_PEER_LOST, err);
@@ -1435,7 +1529,7 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     cdp_addr at[CDP__PATHS];
     if (l->state != CDP__LINK_NONE) return;
-    if (m->desc.rank > l->peer) {
+    if (m->desc.group.rank > l->peer) {
         cdp__link_connect(l);
         return;
     }
@@ -1447,25 +1541,30 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
-    cdp__visitor **at = &g->mesh->visitors;
+/* ---- >>mesh, incoming: connections that have not proved themselves -------------------------- */
+
+/* Promises: bounded in number, in time and in work per turn; nothing but the handshake is read from
+   them. */
+
+CDP__PRIVATE void cdp__incoming_close(cdp__incoming *g) {
+    cdp__incoming **at = &g->mesh->incoming;
     while (*at != g)
         at = &(*at)->next;
     *at = g->next;
-    --g->mesh->visitor_count;
+    --g->mesh->incoming_count;
     cdp__loop_timer_clear(&g->timer);
     cdp__loop_remove(&g->mesh->loop, &g->io);
     if (g->offers) g->mesh->os->net.close_fd(g->mesh->os->user, g->pass);
     cdp__free(g->mesh->os, g);
 }
 
-CDP__PRIVATE void cdp__visitor_late(cdp__timer *t) {
-    cdp__visitor_close((cdp__visitor *)t->user);
+CDP__PRIVATE void cdp__incoming_late(cdp__timer *t) {
+    cdp__incoming_close((cdp__incoming *)t->user);
 }
 
 /* Wait for memory from this rank, if it is of this machine. Its name goes out with WELCOME. */
-CDP__PRIVATE void cdp__visitor_offer(
-    cdp__visitor *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
+CDP__PRIVATE void cdp__incoming_offer(
+    cdp__incoming *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
     const cdp_os *os = g->mesh->os;
     cdp_addr here;
     uint32_t i;
@@ -1484,7 +1583,7 @@ CDP__PRIVATE void cdp__visitor_offer(
 
 /* The visitor says with CHOSEN what is in the memory that it has handed over. Others may have
    come there: they cannot know. */
-CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *chosen) {
+CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello *chosen) {
     cdp__mesh *m = g->mesh;
     const cdp_os *os = m->os;
     int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
@@ -1509,7 +1608,7 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
         }
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
-            if (m->desc.expose_bytes != UINT64_MAX) cdp__shared_try(s, err);
+            if (m->desc.group.expose_bytes != UINT64_MAX) cdp__shared_try(s, err);
             s->pair->taken = 1;
             s->taken = true;
             os->net.close_fd(os->user, s->memory);
@@ -1524,7 +1623,7 @@ CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *
 }
 
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
-CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__hello *chosen) {
+CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     const bool asks = g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l)) return;
@@ -1535,17 +1634,18 @@ CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__h
     l->addr = g->from;
     cdp__link_take(l, &g->io, asks ? CDP__LINK_CHOOSING : CDP__LINK_UP);
     if (asks) {
-        l->shared = cdp__visitor_share(g, chosen);
+        l->shared = cdp__incoming_share(g, chosen);
         cdp__hello_fill(l->mesh, l->hello, CDP__TAKEN, l);
         l->hello[28] = !l->shared;
         cdp__link_choosing(l);
     }
+    if (!asks) cdp__link_up(l);
     if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
     cdp__link_event(&l->io);
 }
 
 /* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
-CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
+CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
     const bool ours = cdp__hello_decode(g->hello, &theirs);
@@ -1555,8 +1655,9 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     if (!ours) return false;
     memset(&mine, 0, sizeof mine);
     mine.version = CDP_WIRE_VERSION;
-    mine.world_size = m->desc.world_size;
-    mine.from = m->desc.rank;
+    mine.order = (uint8_t)cdp__byte_order();
+    mine.world_size = m->desc.group.world_size;
+    mine.from = m->desc.group.rank;
     mine.index = m->desc.connections;
     memcpy(mine.job, m->job, CDP__JOB_BYTES);
     chosen = g->welcome && theirs.type == CDP__CHOSEN;
@@ -1564,17 +1665,17 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
     l = refusal ? NULL : cdp__bundle_at(&m->links[theirs.from], theirs.index);
     if (l && l->state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
-    if (chosen && !refusal) cdp__visitor_adopt(g, l, &theirs);
+    if (chosen && !refusal) cdp__incoming_adopt(g, l, &theirs);
     if (g->welcome) return false;
     mine.type = refusal ? CDP__REFUSED : CDP__WELCOME;
     mine.to = theirs.from;
     mine.refusal = refusal;
     if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
     if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m))
-        cdp__visitor_offer(g, theirs.from, mine.memory);
+        cdp__incoming_offer(g, theirs.from, mine.memory);
     if (refusal)
-        cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s",
-            cdp__refusal_text(refusal));
+        cdp__log(&m->desc.group.logger, CDP_LOG_INFO, m->desc.group.rank,
+            "refused a connection: %s", cdp__refusal_text(refusal));
     cdp__hello_encode(&mine, g->hello);
     g->welcome = !refusal;
     if (g->welcome) cdp__loop_timer_clear(&g->timer); /* it may take its time to choose */
@@ -1585,25 +1686,25 @@ CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
 }
 
 /* The first is a warning: a rank of this job may be the one that was refused. */
-CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
+CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
-    cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank,
-        "refused a connection: %s", cdp__auth_text(refusal));
+    cdp__log(&m->desc.group.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN,
+        m->desc.group.rank, "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
     cdp__auth_drain(&m->loop, &g->io);
-    cdp__visitor_close(g);
+    cdp__incoming_close(g);
 }
 
 /* True when it may go on to its HELLO; false when that is to come, or it was closed. */
-CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
+CDP__PRIVATE bool cdp__incoming_prove(cdp__incoming *g) {
     int64_t result;
     const cdp_status st =
         g->guarded ? cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
     if (st == CDP_ERR_MISMATCH)
-        cdp__visitor_refused(g, g->auth.refusal);
+        cdp__incoming_refused(g, g->auth.refusal);
     else if (st < 0)
-        cdp__visitor_close(g); /* a probe */
+        cdp__incoming_close(g); /* a probe */
     else if (st == CDP_OK)
         g->guarded = false;
     return st == CDP_OK;
@@ -1611,7 +1712,7 @@ CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
 
 /* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at
    all. */
-CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
+CDP__PRIVATE void cdp__incoming_strange(cdp__incoming *g) {
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
         (void)cdp__auth_open(
@@ -1619,19 +1720,19 @@ CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
         g->auth.in[0] = 'c';
         (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
         (void)cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result);
-        cdp__visitor_refused(g, CDP__AUTH_NOT_NEEDED);
+        cdp__incoming_refused(g, CDP__AUTH_NOT_NEEDED);
     } else {
-        cdp__visitor_close(g);
+        cdp__incoming_close(g);
     }
 }
 
-CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
-    cdp__visitor *g = (cdp__visitor *)io->user;
+CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
+    cdp__incoming *g = (cdp__incoming *)io->user;
     int32_t r = 1;
-    if (!cdp__visitor_prove(g)) return;
+    if (!cdp__incoming_prove(g)) return;
     if (g->welcome && g->sent < CDP__HELLO_BYTES) { /* WELCOME is under way */
         r = cdp__hello_send(g->mesh, io, g->hello, &g->sent);
-        if (r < 0) cdp__visitor_close(g);
+        if (r < 0) cdp__incoming_close(g);
         if (r <= 0) return;
         g->got = 0;
     }
@@ -1639,22 +1740,31 @@ CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
     r = cdp__hello_recv(g->mesh, io, g->hello, &g->got);
     if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0
         && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
-        cdp__visitor_strange(g);
+        cdp__incoming_strange(g);
         /* r < 0: a probe, or it has chosen another connection */
-    } else if (r < 0 || (r > 0 && !cdp__visitor_judge(g))) {
-        cdp__visitor_close(g);
+    } else if (r < 0 || (r > 0 && !cdp__incoming_judge(g))) {
+        cdp__incoming_close(g);
     } else if (r > 0) {
-        cdp__visitor_event(io); /* say WELCOME */
+        cdp__incoming_event(io); /* say WELCOME */
     }
 }
 
-/* Strangers may come in any number and stay: whoever has been silent longest makes room for the
-   next, since a rank says its HELLO at once. True when somebody had to go. */
+/* Room for connections that have not proved to be of this job, beyond one for each of its own. So
+   many that a rank whose proof takes some round trips is not crowded out meanwhile. */
+#define CDP__STRANGERS 1024u
+
+/* Strangers may connect in any number and stay: of those that have sent nothing the oldest makes
+   room for the next, else the oldest that has proved nothing. True when one was closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
-    cdp__visitor *oldest = NULL, *g;
-    for (g = m->visitors; g && m->visitor_count >= most; g = g->next)
-        if (!g->welcome) oldest = g;
-    if (oldest) cdp__visitor_close(oldest);
+    cdp__incoming *oldest = NULL, *g;
+    bool mute = false;
+    for (g = m->incoming; g && m->incoming_count >= most; g = g->next) {
+        const bool said_nothing = !g->got && !(g->guarded && g->auth.got);
+        if (g->welcome || (mute && !said_nothing)) continue;
+        oldest = g;
+        mute = said_nothing;
+    }
+    if (oldest) cdp__incoming_close(oldest);
     return oldest != NULL;
 }
 
@@ -1669,6 +1779,11 @@ CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
    stays `ready`, so nobody polls for it). True: try again now. */
 CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
+    if (!m->crowd_told)
+        cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
+            "cannot accept a connection: too many open descriptors, or no memory; raise the limit "
+            "(ulimit -n)");
+    m->crowd_told = true;
     cdp__loop_timer_set(&m->loop, &m->accept_timer,
         m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;
@@ -1676,7 +1791,7 @@ CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
 
 /* Who has to prove itself, and who is not let in: without a key, other machines. False: out of
    chance. */
-CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
+CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_addr *from) {
     cdp__mesh *m = g->mesh;
     cdp_addr here;
     memset(&here, 0, sizeof here);
@@ -1688,16 +1803,16 @@ CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr
         == CDP_OK;
 }
 
-/* Somebody is at the door. The store server has asked for the key already, and has heard how the
-   HELLO begins. */
-CDP__PRIVATE void cdp__mesh_visit(
+/* A new connection. From the store server (bytes > 0) it has proved the key already, and `said` is
+   how its HELLO begins. */
+CDP__PRIVATE void cdp__mesh_incoming(
     void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
-    cdp__visitor *g;
-    cdp__mesh_make_room(m, m->desc.world_size * m->desc.connections + 64);
-    g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
+    cdp__incoming *g;
+    cdp__mesh_make_room(m, m->desc.group.world_size * m->desc.connections + CDP__STRANGERS);
+    g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__incoming *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
-    if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
+    if (!g || (!bytes && !cdp__incoming_guard(g, fd, from))) {
         m->os->net.close_fd(m->os->user, fd);
         cdp__free(m->os, g);
         return;
@@ -1705,14 +1820,14 @@ CDP__PRIVATE void cdp__mesh_visit(
     g->from = *from;
     if (bytes) memcpy(g->hello, said, (size_t)bytes);
     g->got = (uint32_t)bytes;
-    g->next = m->visitors;
-    m->visitors = g;
-    ++m->visitor_count;
-    cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
-    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS,
-        cdp__visitor_late, g);
+    g->next = m->incoming;
+    m->incoming = g;
+    ++m->incoming_count;
+    cdp__loop_add(&m->loop, &g->io, fd, cdp__incoming_event, g);
+    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__HELLO_MS * CDP__MS,
+        cdp__incoming_late, g);
     g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
-    cdp__visitor_event(&g->io);
+    cdp__incoming_event(&g->io);
 }
 
 /* Some at a time: connections that come faster than they are served must not keep this thread from
@@ -1732,7 +1847,7 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
             cdp__loop_used_up(&m->loop, io, CDP_IO_READ);
             return;
         }
-        cdp__mesh_visit(m, fd, &from, NULL, 0);
+        cdp__mesh_incoming(m, fd, &from, NULL, 0);
     }
     cdp__loop_again(&m->loop, io);
 }
@@ -1846,7 +1961,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
         if (send && !whole && l->state != CDP__LINK_LOST) return 0;
     }
     n = cdp__iov_clip(iov, n, left, v);
-    i = peer + l->index * m->desc.world_size;
+    i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* until its next turn it is watched for its end */
@@ -1877,7 +1992,7 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     const cdp_os *os = m->os;
     cdp__segment *g = NULL;
     uint32_t i;
-    if (!cdp__mesh_shares(m) || m->desc.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
+    if (!cdp__mesh_shares(m) || m->desc.group.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
         return NULL;
     if (!m->segments
         && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g)))
@@ -1925,7 +2040,7 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
 CDP__PRIVATE bool cdp__mesh_readable(
     const cdp__mesh *m, uint32_t reads, uint64_t bytes, bool fresh) {
     if (!(reads & CDP__READS_ANY)) return false;
-    return !fresh || bytes >= cdp__def(m->desc.expose_bytes, CDP__FRESH_BYTES);
+    return !fresh || bytes >= cdp__def(m->desc.group.expose_bytes, CDP__FRESH_BYTES);
 }
 
 CDP__PRIVATE bool cdp__mesh_expose(
@@ -2006,6 +2121,11 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
 
+/* ---- >>mesh, first causes: what the store knows of a failure -------------------------------- */
+
+/* Knows the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
+   has recorded replaces this rank's own. */
+
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
     if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
@@ -2081,7 +2201,7 @@ CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking wh
    any more), in which operation and round, and that call as text. */
 CDP__PRIVATE bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
     return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0
-        && (uint32_t)note->peer < m->desc.world_size;
+        && (uint32_t)note->peer < m->desc.group.world_size;
 }
 
 CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
@@ -2113,7 +2233,7 @@ CDP__PRIVATE int32_t cdp__mesh_judge_note(
         return note->peer;
     cdp__note_call(note, m->from_seq, call, sizeof call);
     /* so far on that its note does not tell what it called then */
-    if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from;
+    if (m->from != m->desc.group.rank || !call[0]) *culprit = (int32_t)m->from;
     return -1;
 }
 
@@ -2132,9 +2252,10 @@ CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
     next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
     if (read
         && cdp__notes_differ(
-            e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.world_size)) {
+            e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.group.world_size)) {
         cdp__mesh_ask_cause(m, e);
-    } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
+    } else if (next >= 0 && next != (int32_t)m->desc.group.rank
+        && ++m->hops < m->desc.group.world_size) {
         m->from = m->asked_rank;
         m->from_seq = note.op_seq;
         m->from_round = note.round;
@@ -2173,7 +2294,7 @@ CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool
         return 1;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
     if (!last) return 0;
-    if (m->desc.external_store || m->desc.rank == 0) return -1;
+    if (m->desc.external_store || m->desc.group.rank == 0) return -1;
     if (silent && e->status == CDP_ERR_TIMEOUT) {
         cdp__mesh_blame(e, 0);
     } else if (silent && stranger) {
@@ -2190,7 +2311,7 @@ CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
     if (m->asking == CDP__ASK_NOTHING) {
-        m->from = m->desc.rank;
+        m->from = m->desc.group.rank;
         m->from_seq = e->op_seq;
         m->from_round = e->round;
         if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0)
@@ -2228,7 +2349,7 @@ CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
     if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return;
     m->note_error = *where;
     m->note_error.status = CDP_ERR_TIMEOUT;
-    cdp__mesh_key(m, m->note_text, "wait", m->desc.rank);
+    cdp__mesh_key(m, m->note_text, "wait", m->desc.group.rank);
     m->note_key.data = m->note_text;
     m->note_key.bytes = strlen(m->note_text);
     m->note_value.data = m->note;
@@ -2289,11 +2410,10 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
    told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
-    const uint64_t until = m->os->now_ns(m->os->user)
-        + (!m->server          ? CDP__TELL_MS
-                  : m->started ? CDP__SETTLE_MS
-                               : 2 * CDP__SETTLE_MS)
-            * CDP__MS;
+    const uint32_t while_starting = m->started ? 1 : 2;
+    const uint64_t ms = m->server ? while_starting * CDP__SETTLE_MS : CDP__TELL_MS;
+    const uint64_t until = cdp__min(
+        m->os->now_ns(m->os->user) + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* whoever sees this rank leave asks the store why: the answer must be there before */
     if (!m->server && !store_gone) {
@@ -2316,9 +2436,9 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key)))
         cdp__mesh_linger(m);
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
-    while (m->visitors)
-        cdp__visitor_close(m->visitors);
-    for (i = 0; m->links && i < m->desc.world_size * m->desc.connections; ++i) {
+    while (m->incoming)
+        cdp__incoming_close(m->incoming);
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
         cdp__shared_close(m->links[i].shared);
@@ -2328,6 +2448,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
     cdp__loop_timer_clear(&m->accept_timer);
+    cdp__loop_timer_clear(&m->vigil_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE
         && m->ask_rq.status == CDP_PENDING)
@@ -2363,7 +2484,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
     uint32_t r;
     m->cause = *e;
-    for (r = 0; r < m->desc.world_size; ++r) {
+    for (r = 0; r < m->desc.group.world_size; ++r) {
         if (m->links[r].state != CDP__LINK_UP) continue;
         cdp__link_tell(&m->links[r]);
         cdp__link_read_ahead(&m->links[r]);
@@ -2395,9 +2516,10 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
     bool told = false;
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp_store_request rq;
-    e.rank = e.origin = (int32_t)m->desc.rank;
-    cdp__text_add(&t, "rank %u/%u: %s", m->desc.rank, m->desc.world_size, cdp_last_error()->text);
-    if (store && e.peer < 0 && m->desc.rank != 0 && !m->desc.external_store) {
+    e.rank = e.origin = (int32_t)m->desc.group.rank;
+    cdp__text_add(
+        &t, "rank %u/%u: %s", m->desc.group.rank, m->desc.group.world_size, cdp_last_error()->text);
+    if (store && e.peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
         e.peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
@@ -2436,12 +2558,12 @@ CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     cdp_store_free(m->store, value);
     if (st != CDP_OK) return st;
     /* of a process that claims the same rank */
-    if (cause.origin == (int32_t)m->desc.rank)
+    if (cause.origin == (int32_t)m->desc.group.rank)
         st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text);
     else
         st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: told while starting: %s",
-            m->desc.rank, m->desc.world_size, cause.text);
-    cdp__error_slot()->rank = (int32_t)m->desc.rank;
+            m->desc.group.rank, m->desc.group.world_size, cause.text);
+    cdp__error_slot()->rank = (int32_t)m->desc.group.rank;
     cdp__error_slot()->origin = cause.origin;
     return st;
 }
@@ -2467,14 +2589,16 @@ CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp
    store gets little time to answer: if it does not, it is rank 0, which serves it, that is
    missing. */
 CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
-    const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
+    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t give_up = cdp__min(
+        now + CDP__SETTLE_MS * CDP__MS, now + (cdp__max(m->init_deadline_ns, now) - now) / 4);
     char names[128];
     cdp__text t = {names, sizeof names, 0};
     cdp_addr at;
     int32_t first = -1;
     uint32_t r, found = 0;
     names[0] = 0;
-    for (r = 0; r < m->desc.world_size; ++r) {
+    for (r = 0; r < m->desc.group.world_size; ++r) {
         cdp_store_request rq;
         memset(&rq, 0, sizeof rq);
         rq.op = CDP_STORE_CHECK;
@@ -2510,12 +2634,12 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
     for (;; pause_ns = 10000 * CDP__MS) {
         const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
         cdp_status st = cdp__mesh_await(m, values ? values : &waiting,
-            values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.world_size, until);
+            values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.group.world_size, until);
         if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
         st = cdp__mesh_missing(m, keys);
         if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
-        cdp__log(&m->desc.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
-            m->desc.rank, "%s", cdp_last_error()->text);
+        cdp__log(&m->desc.group.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
+            m->desc.group.rank, "%s", cdp_last_error()->text);
         if (cdp_last_error()->peer >= 0) {
             cdp_error where = *cdp_last_error(); /* before the first operation */
             where.round = !values;               /* addresses come first */
@@ -2526,7 +2650,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
 
 CDP__PRIVATE cdp_status cdp__mesh_await_all(
     cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
-    const uint32_t n = m->desc.world_size;
+    const uint32_t n = m->desc.group.world_size;
     char(*texts)[96] = (char(*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
     cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
@@ -2541,6 +2665,10 @@ CDP__PRIVATE cdp_status cdp__mesh_await_all(
     cdp__free(m->os, keys);
     return st;
 }
+
+/* ---- >>rendezvous, steps: listen, compare, claim, exchange ---------------------------------- */
+
+/* Each step takes the deadline of cdp_init(), and uses the store and the one before. */
 
 /* A job that says itself that it stays on one machine. (The name of this machine is often
    127.0.1.1 to itself, and says nothing.) */
@@ -2572,7 +2700,7 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     int32_t fd;
     (void)deadline_ns;
     if (m->server) {
-        cdp__store_server_share(m->server, cdp__mesh_visit, m);
+        cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
     if (!cdp__tcp_store_local_addr(m->store, &at))
@@ -2603,12 +2731,12 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_status st;
     (void)deadline_ns;
     cdp__mesh_key(m, key, "config", UINT32_MAX);
-    cdp__put_u32(mine, CDP_WIRE_VERSION);
-    cdp__put_u32(mine + 4, m->desc.world_size);
-    cdp__put_u64(mine + 8, m->desc.small_bytes);
-    cdp__put_u64(mine + 16, m->desc.piece_bytes);
+    cdp__put_u32(mine, CDP_WIRE_VERSION | cdp__byte_order() << 24);
+    cdp__put_u32(mine + 4, m->desc.group.world_size);
+    cdp__put_u64(mine + 8, m->desc.group.small_bytes);
+    cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
     cdp__put_u32(mine + 40, m->desc.connections);
-    if (m->desc.rank == 0) {
+    if (m->desc.group.rank == 0) {
         memcpy(mine + 24, m->job, CDP__JOB_BYTES);
         return cdp_store_set(m->store, key, mine, sizeof mine);
     }
@@ -2617,14 +2745,19 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
         st = cdp__fail_peer(
             CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
     if (st != CDP_OK) return st;
-    if (bytes != sizeof mine || cdp__get_u32((const uint8_t *)value) != CDP_WIRE_VERSION)
+    if (bytes != sizeof mine
+        || (cdp__get_u32((const uint8_t *)value) & 0xffffff) != CDP_WIRE_VERSION)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
             "the same headers",
             (unsigned)CDP_WIRE_VERSION);
-    else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.world_size)
+    else if (((const uint8_t *)value)[3] != cdp__byte_order())
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.world_size,
+            "the processor of rank 0 has another byte order than this one; all ranks of a job must "
+            "have the same");
+    else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.group.world_size)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
             cdp__get_u32((const uint8_t *)value + 4));
     else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
@@ -2637,8 +2770,8 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             cdp__get_u32((const uint8_t *)value + 40));
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "where rank 0 was said to be, another job is: the word that it left is old; remove "
-            "what is left of former runs");
+            "the published address of rank 0 leads to another job: it is that of an earlier run; "
+            "remove the meeting file or key");
     else
         memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
     cdp_store_free(m->store, value);
@@ -2652,7 +2785,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     void *value = NULL;
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     (void)deadline_ns;
-    cdp__mesh_key(m, key, "claim", m->desc.rank);
+    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
     cdp__addr_text(&m->at, at, sizeof at);
     cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
     if (st == CDP_OK)
@@ -2660,10 +2793,10 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     if (st != CDP_OK) return st;
     if (bytes != strlen(mine) || memcmp(value, mine, (size_t)bytes) != 0) {
         const char *other = strchr((const char *)value, ' ');
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.rank, 0,
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
             "two processes claim rank %u: one listens at %s, the other at %s; give every process "
             "its own RANK",
-            m->desc.rank, other ? other + 1 : "?", at);
+            m->desc.group.rank, other ? other + 1 : "?", at);
     }
     cdp_store_free(m->store, value);
     m->claimed = st == CDP_OK;
@@ -2734,36 +2867,40 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
 /* Everybody's addresses, and behind what number they share memory: publish, wait, read. The
    answers are kept. */
 CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], text[8 + CDP__ADDRS * 64];
+    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
-    uint32_t r, n, hosts = 0;
-    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.world_size * sizeof *m->hosts);
+    uint32_t r, n, hosts = 0, number = 0;
+    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
     if (!m->hosts)
-        return cdp__fail_nomem("the hosts of all ranks", m->desc.world_size * sizeof *m->hosts);
+        return cdp__fail_nomem(
+            "the hosts of all ranks", m->desc.group.world_size * sizeof *m->hosts);
     if (!count)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
             "or none for all",
             m->desc.interfaces);
-    cdp__mesh_key(m, key, "addr", m->desc.rank);
+    cdp__mesh_key(m, key, "addr", m->desc.group.rank);
     cdp__put_u64((uint8_t *)text,
         cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
-    cdp__addrs_text(own, count, text + 8, sizeof text - 8);
-    st = cdp_store_set(m->store, key, text, 8 + strlen(text + 8));
+    if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
+    cdp__put_u64((uint8_t *)text + 8, m->place);
+    cdp__put_u32((uint8_t *)text + 16, number);
+    cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof text - CDP__PLACE_BYTES);
+    st = cdp_store_set(m->store, key, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
     if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
-    for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
+    for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
         const cdp_bytes *v = &m->addrs.results[r];
-        n = v->bytes < 8
-            ? 0
-            : cdp__addrs_parse((const char *)v->data + 8, v->bytes - 8, at, CDP__ADDRS);
+        n = v->bytes < CDP__PLACE_BYTES ? 0
+                                        : cdp__addrs_parse((const char *)v->data + CDP__PLACE_BYTES,
+                                            v->bytes - CDP__PLACE_BYTES, at, CDP__ADDRS);
         if (n)
             st = cdp__mesh_admissible(m, r, at, n, own, count);
         else
             st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
                 "rank %u published addresses that cannot be read: '%s'", r,
-                v->bytes < 8 ? "" : (const char *)v->data + 8);
+                v->bytes < CDP__PLACE_BYTES ? "" : (const char *)v->data + CDP__PLACE_BYTES);
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     return st;
@@ -2773,7 +2910,7 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
-    cdp__mesh_key(m, key, "done", m->desc.rank);
+    cdp__mesh_key(m, key, "done", m->desc.group.rank);
     st = cdp_store_add(m->store, key, 1, NULL); /* not a set: this one is acknowledged */
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
@@ -2786,7 +2923,7 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     d.timeout_ms = m->desc.init_timeout_ms;
     d.job_key = m->desc.external_store ? NULL : m->desc.job_key; /* PyTorch's stores know none */
     d.os = m->os;
-    d.logger = m->desc.logger;
+    d.logger = m->desc.group.logger;
     d.loop = &m->loop;
     return d;
 }
@@ -2796,23 +2933,26 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
     return m->desc.file || m->desc.store || m->desc.exchange;
 }
 
-#define CDP__WORD_BYTES 1024u
+#define CDP__ENDPOINT_BYTES 1024u
 
-/* What rank 0 leaves for the others: "JOB ADDRESSES", the job's random name as 32 hexadecimal
-   digits. */
-CDP__PRIVATE void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
-    cdp__text t = {out, CDP__WORD_BYTES, 0};
+/* ---- >>rendezvous, meeting: how the others find rank 0 -------------------------------------- */
+
+/* By its address, or by a file, a store or an exchange function in which it is published. */
+
+/* What rank 0 publishes: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
+CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
+    cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
     cdp_addr at[CDP__ADDRS];
     uint32_t i;
-    memset(out, 0, CDP__WORD_BYTES);
+    memset(out, 0, CDP__ENDPOINT_BYTES);
     for (i = 0; i < CDP__JOB_BYTES; ++i)
         cdp__text_add(&t, "%x%x", m->job[i] >> 4, m->job[i] & 15);
     cdp__text_add(&t, " ");
-    cdp__addrs_text(at, cdp__mesh_own_addrs(m, at), out + t.used, CDP__WORD_BYTES - t.used);
+    cdp__addrs_text(at, cdp__mesh_own_addrs(m, at), out + t.used, CDP__ENDPOINT_BYTES - t.used);
 }
 
-/* False: nobody has left this. */
-CDP__PRIVATE bool cdp__mesh_read_word(
+/* False: this is no published address. */
+CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
     const uint64_t head = 2 * CDP__JOB_BYTES;
     cdp_addr at[CDP__ADDRS];
@@ -2849,7 +2989,7 @@ CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_
     if (!m->desc.file) return CDP_OK;
     memset(&d, 0, sizeof d);
     d.path = m->desc.file;
-    d.world_size = m->desc.world_size;
+    d.world_size = m->desc.group.world_size;
     d.os = m->os;
     d.private_file = true; /* by default it is in a folder in which everybody may put files */
     d.timeout_ms = cdp__mesh_ms_left(m, deadline_ns);
@@ -2857,22 +2997,22 @@ CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_
 #endif
 }
 
-/* Rank 0 leaves word. What another run has left there is not seen any more from then on. */
-CDP__PRIVATE cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
-    char word[CDP__WORD_BYTES], key[96];
+/* Rank 0 publishes its address. It replaces that of an earlier run. */
+CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
+    char word[CDP__ENDPOINT_BYTES], key[96];
     cdp__mesh_key(m, key, "meet", UINT32_MAX);
-    cdp__mesh_word(m, word);
+    cdp__mesh_endpoint(m, word);
     if (m->meeting) return cdp_store_set(m->meeting, key, word, strlen(word));
     return m->desc.exchange(m->desc.exchange_user, word, sizeof word) == 0
         ? CDP_OK
         : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
 }
 
-/* The others read it and go there. In a store it may be the word of a former run: then nobody
-   listens there any more, or soon will not; so it is read again and again. */
-CDP__PRIVATE cdp_status cdp__mesh_follow_word(
+/* The other ranks read the address and connect. In a store it may be that of an earlier run, where
+   nobody listens any more; so it is read again after each failed attempt. */
+CDP__PRIVATE cdp_status cdp__mesh_follow_endpoint(
     cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
-    char key[96], word[CDP__WORD_BYTES];
+    char key[96], word[CDP__ENDPOINT_BYTES];
     cdp_addr at[CDP__PATHS];
     uint64_t patience_ms = 250;
     cdp_status st;
@@ -2892,11 +3032,11 @@ CDP__PRIVATE cdp_status cdp__mesh_follow_word(
                 : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
         if (st == CDP_ERR_TIMEOUT)
             st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
-                "rank 0 did not leave word where it is within %u ms", m->desc.init_timeout_ms);
+                "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
         if (st != CDP_OK) return st;
         if (!m->meeting) bytes = strnlen(word, sizeof word);
-        if (!cdp__mesh_read_word(m, (const char *)value, bytes, at, &d->addr_count))
-            st = cdp__fail(CDP_ERR_MISMATCH, "what is said about where rank 0 is makes no sense");
+        if (!cdp__mesh_parse_endpoint(m, (const char *)value, bytes, at, &d->addr_count))
+            st = cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
         if (m->meeting) cdp_store_free(m->meeting, value);
         if (st != CDP_OK) return st;
         d->connect_timeout_ms =
@@ -2906,8 +3046,8 @@ CDP__PRIVATE cdp_status cdp__mesh_follow_word(
     }
 }
 
-/* Everybody has come, or never will: nobody needs the word any more. */
-CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
+/* Rendezvous is over: rank 0 deletes its address from the meeting store. */
+CDP__PRIVATE void cdp__mesh_withdraw_endpoint(cdp__mesh *m) {
     const cdp_error before = *cdp_last_error();
     char key[96];
     cdp_bytes k;
@@ -2920,7 +3060,7 @@ CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
     rq.op = CDP_STORE_DELETE;
     rq.key_count = 1;
     rq.keys = &k;
-    if (m->desc.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK)
+    if (m->desc.group.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK)
         cdp_store_request_free(m->meeting, &rq);
     if (m->desc.file) cdp_store_destroy(m->meeting);
     m->meeting = NULL;
@@ -2934,14 +3074,13 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
     cdp_addr self;
     cdp_status st = cdp__mesh_meeting_store(m, deadline_ns);
     if (st != CDP_OK) return st;
-    if (m->desc.rank == 0 && !m->desc.external_store) {
+    if (m->desc.group.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
         memset(&s, 0, sizeof s);
-        s.host = m->desc.listen_addr ? m->desc.listen_addr
-            : m->os->net.addresses
-                && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m)))
-            ? "*"
-            : m->desc.master_addr;
+        s.host = m->desc.master_addr;
+        if (m->os->net.addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m))))
+            s.host = "*";
+        if (m->desc.listen_addr) s.host = m->desc.listen_addr;
         if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
             && !cdp__mesh_local_only(m)) {
             /* a slow resolver is the others' trouble */
@@ -2958,7 +3097,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
         s.has_listen_fd = m->desc.has_listen_fd;
         s.listen_fd = m->desc.listen_fd;
         s.os = m->os;
-        s.logger = m->desc.logger;
+        s.logger = m->desc.group.logger;
         s.loop = &m->loop;
         st = cdp_store_server_create(&s, &m->server);
         if (st != CDP_OK) return st;
@@ -2972,9 +3111,9 @@ CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns)
         d.addrs = &self;
         d.addr_count = 1;
         st = cdp_tcp_store_create(&d, &m->store);
-        return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_leave_word(m) : st;
+        return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : st;
     }
-    return cdp__mesh_meets(m) ? cdp__mesh_follow_word(m, &d, deadline_ns)
+    return cdp__mesh_meets(m) ? cdp__mesh_follow_endpoint(m, &d, deadline_ns)
                               : cdp_tcp_store_create(&d, &m->store);
 }
 
@@ -2989,9 +3128,10 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     cdp_status st;
     (void)deadline_ns;
     cdp__error_clear(&e, CDP_ERR_PEER_LOST);
-    e.peer = (int32_t)m->desc.rank;
+    e.peer = (int32_t)m->desc.group.rank;
     e.origin = 0;
-    cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);
+    cdp__format(
+        e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.group.rank);
     /* it has just been reached: no reason to be patient, */
     d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000);
     /* and no need to ask for its address again */
@@ -3017,28 +3157,64 @@ CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
         : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
+#define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
+
+/* By when the ranks must have met. What then is left of init_timeout_ms, at most an eighth of it, is
+   for finding out who is missing and for telling the others. */
+CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
+    const uint64_t ms = m->desc.init_timeout_ms, farewell = cdp__min(4 * CDP__SETTLE_MS, ms / 8);
+    m->init_deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
+    if (m->init_deadline_ns == CDP__NEVER) return CDP__NEVER;
+    return m->init_deadline_ns - farewell * CDP__MS;
+}
+
+/* Every rank has two connections to the store, and any two may have a link. Without room for the
+   former the job cannot start; links are made when they are needed, so there it may suffice. */
+CDP__PRIVATE cdp_status cdp__mesh_check_descriptors(const cdp__mesh *m) {
+    const uint64_t limit =
+        m->os->net.descriptor_limit ? m->os->net.descriptor_limit(m->os->user) : 0;
+    const uint64_t ranks = m->desc.group.world_size;
+    const bool serves = m->desc.group.rank == 0 && !m->desc.external_store;
+    const uint64_t start = CDP__OWN_DESCRIPTORS + (serves ? 2 * ranks : 0);
+    const uint64_t all = start + ranks * m->desc.connections;
+    if (!limit || limit >= all) return CDP_OK;
+    if (limit < start)
+        return cdp__fail_peer(CDP_ERR_IO, -1, EMFILE,
+            "rank %u of %llu needs %llu descriptors to start the job and %llu with a link to every "
+            "other rank, but this process may have %llu: raise the limit (ulimit -n)",
+            m->desc.group.rank, (unsigned long long)ranks, (unsigned long long)start,
+            (unsigned long long)all, (unsigned long long)limit);
+    cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
+        "with a link to every other rank %llu descriptors are needed, but this process may have "
+        "%llu: raise the limit (ulimit -n)",
+        (unsigned long long)all, (unsigned long long)limit);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
-    const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
+    const uint64_t deadline_ns = cdp__mesh_init_deadline(m);
     cdp_status (*const steps[])(cdp__mesh * m, uint64_t deadline_ns) = {cdp__mesh_listen,
         cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
         cdp__mesh_all_done};
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
-    st = m->desc.rank == 0 ? m->os->random(m->os->user, m->job, CDP__JOB_BYTES) : CDP_OK;
+    st = cdp__mesh_check_descriptors(m);
+    if (st == CDP_OK && m->desc.group.rank == 0)
+        st = m->os->random(m->os->user, m->job, CDP__JOB_BYTES);
     if (st == CDP_OK) st = cdp__mesh_open_store(m, deadline_ns);
     for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
         cdp__mesh_time_left(m, deadline_ns);
         st = steps[i](m, deadline_ns);
     }
-    cdp__mesh_forget_word(m);
+    cdp__mesh_withdraw_endpoint(m);
     m->started = st == CDP_OK;
     if (m->started) cdp__tcp_store_withdraw_will(m->watch);
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
-    const uint32_t n = m->desc.world_size * m->desc.connections;
+    const uint32_t n = m->desc.group.world_size * m->desc.connections;
     cdp_status st = cdp__loop_open(&m->loop, m->os);
     uint32_t i;
     if (st != CDP_OK) return st;
@@ -3046,8 +3222,8 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     if (!m->links) return cdp__fail_nomem("the links", n * (uint64_t)sizeof *m->links);
     for (i = 0; i < n; ++i) {
         m->links[i].mesh = m;
-        m->links[i].peer = i % m->desc.world_size;
-        m->links[i].index = i / m->desc.world_size;
+        m->links[i].peer = i % m->desc.group.world_size;
+        m->links[i].index = i / m->desc.group.world_size;
     }
     if (m->os->net.addresses)
         m->mine_count = m->os->net.addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
@@ -3288,7 +3464,7 @@ CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
 CDP__PRIVATE bool cdp__url_tcp(cdp__url *u) {
     const bool bracket = u->host[0] == '[';
     char *end = bracket ? strchr(u->host, ']') : strrchr(u->host, ':');
-    const char *p = !end ? NULL : bracket ? end + 1 : end;
+    const char *p = end && bracket ? end + 1 : end;
     uint32_t port = 0;
     if (!p || *p != ':' || !(p = cdp__addr_decimal(p + 1, 65535, &port)) || *p || !port)
         return false;
@@ -3318,9 +3494,12 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
         return cdp__fail(
             CDP_ERR_INVALID, "a url is longer than %u characters", (unsigned)sizeof u->host);
     memcpy(u->host, rest, (size_t)(query - rest));
-    good = u->kind == CDP__URL_ENV ? !u->host[0]
-        : u->kind == CDP__URL_TCP  ? cdp__url_tcp(u)
-                                   : u->host[0] == '/';
+    if (u->kind == CDP__URL_ENV)
+        good = !u->host[0];
+    else if (u->kind == CDP__URL_TCP)
+        good = cdp__url_tcp(u);
+    else
+        good = u->host[0] == '/';
     if (!good)
         return cdp__fail(CDP_ERR_INVALID,
             "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
@@ -3338,80 +3517,85 @@ CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     d.job = cdp__def(d.job, "cdp");
     d.init_timeout_ms = cdp__def(d.init_timeout_ms, 300000);
     d.connections = cdp__def(d.connections, 1);
-    if (!d.os) d.os = cdp_os_default();
+    if (!d.group.os) d.group.os = cdp_os_default();
     return d;
 }
 
-CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
-    cdp_group_desc g;
-    memset(&g, 0, sizeof g);
-    g.rank = d->rank;
-    g.world_size = d->world_size;
-    g.timeout_ms = d->timeout_ms;
-    g.small_bytes = d->small_bytes;
-    g.piece_bytes = d->piece_bytes;
-    g.expose_bytes = d->expose_bytes;
-    g.spin_us = d->spin_us;
-    g.no_spin = d->no_spin;
-    g.no_thread = d->no_thread;
-    g.reproducible = d->reproducible;
-    g.choices = d->choices;
-    g.choice_count = d->choice_count;
-    g.max_pending = d->max_pending;
-    g.records = d->records;
-    g.dump_path = d->dump_path;
-    g.os = d->os;
-    g.logger = d->logger;
-    return g;
-}
-
-CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
-    cdp_tcp_desc d;
-    cdp_group_desc gd;
-    cdp_transport t;
+/* Is the desc one that can work? */
+CDP__PRIVATE cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
     cdp_addr at;
-    cdp__mesh *m;
-    cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
-    *out = NULL;
-    d = cdp__tcp_desc_defaults(desc);
-    if (!d.world_size || d.world_size > 65535)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
-    if (d.rank >= d.world_size)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
-    if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at))
+    if (d->group.hub || d->group.transport)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
-    if (d.ring_bytes && (d.ring_bytes < 64 || d.ring_bytes > 1u << 30))
+            "cdp_init: group.%s is set; leave it NULL, or call cdp_group_create() for ranks that "
+            "are connected by it",
+            d->group.hub ? "hub" : "transport");
+    if (!d->group.world_size || d->group.world_size > 65535)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d->group.world_size);
+    if (d->group.rank >= d->group.world_size)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u",
+            d->group.rank, d->group.world_size);
+    if (d->listen_addr && !cdp__addr_parse(d->listen_addr, &at))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: listen_addr '%s' is no address; names are not allowed there",
+            d->listen_addr);
+    if (d->ring_bytes && (d->ring_bytes < 64 || d->ring_bytes > 1u << 30))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: ring_bytes %llu is not in 64 .. 1073741824; 0 is the default",
-            (unsigned long long)d.ring_bytes);
-    if (d.connections > 16)
+            (unsigned long long)d->ring_bytes);
+    if (d->connections > 16)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
-    if (d.interfaces && !d.os->net.addresses)
+            CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d->connections);
+    if (d->interfaces && !d->group.os->net.addresses)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could "
             "find them; give it one, or set listen_addr instead",
-            d.interfaces);
-    if (strlen(d.job) > 48)
+            d->interfaces);
+    if (strlen(d->job) > 48)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
-    gd = cdp__tcp_group_desc(&d);
-    if (d.world_size == 1) return cdp_group_create(&gd, out);
-    if (!d.master_port && !d.file && !d.store && !d.exchange)
+    if (d->group.world_size > 1 && !d->master_port && !d->file && !d->store && !d->exchange)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
-    m = (cdp__mesh *)cdp__alloc_zero(d.os, sizeof *m);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
+    memset(t, 0, sizeof *t);
+    t->self = m;
+    t->send = m->desc.connections > 1 ? cdp__bundle_send : cdp__mesh_send;
+    t->recv = m->desc.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
+    t->wait = cdp__mesh_wait;
+    t->wake = cdp__mesh_wake;
+    t->failure.failed = cdp__mesh_failed;
+    t->failure.first_cause = cdp__mesh_first_cause;
+    t->failure.linked = cdp__mesh_linked;
+    t->describe = cdp__mesh_describe;
+    t->failure.blocked = cdp__mesh_blocked;
+    t->destroy = cdp__mesh_close;
+    t->remote.expose = cdp__mesh_expose;
+    t->remote.revoke = cdp__mesh_revoke;
+    t->remote.try_revoke = cdp__mesh_try_revoke;
+    t->remote.map = cdp__mesh_map;
+    t->remote.unmap = cdp__mesh_unmap;
+    t->remote.get = cdp__mesh_get;
+    t->memory.alloc = cdp__mesh_alloc;
+    t->memory.release = cdp__mesh_release;
+    t->slots.memory = cdp__mesh_slots;
+    t->slots.ring = cdp__mesh_doorbell;
+    t->topology.host = cdp__mesh_host;
+}
+
+/* Meets the other ranks. What is left of a failed attempt is closed. */
+CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
+    cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
+    cdp_status st;
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
-    m->desc = d;
-    cdp__format(m->job_name, sizeof m->job_name, "%s", d.job);
-    m->spread = d.interfaces && d.connections > 1;
-    m->keyed = d.job_key && d.job_key[0];
-    if (m->keyed) cdp__auth_key(d.job_key, m->key);
-    m->os = d.os;
+    m->desc = *d;
+    cdp__format(m->job_name, sizeof m->job_name, "%s", d->job);
+    m->spread = d->interfaces && d->connections > 1;
+    m->keyed = d->job_key && d->job_key[0];
+    if (m->keyed) cdp__auth_key(d->job_key, m->key);
+    m->os = d->group.os;
     st = cdp__mesh_open(m);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
@@ -3420,36 +3604,33 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
         *cdp__error_slot() = e;
         return st;
     }
-    memset(&t, 0, sizeof t);
-    t.self = m;
-    t.send = d.connections > 1 ? cdp__bundle_send : cdp__mesh_send;
-    t.recv = d.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
-    t.wait = cdp__mesh_wait;
-    t.wake = cdp__mesh_wake;
-    t.failure.failed = cdp__mesh_failed;
-    t.failure.first_cause = cdp__mesh_first_cause;
-    t.failure.linked = cdp__mesh_linked;
-    t.describe = cdp__mesh_describe;
-    t.failure.blocked = cdp__mesh_blocked;
-    t.destroy = cdp__mesh_close;
-    t.remote.expose = cdp__mesh_expose;
-    t.remote.revoke = cdp__mesh_revoke;
-    t.remote.try_revoke = cdp__mesh_try_revoke;
-    t.remote.map = cdp__mesh_map;
-    t.remote.unmap = cdp__mesh_unmap;
-    t.remote.get = cdp__mesh_get;
-    t.memory.alloc = cdp__mesh_alloc;
-    t.memory.release = cdp__mesh_release;
-    t.slots.memory = cdp__mesh_slots;
-    t.slots.ring = cdp__mesh_doorbell;
-    t.topology.host = cdp__mesh_host;
-    gd.transport = &t;
-    m->desc.master_addr = ""; /* the caller's texts are not kept */
-    m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;
+    /* the caller's texts are not kept */
+    m->desc.master_addr = "";
+    m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
     m->desc.store = NULL;
     m->desc.exchange = NULL;
     m->desc.job = m->job_name;
-    return cdp_group_create(&gd, out);
+    *out = m;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
+    cdp_tcp_desc d;
+    cdp_transport t;
+    cdp__mesh *m = NULL;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    *out = NULL;
+    d = cdp__tcp_desc_defaults(desc);
+    st = cdp__tcp_desc_check(&d);
+    if (st != CDP_OK) return st;
+    if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
+    st = cdp__mesh_make(&d, &m);
+    if (st != CDP_OK) return st;
+    cdp__mesh_transport(m, &t);
+    d.group.transport = &t;
+    return cdp_group_create(&d.group, out);
 }
 
 CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
@@ -3467,7 +3648,8 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 
 /* Where the ranks of one machine meet when their launcher says no port. */
 CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
-    const char *tmp = getenv("TMPDIR"), *dir = l->dir[0] ? l->dir : tmp && *tmp ? tmp : "/tmp";
+    const char *tmp = getenv("TMPDIR"), *dir = tmp && *tmp ? tmp : "/tmp";
+    if (l->dir[0]) dir = l->dir;
     if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
     /* Hydra: one for all of a machine */
     else
@@ -3504,8 +3686,8 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
             "MASTER_PORT "
             "(RANK=0 WORLD_SIZE=1 to run alone)");
     if (st != CDP_OK) return st;
-    d->rank = l.rank;
-    d->world_size = l.world_size;
+    d->group.rank = l.rank;
+    d->group.world_size = l.world_size;
     if (l.master_port) d->master_port = l.master_port;
     if (l.master_addr[0]) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
@@ -3513,12 +3695,13 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
-    if (st == CDP_OK && d->logger.level == CDP_LOG_DEFAULT)
-        st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
+    if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
+        st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
-    if (d->world_size == 1 || l.master_port || d->master_port || d->file || d->store || d->exchange)
+    if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
+        || d->exchange)
         return CDP_OK;
     if (strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,
@@ -3551,8 +3734,8 @@ CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
         d->master_port = u.port;
     }
     if (u.kind == CDP__URL_FILE) d->file = u.host;
-    if (u.has_rank) d->rank = u.rank;
-    if (u.has_size) d->world_size = u.world_size;
+    if (u.has_rank) d->group.rank = u.rank;
+    if (u.has_size) d->group.world_size = u.world_size;
     return CDP_OK;
 }
 

@@ -91,7 +91,7 @@ int main(void) {
     cdp_group *world, **pairs;
     uint32_t me, n, even, k;
     int wrong = 0;
-    desc.timeout_ms = 4 * WAIT_MS;
+    desc.group.timeout_ms = 4 * WAIT_MS;
     if (cdp_init_from_env(&desc, &world) != CDP_OK) return cdp_print_error(stderr);
     me = cdp_rank(world);
     n = cdp_size(world);

@@ -629,11 +629,11 @@ static void join_job(uint16_t port) {
     static cdp_os os;
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
-    d.rank = me;
-    d.world_size = ranks;
+    d.group.rank = me;
+    d.group.world_size = ranks;
     d.master_port = port;
     d.init_timeout_ms = 60000;
-    d.timeout_ms = 60000;
+    d.group.timeout_ms = 60000;
     d.no_shared_memory = !over_memory; /* what it is compared with are bare sockets */
     if (counting) {
         os = *cdp_os_default();
@@ -644,7 +644,7 @@ static void join_job(uint16_t port) {
         os.threads.mutex_lock = count_lock;
         os.net.wake_set = count_wake;
         os.threads.yield = count_yield;
-        d.os = &os;
+        d.group.os = &os;
     }
     if (cdp_init(&d, &group) != CDP_OK) die_cdp("cdp_init");
 }

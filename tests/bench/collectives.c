@@ -50,12 +50,12 @@ static int rank_main(uint32_t rank) {
     cdp_tcp_desc d;
     bool right;
     memset(&d, 0, sizeof d);
-    d.rank = rank;
-    d.world_size = m_opt.ranks;
+    d.group.rank = rank;
+    d.group.world_size = m_opt.ranks;
     d.master_port = port;
-    d.init_timeout_ms = d.timeout_ms = 60000;
+    d.init_timeout_ms = d.group.timeout_ms = 60000;
     d.no_shared_memory = strcmp(transport, "tcp") == 0;
-    d.expose_bytes = m_size_of(expose);
+    d.group.expose_bytes = m_size_of(expose);
     if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
     if (strcmp(transport, "segments") == 0) m_alloc = group_memory;
     right = m_run("cdp", transport, has, call);

@@ -106,8 +106,8 @@ int main(int argc, char **argv) {
     if (options.steps > 1000 || !options.params) return 2;
     os.net.send_iov = counting_send;
     if (cdp_tcp_desc_from_env(&t) != CDP_OK) return cdp_print_error(stderr);
-    t.os = &os;
-    t.timeout_ms = 60000;
+    t.group.os = &os;
+    t.group.timeout_ms = 60000;
     /* what goes over sockets is counted, and compared with others that use them */
     t.no_shared_memory = true;
     if (cdp_init(&t, &world) != CDP_OK) return cdp_print_error(stderr);

@@ -18,9 +18,9 @@ static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint
     cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(os, sizeof *m);
     uint32_t i;
     if (!m) return NULL;
-    m->os = m->desc.os = os;
-    m->desc.rank = rank;
-    m->desc.world_size = 3;
+    m->os = m->desc.group.os = os;
+    m->desc.group.rank = rank;
+    m->desc.group.world_size = 3;
     m->desc.connections = CONNECTIONS;
     m->desc.external_store = true; /* so there is no store to ask for its address */
     for (i = 0; i < 3; ++i) {
@@ -29,9 +29,9 @@ static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint
     }
     m->addrs.results = everywhere;
     m->desc.ring_bytes = 1000;
-    m->desc.logger.func = quiet;
-    m->desc.logger.user = log;
-    m->desc.logger.level = CDP_LOG_DEBUG;
+    m->desc.group.logger.func = quiet;
+    m->desc.group.logger.user = log;
+    m->desc.group.logger.level = CDP_LOG_DEBUG;
     m->keyed = (flags & 8) != 0;
     if (m->keyed) cdp__auth_key("k", m->key);
     if (cdp__loop_open(&m->loop, os) == CDP_OK)

@@ -203,9 +203,9 @@ static void sides_open(cdp_os *os) {
         memset(m, 0, sizeof *m);
         memset(links[me], 0, sizeof links[me]);
         m->os = os;
-        m->desc.rank = me;
-        m->desc.world_size = 2;
-        m->desc.expose_bytes = 2048;
+        m->desc.group.rank = me;
+        m->desc.group.world_size = 2;
+        m->desc.group.expose_bytes = 2048;
         m->links = links[me];
         m->sharing = s;
         links[me][1 - me].mesh = m;

@@ -27,7 +27,7 @@ static void try_url(const char *text) {
         T(d.master_port && d.master_addr[0] && strlen(d.master_addr) < 256
             && !strpbrk(d.master_addr, "/ []"));
     if (d.file) T(d.file[0] == '/' && strlen(d.file) < 1024);
-    T(d.rank < 65536 && d.world_size < 65536);
+    T(d.group.rank < 65536 && d.group.world_size < 65536);
 }
 
 static void try_hosts(const char *text) {

@@ -126,7 +126,7 @@ static void job(uint32_t n) {
     port = free_port(NULL);
     dice_of_jobs = ++jobs;
     over = (way)(test_random(&dice_of_jobs) % 3);
-    settings.timeout_ms = 20000 * LONGER;
+    settings.group.timeout_ms = 20000 * LONGER;
     settings.init_timeout_ms = 20000 * LONGER;
 }
 
@@ -276,9 +276,9 @@ static cdp_status begin_call(void) {
 #define CALL(call) (begin_call(), note(call))
 
 static cdp_status join(uint32_t rank) {
-    settings.rank = rank;
+    settings.group.rank = rank;
     settings.no_shared_memory = over == OVER_TCP || (over == OVER_BOTH && rank % 3 == 1);
-    settings.world_size = size;
+    settings.group.world_size = size;
     settings.master_port = port;
     if (CALL(cdp_init(&settings, &world)) != CDP_OK) {
         world = NULL;
@@ -443,7 +443,7 @@ static cdp_status run(cdp_request rq) {
     cdp_status st = cdp_start(world, &rq, &w);
     if (st != CDP_OK) return st;
     if (!sweep_async) return cdp_work_wait(w);
-    if (settings.no_thread)
+    if (settings.group.no_thread)
         while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 1000) == CDP_OK) {
         }
     else
@@ -577,10 +577,10 @@ static const uint32_t all_sizes[] = {1, 2, 3, 4, 5, 7, 8};
 static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
     for (size_t i = 0; i < n; ++i) {
         job(sizes[i]);
-        settings.no_thread = d.no_thread;
-        settings.no_spin = d.no_spin;
-        settings.small_bytes = d.small_bytes;
-        settings.piece_bytes = d.piece_bytes;
+        settings.group.no_thread = d.group.no_thread;
+        settings.group.no_spin = d.group.no_spin;
+        settings.group.small_bytes = d.group.small_bytes;
+        settings.group.piece_bytes = d.group.piece_bytes;
         settings.connections = d.connections;
         sweep_async = async;
         spawn_all(sweep_rank);
@@ -593,25 +593,25 @@ static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
 static const uint32_t some_sizes[] = {2, 3, 4}, more_sizes[] = {1, 5, 8}, odd_sizes[] = {2, 3, 7};
 
 TEST(collectives) {
-    SWEEP(all_sizes, false, .rank = 0);
+    SWEEP(all_sizes, false, .group.rank = 0);
 }
 TEST(collectives_async) {
-    SWEEP(more_sizes, true, .rank = 0);
+    SWEEP(more_sizes, true, .group.rank = 0);
 }
 TEST(collectives_no_thread) {
-    SWEEP(some_sizes, false, .no_thread = true);
+    SWEEP(some_sizes, false, .group.no_thread = true);
 }
 TEST(collectives_no_thread_polled) {
-    SWEEP(more_sizes, true, .no_thread = true);
+    SWEEP(more_sizes, true, .group.no_thread = true);
 }
 TEST(collectives_no_spin) {
-    SWEEP(some_sizes, true, .no_spin = true);
+    SWEEP(some_sizes, true, .group.no_spin = true);
 }
 TEST(collectives_all_large) {
-    SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000);
+    SWEEP(all_sizes, false, .group.small_bytes = 1, .group.piece_bytes = 1000);
 }
 TEST(collectives_all_small) {
-    SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777);
+    SWEEP(odd_sizes, false, .group.small_bytes = 1u << 30, .group.piece_bytes = 777);
 }
 
 TEST(collectives_several_connections) {
@@ -834,7 +834,7 @@ TEST(ddp_is_the_serial_mean) {
     for (size_t i = 0; i < sizeof all_sizes / sizeof *all_sizes; ++i)
         for (uint32_t no_thread = 0; no_thread < 2; ++no_thread) {
             job(all_sizes[i]);
-            settings.no_thread = no_thread;
+            settings.group.no_thread = no_thread;
             spawn_all(ddp_rank);
             if (!finish(10000)) return;
         }
@@ -1087,7 +1087,7 @@ TEST(stopped_rank) {
         job(4);
         when = i < 2 ? BETWEEN : LARGE;
         how = (farewell)(i % FAREWELLS);
-        settings.timeout_ms = limit_ms;
+        settings.group.timeout_ms = limit_ms;
         spawn_all(mortal);
         await_phase(2, NOBODY, 10000);
         usleep((useconds_t)(test_random(&dice) % 30000));
@@ -1220,7 +1220,7 @@ static int abort_rank(uint32_t rank) {
 TEST(abort_while_all_wait) {
     for (uint32_t i = 0; i < 8; ++i) {
         job(4);
-        settings.no_spin = i >= 4;
+        settings.group.no_spin = i >= 4;
         victim = i % 4;
         spawn_all(abort_rank);
         finish(5000);
@@ -1262,7 +1262,7 @@ static int cycle_rank(uint32_t rank) {
     cdp_os os = *cdp_os_default();
     os.alloc = held_alloc;
     os.release = held_free;
-    settings.os = &os;
+    settings.group.os = &os;
     for (uint32_t i = 0; i < CYCLES; ++i) {
         const bool breaks = (i + rank) % 3 == 0;
         char job_name[32];
@@ -1274,7 +1274,7 @@ static int cycle_rank(uint32_t rank) {
         }
         snprintf(job_name, sizeof job_name, "cycle%u", i);
         settings.job = job_name;
-        settings.no_thread = i % 5 == 4;
+        settings.group.no_thread = i % 5 == 4;
         meet(size);
         if (join(rank) != CDP_OK) { /* another rank was faster, and has already given up */
             /* it had no processor for longer than rank 0 waits with its store */
@@ -1361,7 +1361,7 @@ static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
     differs = d;
     odd_one = odd;
     job(n);
-    settings.timeout_ms = 1200 * LONGER;
+    settings.group.timeout_ms = 1200 * LONGER;
     spawn_all(differing_rank);
     finish(8000);
     for (uint32_t r = 0; r < size; ++r) {
@@ -1415,12 +1415,12 @@ static int joiner(uint32_t rank) {
 }
 
 static int joiner_small_bytes(uint32_t rank) {
-    settings.small_bytes = 1000;
+    settings.group.small_bytes = 1000;
     return joiner(rank);
 }
 
 static int joiner_piece_bytes(uint32_t rank) {
-    settings.piece_bytes = 1000;
+    settings.group.piece_bytes = 1000;
     return joiner(rank);
 }
 
@@ -1811,11 +1811,10 @@ TEST(start_without_one_rank) {
     }
 }
 
-/* A store that holds what a rank 0 of another version would say. */
-static int future_store(uint32_t rank) {
+/* A store that holds these settings of a rank 0 that is no process of this test. */
+static int store_with(const uint8_t *config, uint64_t bytes, uint32_t rank) {
     cdp_store_server *server;
     cdp_store *store;
-    uint8_t config[40] = {CDP_WIRE_VERSION + 1, 0, 0, 0, 2};
     (void)rank;
     if (!must(cdp_store_server_create(&(cdp_store_server_desc){.port = port}, &server), "server"))
         return EXIT_CALL;
@@ -1823,7 +1822,7 @@ static int future_store(uint32_t rank) {
             cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
             "client"))
         return EXIT_CALL;
-    must(cdp_store_set(store, "cdp/config", config, sizeof config), "set");
+    must(cdp_store_set(store, "cdp/config", config, bytes), "set");
     while (seen(&shared->of[1].phase) == 0)
         test_sleep_ms(1);
     cdp_store_destroy(store);
@@ -1831,10 +1830,34 @@ static int future_store(uint32_t rank) {
     return 0;
 }
 
+static int future_store(uint32_t rank) {
+    const uint8_t config[40] = {CDP_WIRE_VERSION + 1, 0, 0, 0, 2};
+    return store_with(config, sizeof config, rank);
+}
+
 static int present_rank(uint32_t rank) {
     join(rank);
     tell(&me->phase, 1);
     return 0;
+}
+
+/* The same version on a processor with another byte order. */
+static int other_order_store(uint32_t rank) {
+    uint8_t config[CDP__CONFIG_BYTES] = {CDP_WIRE_VERSION, 0, 0, 0, 2};
+    config[3] = (uint8_t)(3 - cdp__byte_order());
+    return store_with(config, sizeof config, rank);
+}
+
+TEST(start_with_another_byte_order) {
+    const report *p = &shared->of[1];
+    job(2);
+    settings.init_timeout_ms = 3000 * LONGER;
+    spawn(0, other_order_store);
+    spawn(1, present_rank);
+    finish(5000);
+    test_check(p->error.status == CDP_ERR_MISMATCH && p->error.peer == 0
+            && strstr(p->error.text, "byte order"),
+        test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
 }
 
 TEST(start_with_another_version) {
@@ -2060,7 +2083,7 @@ static int crowd(uint32_t rank) {
 
 TEST(strangers_take_all_descriptors) {
     job(3);
-    settings.timeout_ms = 3000 * LONGER;
+    settings.group.timeout_ms = 3000 * LONGER;
     spawn_all(poor_worker);
     if (await_phase(2, NOBODY, 5000)) spawn(0, crowd);
     finish(10000);
@@ -2113,7 +2136,7 @@ static int astray_main(uint32_t rank) {
         }
         switch (astray_how) {
         case LATE:
-            test_sleep_ms(settings.timeout_ms * 5 / 2);
+            test_sleep_ms(settings.group.timeout_ms * 5 / 2);
             st = step_of(i, 0, CDP_DTYPE_F32, 0);
             break;
         case CRASHED: raise(SIGKILL); break;
@@ -2145,7 +2168,7 @@ TEST(out_of_step) {
         const uint32_t n = 2 + (uint32_t)(test_random(&dice) % 5);
         bool named = true;
         job(n);
-        settings.timeout_ms = 600 * LONGER;
+        settings.group.timeout_ms = 600 * LONGER;
         astray_how = (astray)(k % ASTRAY);
         astray_rank = (uint32_t)(test_random(&dice) % n);
         astray_at = 2 + (uint32_t)(test_random(&dice) % 10);
@@ -2172,7 +2195,7 @@ TEST(out_of_step) {
             if (r == astray_rank) continue;
             ok = p->error.peer == (int32_t)astray_rank
                 || (p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, calls));
-            test_check(p->error_ns && ms < settings.timeout_ms * 1.1 + 400 * TEST_SLACK,
+            test_check(p->error_ns && ms < settings.group.timeout_ms * 1.1 + 400 * TEST_SLACK,
                 test__now.name, 0,
                 "%s: rank %u of %u, operation %u: rank %u reports %s after %.0f ms: %s",
                 astray_names[astray_how], astray_rank, n, astray_at, r,
@@ -2221,6 +2244,165 @@ TEST(waiting_costs_nothing) {
 
 /* ---- >>main ---------------------------------------------------------------------------------- */
 
+/* ---- >>silence and death -------------------------------------------------------------------- */
+
+/* A rank that computes for longer than a dead machine may be silent, while a peer has sent it more
+   than the buffers of the sockets hold. */
+#define COMPUTES_MS 34000u
+static int32_t small_buffers(int32_t fd) {
+    const int bytes = 4096;
+    if (fd >= 0) (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    if (fd >= 0) (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    return fd;
+}
+static int32_t small_accept(void *user, int32_t fd, cdp_addr *from) {
+    return small_buffers(cdp_os_default()->net.accept_next(user, fd, from));
+}
+static int32_t small_connect(void *user, const cdp_addr *to) {
+    return small_buffers(cdp_os_default()->net.connect_to(user, to));
+}
+
+static int computing_rank(uint32_t rank) {
+    const uint64_t count = 1 << 15; /* slow through such buffers */
+    static cdp_os os;
+    float *x = (float *)calloc(count, sizeof *x);
+    os = *cdp_os_default();
+    os.net.accept_next = small_accept;
+    os.net.connect_to = small_connect;
+    settings.group.os = &os;
+    over = OVER_TCP;
+    settings.group.no_thread = rank == 1; /* nobody reads there meanwhile */
+    if (!x || join(rank) != CDP_OK) return EXIT_INIT;
+    if (rank == 1) test_sleep_ms(COMPUTES_MS);
+    if (rank == 0)
+        must(cdp_send(world, x, count, CDP_DTYPE_F32, 1, 7), "send");
+    else
+        must(cdp_recv(world, x, count, CDP_DTYPE_F32, 0, 7), "recv");
+    leave();
+    free(x);
+    return 0;
+}
+
+TEST(a_rank_that_computes_is_not_lost) {
+    job(2);
+    settings.group.timeout_ms = 120000;
+    spawn_all(computing_rank);
+    finish(COMPUTES_MS + 15000);
+}
+
+/* Rank 1 has forked, as loaders of data do, and dies; its child lives on and keeps every descriptor.
+   number[0]: the child. */
+static int forking_rank(uint32_t rank) {
+    float x = 1;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM), "allreduce");
+    if (rank == 1) {
+        const pid_t child = fork();
+        if (child == 0) {
+            close(1);
+            close(2);
+            test_sleep_ms(20000);
+            _exit(0);
+        }
+        me->number[0] = (uint64_t)child;
+        me->error_ns = test_now_ns();
+        _exit(0);
+    }
+    T_EQ(CDP_ERR_PEER_LOST, CALL(cdp_recv(world, &x, 1, CDP_DTYPE_F32, 1, 0)));
+    T_EQ(1, me->error.peer);
+    leave();
+    return 0;
+}
+
+TEST(a_child_does_not_hide_a_death) {
+    for (int way_of = 0; way_of < 2; ++way_of) {
+        job(2);
+        over = way_of ? OVER_MEMORY : OVER_TCP;
+        spawn_all(forking_rank);
+        finish(15000);
+        if (shared->of[1].number[0]) kill((pid_t)shared->of[1].number[0], SIGKILL);
+        T(shared->of[0].error_ns != 0);
+        T_WITHIN(DETECT_MS, shared->of[0].error_ns - shared->of[1].error_ns);
+    }
+}
+
+/* Rank 1 never comes: the others have their answer when init_timeout_ms is over. */
+static int punctual_rank(uint32_t rank) {
+    join(rank);
+    me->number[0] = test_now_ns() - me->began_ns;
+    return 0;
+}
+
+TEST(init_ends_by_its_deadline) {
+    job(3);
+    settings.init_timeout_ms = 4000;
+    spawn(0, punctual_rank);
+    spawn(2, punctual_rank);
+    finish(8000);
+    for (int i = 0; i < 2; ++i) {
+        T_EQ(CDP_ERR_TIMEOUT, shared->of[i].error.status);
+        T_EQ(1, shared->of[i].error.peer);
+        test_check(shared->of[i].number[0] <= 4400000000u * (TEST_SLOW ? TEST_SLACK : 1), __FILE__,
+            __LINE__, "4 s took %.0f ms", (double)shared->of[i].number[0] / 1e6);
+    }
+}
+
+/* Somebody connects to a rank's port and closes, as fast as the machine allows, from two processes. */
+static int flooding_stranger(uint32_t rank) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct linger hard = {1, 0};
+    (void)rank;
+    while (!seen(&shared->go))
+        test_sleep_ms(1);
+    a.sin_port = htons((uint16_t)shared->of[0].number[1]);
+    while (seen(&shared->go) == 1) {
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (fd < 0) continue;
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        (void)!connect(fd, (struct sockaddr *)&a, sizeof a);
+        ++me->number[0];
+        close(fd);
+    }
+    return 0;
+}
+
+static int flooded_rank(uint32_t rank) {
+    const uint64_t until = test_now_ns() + 3000000000u;
+    float x = 1;
+    if (rank >= 2) return flooding_stranger(rank);
+    size = 2;
+    over = OVER_TCP;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    if (rank == 0) {
+        me->number[1] = port;
+        tell(&shared->go, 1);
+    }
+    do {
+        const uint64_t began = test_now_ns();
+        x = test_now_ns() < until; /* all go on, or none */
+        if (!must(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MIN), "allreduce"))
+            break;
+        if (test_now_ns() - began > me->number[2]) me->number[2] = test_now_ns() - began;
+        ++me->number[3];
+    } while (x != 0);
+    tell(&shared->go, 2);
+    leave();
+    return 0;
+}
+
+TEST(a_flood_of_strangers_stops_nobody) {
+    job(4);
+    settings.group.timeout_ms = 5000 * LONGER;
+    spawn_all(flooded_rank);
+    finish(20000);
+    printf("  %llu connections and %llu operations in 3 s, the longest %.1f ms\n",
+        (unsigned long long)(shared->of[2].number[0] + shared->of[3].number[0]),
+        (unsigned long long)shared->of[0].number[3], (double)shared->of[0].number[2] / 1e6);
+    T(shared->of[2].number[0] + shared->of[3].number[0] > 1000);
+    T(shared->of[0].number[3] > 10);
+    T_WITHIN(500, shared->of[0].number[2]);
+}
+
 static const test_case cases[] = {
     {"hello", hello, 30},
     {"hello_late_rank", hello_late_rank, 10},
@@ -2266,6 +2448,11 @@ static const test_case cases[] = {
     {"start_with_nobody_there", start_with_nobody_there, 20},
     {"start_without_one_rank", start_without_one_rank, 30},
     {"start_with_another_version", start_with_another_version, 20},
+    {"start_with_another_byte_order", start_with_another_byte_order, 20},
+    {"a_rank_that_computes_is_not_lost", a_rank_that_computes_is_not_lost, 80},
+    {"a_child_does_not_hide_a_death", a_child_does_not_hide_a_death, 60},
+    {"init_ends_by_its_deadline", init_ends_by_its_deadline, 20},
+    {"a_flood_of_strangers_stops_nobody", a_flood_of_strangers_stops_nobody, 40},
     {"start_into_a_running_job", start_into_a_running_job, 30},
     {"strangers", strangers, 60},
     {"strangers_take_all_descriptors", strangers_take_all_descriptors, 20},

@@ -223,10 +223,10 @@ static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp
     d.rank = node->id;
     d.world_size = r->n;
     d.hub = r->hub;
-    d.timeout_ms = like->timeout_ms;
-    d.small_bytes = like->small_bytes;
-    d.os = like->os;
-    d.logger = like->logger;
+    d.timeout_ms = like->group.timeout_ms;
+    d.small_bytes = like->group.small_bytes;
+    d.os = like->group.os;
+    d.logger = like->group.logger;
     return st == CDP_OK ? cdp_group_create(&d, out) : st;
 }
 
@@ -241,16 +241,16 @@ static void node_main(sim_node *node, void *arg) {
     cdp_status st;
     memset(memory, 0, 2ull * RANKS_MAX * ROOM);
     memset(&d, 0, sizeof d);
-    d.rank = node->id;
-    d.world_size = r->n;
+    d.group.rank = node->id;
+    d.group.world_size = r->n;
     d.master_addr = "10.0.0.1";
     d.trust_network = true;
     d.master_port = 29500;
     d.init_timeout_ms = 60000;
-    d.timeout_ms = r->timeout_ms;
-    d.small_bytes = r->seed % 2 ? 1024 : 0;
-    d.os = &node->os;
-    d.logger.level = CDP_LOG_SILENT;
+    d.group.timeout_ms = r->timeout_ms;
+    d.group.small_bytes = r->seed % 2 ? 1024 : 0;
+    d.group.os = &node->os;
+    d.group.logger.level = CDP_LOG_SILENT;
     st = r->by_hub ? join_hub(r, node, &d, &g) : cdp_init(&d, &g);
     e->call_ns = node->world->now;
     for (i = 0; i < count; ++i)

@@ -1251,33 +1251,33 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     cdp_status st;
     group_desc_of(r, node, &d);
     memset(&t, 0, sizeof t);
-    t.rank = d.rank;
-    t.world_size = d.world_size;
+    t.group.rank = d.rank;
+    t.group.world_size = d.world_size;
     t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
     t.trust_network = !r->one_host;
     t.init_timeout_ms = r->init_timeout_ms;
-    t.timeout_ms = d.timeout_ms;
-    t.small_bytes = d.small_bytes;
-    t.piece_bytes = d.piece_bytes;
+    t.group.timeout_ms = d.timeout_ms;
+    t.group.small_bytes = d.small_bytes;
+    t.group.piece_bytes = d.piece_bytes;
     t.connections = 1 + (uint32_t)(r->seed / 6) % 3;
-    t.spin_us = d.spin_us;
-    t.no_spin = d.no_spin;
-    t.os = d.os;
-    t.logger = d.logger;
+    t.group.spin_us = d.spin_us;
+    t.group.no_spin = d.no_spin;
+    t.group.os = d.os;
+    t.group.logger = d.logger;
     /* started with other settings than the rest */
     if (r->act == F_CONFIG && r->act_node == node->id) {
         r->fault.happened = true;
         r->fault.happened_ns = node->world->now;
         if (r->act_at % 4 == 0)
-            t.small_bytes++;
+            t.group.small_bytes++;
         else if (r->act_at % 4 == 1)
-            t.world_size++;
+            t.group.world_size++;
         else if (r->act_at % 4 == 2)
             t.connections++;
         else
-            t.rank = (uint32_t)r->fault.b; /* somebody else's */
+            t.group.rank = (uint32_t)r->fault.b; /* somebody else's */
     }
     sim_doing(node, "cdp_init");
     call_begin(r, node, r->init_timeout_ms);

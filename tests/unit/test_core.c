@@ -54,6 +54,23 @@ TEST(formatter_cuts_and_survives) {
     T(strcmp(formatted(small, sizeof small, "%s", (const char *)NULL), "(null)") == 0);
 }
 
+/* NULL means stderr. */
+static void print_error_to_nowhere(void) {
+    char text[64] = "";
+    FILE *f = tmpfile();
+    const int kept = dup(2);
+    if (!T(f && kept >= 0)) return;
+    fflush(stderr);
+    T(dup2(fileno(f), 2) == 2);
+    T_EQ(1, cdp_print_error(NULL));
+    T(dup2(kept, 2) == 2);
+    close(kept);
+    rewind(f);
+    T(fgets(text, sizeof text, f) != NULL);
+    T_TEXT("cdp: INVALID: x", text);
+    fclose(f);
+}
+
 TEST(errors_are_complete_sentences) {
     const cdp_error *e = cdp_last_error();
     char text[64];
@@ -80,6 +97,7 @@ TEST(errors_are_complete_sentences) {
         T(strcmp(text, "cdp: INVALID: x\n") == 0);
         fclose(f);
     }
+    print_error_to_nowhere();
 }
 
 static void *other_thread_error(void *arg) {

@@ -129,10 +129,10 @@ static int rank_main(mode m, uint16_t port) {
     cdp_tcp_desc d;
     cdp_status st;
     memset(&d, 0, sizeof d);
-    d.rank = rank;
-    d.world_size = RANKS;
+    d.group.rank = rank;
+    d.group.world_size = RANKS;
     d.master_port = port;
-    d.timeout_ms = d.init_timeout_ms = 20000 * (TEST_SLOW ? TEST_SLACK : 1u);
+    d.group.timeout_ms = d.init_timeout_ms = 20000 * (TEST_SLOW ? TEST_SLACK : 1u);
     st = cdp_init(&d, &world);
     if (st != CDP_OK) {
         fprintf(stderr, "rank %u: %s\n", rank, cdp_last_error()->text);

@@ -46,14 +46,14 @@ static void *rank_main(void *arg) {
     cdp_group *g = NULL;
     os.shared.host_id = hosts[places[rank]];
     memset(&d, 0, sizeof d);
-    d.rank = rank;
-    d.world_size = world_size;
+    d.group.rank = rank;
+    d.group.world_size = world_size;
     d.master_port = port;
-    d.timeout_ms = d.init_timeout_ms = 30000 * TEST_SLACK;
-    d.choices = choices;
-    d.choice_count = choice_count;
-    d.reproducible = reproducible;
-    d.os = &os;
+    d.group.timeout_ms = d.init_timeout_ms = 30000 * TEST_SLACK;
+    d.group.choices = choices;
+    d.group.choice_count = choice_count;
+    d.group.reproducible = reproducible;
+    d.group.os = &os;
     if (test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text))
         body(rank, g);
     cdp_group_destroy(g);

@@ -163,11 +163,12 @@ static void job(uint32_t n, const cdp_tcp_desc *like, void (*per_rank)(cdp_tcp_d
     memset(members, 0, sizeof members);
     for (uint32_t r = 0; r < n; ++r) {
         members[r].desc = *like;
-        members[r].desc.rank = r;
-        members[r].desc.world_size = n;
+        members[r].desc.group.rank = r;
+        members[r].desc.group.world_size = n;
         members[r].desc.master_port = port;
         members[r].desc.init_timeout_ms = 20000 * TEST_SLACK;
-        if (!members[r].desc.timeout_ms) members[r].desc.timeout_ms = 20000 * TEST_SLACK;
+        if (!members[r].desc.group.timeout_ms)
+            members[r].desc.group.timeout_ms = 20000 * TEST_SLACK;
         members[r].body = body;
         if (per_rank) per_rank(&members[r].desc);
         pthread_create(&members[r].id, NULL, member_main, &members[r]);
@@ -184,8 +185,8 @@ static cdp__link *link_of(member *m, uint32_t peer) {
 }
 
 static void describe_all(member *m) {
-    const uint32_t n = m->desc.world_size;
-    uint32_t *all = (uint32_t *)calloc(2 * n, sizeof *all), me = m->desc.rank;
+    const uint32_t n = m->desc.group.world_size;
+    uint32_t *all = (uint32_t *)calloc(2 * n, sizeof *all), me = m->desc.group.rank;
     for (uint32_t i = 0; i < 20; ++i) {
         m->status = cdp_alltoall(m->g, all, all + n, 1, CDP_DTYPE_U32);
         if (m->status == CDP_OK) m->status = cdp_allgather(m->g, &me, all, 1, CDP_DTYPE_U32);
@@ -207,7 +208,7 @@ static uint32_t count_of(const char *part, const char *text) {
 }
 
 static void odd_ones_refuse(cdp_tcp_desc *d) {
-    d->no_shared_memory = d->rank % 2;
+    d->no_shared_memory = d->group.rank % 2;
 }
 
 TEST(links_say_what_they_are) {
@@ -217,7 +218,7 @@ TEST(links_say_what_they_are) {
         T_EQ(3, count_of("memory, 256 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
     like.job_key = "0123456789abcdef";
     like.ring_bytes = 64 * 1024;
-    like.no_thread = true;
+    like.group.no_thread = true;
     job(3, &like, NULL, describe_all);
     for (uint32_t r = 0; r < 3; ++r)
         T_EQ(2, count_of("memory, 64 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
@@ -283,14 +284,14 @@ static void count_warnings(cdp_log_level level, const char *text, int32_t rank, 
 
 TEST(without_memory_it_goes_over_tcp) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .logger = {.func = count_warnings}};
+    cdp_tcp_desc like = {.group.os = &os, .group.logger = {.func = count_warnings}};
     os.shared.create = no_create;
     os.shared.map = no_map;
     os.shared.pass_open = no_pass_open;
     os.shared.pass = no_pass;
     for (now = T_CREATE; now < TROUBLES; now = (trouble)(now + 1)) {
         warned = 0;
-        like.no_thread = now % 2;
+        like.group.no_thread = now % 2;
         job(3, &like, NULL, describe_all);
         for (uint32_t r = 0; r < 3; ++r)
             T_EQ(0, count_of("KiB each way, beside TCP", members[r].described));
@@ -312,7 +313,7 @@ static void limited(int what, rlim_t limit) {
     fflush(stdout);
     const pid_t child = fork();
     if (!child) {
-        cdp_tcp_desc like = {.ring_bytes = 8 << 20, .logger = {.func = count_warnings}};
+        cdp_tcp_desc like = {.ring_bytes = 8 << 20, .group.logger = {.func = count_warnings}};
         struct rlimit l = {limit, limit};
         alarm(60 * TEST_SLACK);
         if (setrlimit(what, &l) != 0) _exit(8);
@@ -337,7 +338,7 @@ static int32_t full_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool 
 
 TEST(a_full_table_of_descriptors_is_waited_for) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os};
+    cdp_tcp_desc like = {.group.os = &os};
     os.shared.pass = full_pass;
     full_tables = 20;
     job(3, &like, NULL, describe_all);
@@ -350,7 +351,7 @@ TEST(sizes_of_rings_are_checked) {
     static const uint64_t wrong[] = {1, 63, (1u << 30) + 1, UINT64_MAX};
     cdp_group *g;
     for (uint32_t i = 0; i < 4; ++i) {
-        const cdp_tcp_desc d = {.world_size = 1, .ring_bytes = wrong[i]};
+        const cdp_tcp_desc d = {.group.world_size = 1, .ring_bytes = wrong[i]};
         T_EQ(CDP_ERR_INVALID, cdp_init(&d, &g));
         T_TEXT("ring_bytes", cdp_last_error()->text);
     }
@@ -409,7 +410,7 @@ static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits
 
 TEST(strangers_are_not_taken) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os};
+    cdp_tcp_desc like = {.group.os = &os};
     os.shared.pass_open = stranger_pass_open;
     job(3, &like, NULL, describe_all);
     for (uint32_t r = 0; r < 3; ++r)
@@ -427,12 +428,12 @@ static int32_t counting_read(
 }
 
 static void large_ones(member *m) {
-    const uint32_t n = m->desc.world_size;
+    const uint32_t n = m->desc.group.world_size;
     const uint64_t count = 300001;
     uint32_t *x = (uint32_t *)calloc(count, 4), *y = (uint32_t *)calloc(count * n, 4);
     for (uint32_t k = 0; k < 5 && m->status == CDP_OK; ++k) {
         for (uint64_t i = 0; i < count; ++i)
-            x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
+            x[i] = (uint32_t)(i * 2654435761u) + m->desc.group.rank + k;
         m->status = cdp_allgather(m->g, x, y, count, CDP_DTYPE_U32);
         for (uint32_t r = 0; r < n; ++r)
             for (uint64_t i = 0; i < count
@@ -449,7 +450,8 @@ static void large_ones(member *m) {
         }
     }
     for (uint32_t r = 0; r < n; ++r) /* no loan outlives its message */
-        for (uint32_t i = 0; r != m->desc.rank && i < CDP__EXPOSURES && link_of(m, r)->shared; ++i)
+        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP__EXPOSURES && link_of(m, r)->shared;
+             ++i)
             T(!(link_of(m, r)->shared->line.state[i] & CDP__EXPOSED));
     free(x);
     free(y);
@@ -472,16 +474,16 @@ static bool can_read(void) {
 
 TEST(large_messages_are_read_where_they_lie) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .expose_bytes = 128 * 1024};
+    cdp_tcp_desc like = {.group.os = &os, .group.expose_bytes = 128 * 1024};
     os.shared.read_process = counting_read;
     if (!can_read()) return;
     job(3, &like, NULL, large_ones);
     T(reads > 20);
-    like.expose_bytes = UINT64_MAX;
+    like.group.expose_bytes = UINT64_MAX;
     reads = 0;
     job(3, &like, NULL, large_ones);
     T_EQ(0, reads);
-    like.expose_bytes = 1;
+    like.group.expose_bytes = 1;
     read_fails = 1; /* not permitted: found out when links are made */
     job(3, &like, odd_ones_refuse, large_ones);
     job(3, &like, NULL, large_ones);
@@ -498,7 +500,7 @@ static uint32_t hosts_seen[6];
 static void compare_hosts(member *m) {
     cdp_transport *t = &m->g->w->transport;
     m->status = cdp_barrier(m->g);
-    for (uint32_t r = 0; r < m->desc.world_size; ++r)
+    for (uint32_t r = 0; r < m->desc.group.world_size; ++r)
         T_EQ(hosts_seen[r], t->topology.host(t->self, r));
 }
 
@@ -512,20 +514,20 @@ static uint64_t no_host(void *user) {
 
 static void three_places(cdp_tcp_desc *d) {
     static cdp_os other, none;
-    const uint32_t r = d->rank;
+    const uint32_t r = d->group.rank;
     if (r == 0) { /* before any thread looks at them */
         other = none = *cdp_os_default();
         other.shared.host_id = other_host;
         none.shared.host_id = no_host;
     }
-    if (r % 3 == 1) d->os = &other;
+    if (r % 3 == 1) d->group.os = &other;
     if (r == 3) d->no_shared_memory = true;
-    if (r == 5) d->os = &none;
+    if (r == 5) d->group.os = &none;
 }
 
 TEST(ranks_know_who_is_on_one_host) {
     const uint32_t one[6] = {0, 0, 0, 0, 0, 0}, several[6] = {0, 1, 0, 2, 1, 3};
-    cdp_tcp_desc like = {.timeout_ms = 20000};
+    cdp_tcp_desc like = {.group.timeout_ms = 20000};
     memcpy(hosts_seen, one, sizeof one);
     job(6, &like, NULL, compare_hosts);
     memcpy(hosts_seen, several, sizeof several);
@@ -538,10 +540,10 @@ static void lend_and_recall(member *m) {
     static uint8_t lent[CDP__FRESH_BYTES], got[100000];
     static uint64_t token;
     cdp_transport *t = &m->g->w->transport;
-    const uint32_t peer = 1 - m->desc.rank;
+    const uint32_t peer = 1 - m->desc.group.rank;
     m->status = cdp_barrier(m->g);
     if (!T(link_of(m, peer)->shared != NULL)) return;
-    if (m->desc.rank == 0) {
+    if (m->desc.group.rank == 0) {
         uint64_t all[CDP__EXPOSURES + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
@@ -555,7 +557,7 @@ static void lend_and_recall(member *m) {
         token = all[0];
     }
     meet(2);
-    if (m->desc.rank == 1) {
+    if (m->desc.group.rank == 1) {
         T_EQ(60000, t->remote.get(t->self, 0, token, sizeof lent - 60000, got, 60000));
         T(got[0] == 7 && got[59999] == 7 && got[60000] == 0);
         T_EQ(0, t->remote.get(t->self, 0, token, sizeof lent - 59999, got, 60000));
@@ -566,12 +568,12 @@ static void lend_and_recall(member *m) {
         T_EQ(0, t->remote.get(t->self, 0, UINT64_MAX, 0, got, 1));
     }
     meet(2);
-    if (m->desc.rank == 0) {
+    if (m->desc.group.rank == 0) {
         T(!t->remote.try_revoke(t->self, peer, token)); /* it has been read from */
         t->remote.revoke(t->self, peer, token);
     }
     meet(2);
-    if (m->desc.rank == 1) {
+    if (m->desc.group.rank == 1) {
         T_EQ(0, t->remote.get(t->self, 0, token, 0, got, 1));
         /* as if it were lent, from nowhere */
         link_of(m, 0)->shared->line.in->exposed[0].state = (uint32_t)token;
@@ -594,18 +596,18 @@ TEST(loans_are_for_one_and_end) {
 /* It is permitted when links are made, and not any more when it is needed: then it is sent. */
 static void large_ones_in_vain(member *m) {
     m->status = cdp_barrier(m->g);
-    meet(m->desc.world_size);
-    if (m->desc.rank == 0) __atomic_store_n(&read_fails, 1, __ATOMIC_SEQ_CST);
-    meet(m->desc.world_size);
+    meet(m->desc.group.world_size);
+    if (m->desc.group.rank == 0) __atomic_store_n(&read_fails, 1, __ATOMIC_SEQ_CST);
+    meet(m->desc.group.world_size);
     if (m->status == CDP_OK) large_ones(m);
     /* nor will it be tried again */
-    for (uint32_t r = 0; r < m->desc.world_size; ++r)
-        T(r == m->desc.rank || !(link_of(m, r)->shared->mine->reads & CDP__READS_ANY));
+    for (uint32_t r = 0; r < m->desc.group.world_size; ++r)
+        T(r == m->desc.group.rank || !(link_of(m, r)->shared->mine->reads & CDP__READS_ANY));
 }
 
 TEST(what_cannot_be_read_is_sent) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .expose_bytes = 128 * 1024};
+    cdp_tcp_desc like = {.group.os = &os, .group.expose_bytes = 128 * 1024};
     os.shared.read_process = counting_read;
     for (uint32_t n = 2; n <= 4 && can_read(); ++n) {
         read_fails = reads = 0;
@@ -617,16 +619,16 @@ TEST(what_cannot_be_read_is_sent) {
 
 /* What a rank brings is read from 64 KiB on, what it passes on only from 256 KiB on. */
 static void not_so_large_ones(member *m) {
-    const uint32_t n = m->desc.world_size, count = 16384;
+    const uint32_t n = m->desc.group.world_size, count = 16384;
     uint32_t *x = (uint32_t *)calloc(2 * count, 4), *y = (uint32_t *)calloc(2 * count, 4);
     for (uint32_t k = 0; k < 40 && m->status == CDP_OK; ++k) { /* who is late is sent it */
         for (uint32_t i = 0; i < 2 * count; ++i)
-            x[i] = i + k + (n == 2 || m->desc.rank == 0 ? 0 : 7);
+            x[i] = i + k + (n == 2 || m->desc.group.rank == 0 ? 0 : 7);
         m->status = n == 2 ? cdp_alltoall(m->g, x, y, count, CDP_DTYPE_U32)
                            : cdp_broadcast(m->g, x, 2 * count, CDP_DTYPE_U32, 0);
         for (uint32_t i = 0; i < 2 * count
              && T(m->status != CDP_OK
-                 || (n == 2 ? y[i] == i % count + m->desc.rank * count + k : x[i] == i + k));
+                 || (n == 2 ? y[i] == i % count + m->desc.group.rank * count + k : x[i] == i + k));
              ++i) {
         }
     }
@@ -636,7 +638,7 @@ static void not_so_large_ones(member *m) {
 
 TEST(what_is_brought_is_read_earlier) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os};
+    cdp_tcp_desc like = {.group.os = &os};
     os.shared.read_process = counting_read;
     if (!can_read()) return;
     reads = 0;
@@ -659,8 +661,8 @@ static void *map_or_not(void *user, int32_t fd, bool writable, uint64_t *bytes) 
 static uint32_t views_of(member *m) {
     uint32_t n = 0;
     cdp__enter(m->g); /* its thread may be letting some go */
-    for (uint32_t r = 0; r < m->desc.world_size; ++r)
-        for (uint32_t i = 0; r != m->desc.rank && i < CDP__SEGMENTS; ++i)
+    for (uint32_t r = 0; r < m->desc.group.world_size; ++r)
+        for (uint32_t i = 0; r != m->desc.group.rank && i < CDP__SEGMENTS; ++i)
             n += link_of(m, r)->shared && link_of(m, r)->shared->mappings[i].at;
     cdp__leave(m->g);
     return n;
@@ -671,9 +673,10 @@ static bool in_segment(member *m, const void *p) {
 }
 
 static void group_memory(member *m) {
-    const uint32_t n = m->desc.world_size;
+    const uint32_t n = m->desc.group.world_size;
     const uint64_t count = 300001;
-    const uint32_t seen = !blind && m->desc.expose_bytes != UINT64_MAX && m->desc.os->shared.create;
+    const uint32_t seen =
+        !blind && m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create;
     uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4),
              *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
     T(x && y && (uintptr_t)x % 64 == 0 && (uintptr_t)y % 64 == 0);
@@ -681,7 +684,7 @@ static void group_memory(member *m) {
         /* also what does not begin where it was allocated, and uneven parts */
         const uint64_t at = k % 3;
         for (uint64_t i = 0; i < count; ++i)
-            x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
+            x[i] = (uint32_t)(i * 2654435761u) + m->desc.group.rank + k;
         m->status = cdp_allgather(m->g, x + at, y, count - at, CDP_DTYPE_U32);
         /* from there, too */
         if (m->status == CDP_OK)
@@ -705,7 +708,8 @@ static void group_memory(member *m) {
     cdp_describe(m->g, m->described, sizeof m->described);
     T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
-    T_EQ(m->desc.expose_bytes != UINT64_MAX && m->desc.os->shared.create, in_segment(m, x));
+    T_EQ(m->desc.group.expose_bytes != UINT64_MAX && m->desc.group.os->shared.create,
+        in_segment(m, x));
     meet(n); /* what is freed is let go by the peers, which do nothing but wait */
     cdp_group_free(m->g, y);
     cdp_group_free(m->g, x);
@@ -713,7 +717,7 @@ static void group_memory(member *m) {
     meet(n);
     for (uint32_t i = 0;
          i < 5000 && __atomic_load_n(&m->status, __ATOMIC_RELAXED) == CDP_OK && views_of(m); ++i) {
-        if (m->desc.no_thread) cdp_poll(m->g, 0);
+        if (m->desc.group.no_thread) cdp_poll(m->g, 0);
         test_sleep_ms(1);
     }
     T_EQ(0, views_of(m));
@@ -722,12 +726,12 @@ static void group_memory(member *m) {
 
 TEST(group_memory_is_in_view) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os};
+    cdp_tcp_desc like = {.group.os = &os};
     os.shared.map = map_or_not;
     os.shared.read_process = counting_read;
     reads = 0;
     job(2, &like, NULL, group_memory);
-    like.no_thread = true;
+    like.group.no_thread = true;
     job(4, &like, NULL, group_memory);
     T_EQ(0, reads);
     blind = true; /* it goes on by other ways */
@@ -736,9 +740,9 @@ TEST(group_memory_is_in_view) {
     os.shared.read_process = NULL;
     job(3, &like, NULL, group_memory);
     blind = false;
-    like.expose_bytes = UINT64_MAX;
+    like.group.expose_bytes = UINT64_MAX;
     job(2, &like, NULL, group_memory);
-    like.expose_bytes = 0;
+    like.group.expose_bytes = 0;
     os = *cdp_os_default();
     os.shared.create = NULL;
     job(2, &like, NULL, group_memory);
@@ -755,7 +759,7 @@ static void small_and_many(member *m) {
         N = 3000
     };
     static void *all[2][N];
-    void **p = all[m->desc.rank];
+    void **p = all[m->desc.group.rank];
     const uint32_t before = mappings();
     meet(2);
     for (uint32_t i = 0; i < N; ++i)
@@ -784,7 +788,7 @@ static void small_and_many(member *m) {
 
 TEST(small_group_memory_shares_segments) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os};
+    cdp_tcp_desc like = {.group.os = &os};
     os.shared.create = create_no_more;
     job(2, &like, NULL, small_and_many);
     no_more = false;
@@ -792,7 +796,7 @@ TEST(small_group_memory_shares_segments) {
 
 /* Each rank's loan in one group is to be read after the other's in another group. */
 static void crosswise(member *m) {
-    const uint32_t all[2] = {0, 1}, me = m->desc.rank;
+    const uint32_t all[2] = {0, 1}, me = m->desc.group.rank;
     cdp_group *g[2];
     for (uint32_t i = 0; i < 2; ++i)
         T_EQ(CDP_OK, cdp_group_new(m->g, all, 2, &g[i]));
@@ -814,9 +818,9 @@ static void crosswise(member *m) {
 }
 
 TEST(loans_that_nobody_reads_are_sent) {
-    cdp_tcp_desc like = {.timeout_ms = 10000 * TEST_SLACK};
+    cdp_tcp_desc like = {.group.timeout_ms = 10000 * TEST_SLACK};
     job(2, &like, NULL, crosswise);
-    like.no_thread = true;
+    like.group.no_thread = true;
     job(2, &like, NULL, crosswise);
 }
 
@@ -826,12 +830,12 @@ TEST(loans_that_nobody_reads_are_sent) {
 static int victim_signal;
 
 static int process_main(uint32_t rank, uint32_t n, uint16_t at) {
-    cdp_tcp_desc d = {.rank = rank,
-        .world_size = n,
+    cdp_tcp_desc d = {.group.rank = rank,
+        .group.world_size = n,
         .master_port = at,
-        .timeout_ms = 1000 * TEST_SLACK,
+        .group.timeout_ms = 1000 * TEST_SLACK,
         .init_timeout_ms = 20000 * TEST_SLACK,
-        .logger = {.level = CDP_LOG_SILENT}};
+        .group.logger = {.level = CDP_LOG_SILENT}};
     cdp_group *g;
     cdp_status st = cdp_init(&d, &g);
     float *x = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL,
@@ -967,35 +971,35 @@ static void write_nonsense(member *m) {
     static float x[3][300000];
     m->status = cdp_barrier(m->g);
     meet(3);
-    if (m->desc.rank == 2) { /* to rank 0 */
+    if (m->desc.group.rank == 2) { /* to rank 0 */
         cdp__link *l = link_of(m, 0);
         cdp__shared *s = l->shared;
         if (T(s != NULL)) nonsense_into(l, s, m->g->streams[0].put);
     }
     meet(3);
-    if (m->desc.rank == 2) {
+    if (m->desc.group.rank == 2) {
         test_sleep_ms(100);
         return; /* what it says itself does not count */
     }
     for (uint32_t i = 0; i < 50 && m->status == CDP_OK; ++i)
         m->status =
-            cdp_allreduce(m->g, NULL, x[m->desc.rank], 300000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+            cdp_allreduce(m->g, NULL, x[m->desc.group.rank], 300000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     if (m->status == CDP_OK) return;
     m->error = *cdp_last_error();
     test_check(m->error.peer == 2
             && (m->error.status == CDP_ERR_MISMATCH || m->error.status == CDP_ERR_PEER_LOST),
-        __FILE__, __LINE__, "nonsense %u: rank %u: %s: %s", nonsense, m->desc.rank,
+        __FILE__, __LINE__, "nonsense %u: rank %u: %s: %s", nonsense, m->desc.group.rank,
         cdp_status_name(m->error.status), m->error.text);
     m->status = CDP_OK;
-    ++m->desc.records;
+    ++m->desc.group.records;
 }
 
 TEST(nonsense_of_a_peer_is_named) {
-    cdp_tcp_desc like = {.timeout_ms = 3000, .logger = {.level = CDP_LOG_SILENT}};
+    cdp_tcp_desc like = {.group.timeout_ms = 3000, .group.logger = {.level = CDP_LOG_SILENT}};
     for (nonsense = 0; nonsense < 27 && !test__now.failed_checks; ++nonsense) {
         job(3, &like, NULL, write_nonsense);
-        test_check(members[0].desc.records && members[1].desc.records, __FILE__, __LINE__,
-            "nonsense %u was not noticed", nonsense);
+        test_check(members[0].desc.group.records && members[1].desc.group.records, __FILE__,
+            __LINE__, "nonsense %u was not noticed", nonsense);
     }
 }
 
@@ -1005,14 +1009,15 @@ static void tiny_steps(member *m) {
     static uint8_t bytes[RANKS_MAX][5000];
     for (uint32_t i = 0; i < (TEST_SLOW ? 50 : 400) && m->status == CDP_OK; ++i) {
         m->status = cdp_allreduce(
-            m->g, NULL, bytes[m->desc.rank], i % 7 ? 3 : 5000, CDP_DTYPE_U8, CDP_REDUCE_MAX);
-        if (i % 50 == m->desc.rank) test_sleep_ms(1); /* now and then all others sleep */
+            m->g, NULL, bytes[m->desc.group.rank], i % 7 ? 3 : 5000, CDP_DTYPE_U8, CDP_REDUCE_MAX);
+        if (i % 50 == m->desc.group.rank) test_sleep_ms(1); /* now and then all others sleep */
     }
 }
 
 TEST(who_sleeps_is_woken) {
     for (uint32_t n = 2; n <= 8; n *= 2) {
-        cdp_tcp_desc like = {.no_spin = true, .no_thread = n == 4, .ring_bytes = n == 8 ? 256 : 0};
+        cdp_tcp_desc like = {
+            .group.no_spin = true, .group.no_thread = n == 4, .ring_bytes = n == 8 ? 256 : 0};
         job(n, &like, NULL, tiny_steps);
     }
 }
@@ -1032,7 +1037,7 @@ static void start_beside(member *m) {
     cdp_work work;
     uint8_t y = 0;
     m->status = cdp_barrier(m->g);
-    if (m->desc.rank == 0) {
+    if (m->desc.group.rank == 0) {
         pthread_t t;
         uint64_t from;
         pthread_create(&t, NULL, waits_for_a_word, m->g);
@@ -1054,7 +1059,7 @@ TEST(who_sleeps_hears_of_a_start) {
     start_took_ns = UINT64_MAX;
     /* a machine that stands still for a while looks like it */
     for (uint32_t i = 0; i < 5 && start_took_ns > 500000000u; ++i) {
-        cdp_tcp_desc like = {.no_thread = true};
+        cdp_tcp_desc like = {.group.no_thread = true};
         job(2, &like, NULL, start_beside);
     }
     T(start_took_ns <= 500000000u);
@@ -1073,18 +1078,19 @@ static uint32_t mappings(void) {
 }
 
 static void leave_at_once(member *m) { /* while links are being made */
-    const uint32_t to = (m->desc.rank + 1) % m->desc.world_size;
+    const uint32_t to = (m->desc.group.rank + 1) % m->desc.group.world_size;
     cdp_work w;
     uint32_t x = 0;
     m->status = cdp_send_async(m->g, &x, 1, CDP_DTYPE_U32, to, 1, &w);
-    if (m->desc.rank == 1) cdp_group_abort(m->g, "enough");
+    if (m->desc.group.rank == 1) cdp_group_abort(m->g, "enough");
     m->status = CDP_OK;
 }
 
 TEST(no_mapping_or_descriptor_is_left) {
     for (uint32_t i = 0; i < 30; ++i) {
-        cdp_tcp_desc like = {
-            .no_thread = i % 2, .timeout_ms = 2000, .logger = {.level = CDP_LOG_SILENT}};
+        cdp_tcp_desc like = {.group.no_thread = i % 2,
+            .group.timeout_ms = 2000,
+            .group.logger = {.level = CDP_LOG_SILENT}};
         /* descriptors are counted by the harness */
         job(1 + i % 4, &like, NULL, i % 3 ? leave_at_once : describe_all);
         T_EQ(0, mappings());

@@ -935,21 +935,21 @@ static cdp_group_desc hub_desc(const table *t, uint32_t r) {
 static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
-    d.rank = r;
-    d.world_size = t->n;
+    d.group.rank = r;
+    d.group.world_size = t->n;
     d.master_port = t->port;
-    d.timeout_ms = d.init_timeout_ms = 120000 * TEST_SLACK;
-    d.small_bytes = t->small_bytes;
-    d.piece_bytes = t->piece_bytes;
-    d.choices = direct_rows;
-    d.choice_count = t->direct == DIRECT && !t->reproducible ? 3 : 0;
-    d.reproducible = t->reproducible;
-    d.no_thread = t->n % 3 == 0;
+    d.group.timeout_ms = d.init_timeout_ms = 120000 * TEST_SLACK;
+    d.group.small_bytes = t->small_bytes;
+    d.group.piece_bytes = t->piece_bytes;
+    d.group.choices = direct_rows;
+    d.group.choice_count = t->direct == DIRECT && !t->reproducible ? 3 : 0;
+    d.group.reproducible = t->reproducible;
+    d.group.no_thread = t->n % 3 == 0;
     d.connections = t->n % 2 ? 1 : 3;
     d.no_shared_memory = t->by == TCP;
     if (t->n % 4 == 0) d.ring_bytes = 1000; /* everything wraps, and waits for room */
-    if (t->n % 3) d.expose_bytes = 1 + t->n % 2 * 999;
-    d.logger.level = CDP_LOG_SILENT;
+    if (t->n % 3) d.group.expose_bytes = 1 + t->n % 2 * 999;
+    d.group.logger.level = CDP_LOG_SILENT;
     return d;
 }
 
@@ -1035,7 +1035,7 @@ static void node_main(sim_node *node, void *arg) {
     cdp_group *g;
     d.master_addr = "10.0.0.1";
     d.trust_network = true; /* nobody else is in this one */
-    d.os = &node->os;
+    d.group.os = &node->os;
     if (!test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text))
         return;
     run_rank(t, node->id, g);

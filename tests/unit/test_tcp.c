@@ -1,6 +1,8 @@
 /* The parts of cdp_tcp.h that need no second process: the handshake, the environment, arguments;
    and whole groups whose ranks are threads of this program, connected by real sockets. */
 #define CDP_IMPLEMENTATION
+#define CDP__VIGIL_MS 50u /* so that the silence of a machine is noticed soon */
+#define CDP__SILENCE_MS 30000u
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
@@ -27,6 +29,7 @@ TEST(hello_survives_the_wire) {
         a.type = (uint32_t)test_random(&state);
         a.refusal = (uint32_t)test_random(&state);
         a.index = (uint32_t)test_random(&state);
+        a.order = (uint8_t)test_random(&state);
         cdp__hello_encode(&a, wire);
         T(cdp__hello_decode(wire, &b));
         T(memcmp(&a, &b, sizeof a) == 0);
@@ -45,6 +48,10 @@ TEST(hello_is_judged) {
     T_EQ(CDP__REFUSE_INDEX, cdp__hello_judge(&mine, &h));
     h.index = 2;
     T_EQ(CDP__REFUSE_NOTHING, cdp__hello_judge(&mine, &h));
+    h.order = 1;
+    T_EQ(CDP__REFUSE_ORDER, cdp__hello_judge(&mine, &h));
+    T_TEXT("byte order", cdp__refusal_text(CDP__REFUSE_ORDER));
+    h.order = 0;
     h.version ^= 1;
     T_EQ(CDP__REFUSE_VERSION, cdp__hello_judge(&mine, &h));
     h = hello_of(5, 3);
@@ -213,7 +220,7 @@ TEST(environment_is_read) {
     memset(&d, 0, sizeof d);
     environment("3", "8", "node-0.example", "29500");
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(d.rank == 3 && d.world_size == 8 && d.master_port == 29500
+    T(d.group.rank == 3 && d.group.world_size == 8 && d.master_port == 29500
         && strcmp(d.master_addr, "node-0.example") == 0);
     T(!d.external_store && !d.job);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
@@ -231,20 +238,20 @@ TEST(environment_is_read) {
     d.job_key = "of the program";
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T(strcmp(d.job_key, "of the program") == 0);
-    T(!d.interfaces && d.logger.level == CDP_LOG_DEFAULT);
+    T(!d.interfaces && d.group.logger.level == CDP_LOG_DEFAULT);
     setenv("CDP_INTERFACES", "eth0,ib", 1);
     setenv("CDP_LOG_LEVEL", "debug", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(strcmp(d.interfaces, "eth0,ib") == 0 && d.logger.level == CDP_LOG_DEBUG);
+    T(strcmp(d.interfaces, "eth0,ib") == 0 && d.group.logger.level == CDP_LOG_DEBUG);
     setenv("CDP_LOG_LEVEL", "silent", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(d.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
-    d.logger.level = CDP_LOG_DEFAULT;
+    T(d.group.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
+    d.group.logger.level = CDP_LOG_DEFAULT;
     setenv("CDP_LOG_LEVEL", "loud", 1);
     REFUSED(CDP_ERR_INVALID,
         "CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent",
         cdp_tcp_desc_from_env(&d));
-    d.logger.level = CDP_LOG_SILENT;
+    d.group.logger.level = CDP_LOG_SILENT;
     setenv("CDP_CONNECTIONS", "17", 1);
     d.connections = 2;
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
@@ -432,19 +439,20 @@ TEST(urls_are_read) {
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://node-0:29500?rank=2&world_size=4", &d));
-    T(d.rank == 2 && d.world_size == 4 && d.master_port == 29500
+    T(d.group.rank == 2 && d.group.world_size == 4 && d.master_port == 29500
         && strcmp(d.master_addr, "node-0") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://[fe80::1%eth0]:1", &d));
-    T(d.rank == 2 && d.world_size == 4 && d.master_port == 1
+    T(d.group.rank == 2 && d.group.world_size == 4 && d.master_port == 1
         && strcmp(d.master_addr, "fe80::1%eth0") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("file:///tmp/a:b?world_size=9", &d));
-    T(d.world_size == 9 && strcmp(d.file, "/tmp/a:b") == 0);
+    T(d.group.world_size == 9 && strcmp(d.file, "/tmp/a:b") == 0);
     memset(&d, 0, sizeof d);
     environment("1", "3", "here", "4");
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://", &d));
-    T(d.rank == 1 && d.world_size == 3 && d.master_port == 4 && strcmp(d.master_addr, "here") == 0);
+    T(d.group.rank == 1 && d.group.world_size == 3 && d.master_port == 4
+        && strcmp(d.master_addr, "here") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=2", &d));
-    T(d.rank == 2);
+    T(d.group.rank == 2);
     static const char *const bad[] = {"", "tcp:/a:1", "http://a:1", "tcp://", "tcp://a",
         "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://:1", "tcp://[::1:1",
         "tcp://[::1]1", "tcp://[]:1", "tcp://::1:1", "tcp://a b:1", "tcp://a/b:1", "env://x",
@@ -463,6 +471,26 @@ TEST(urls_are_read) {
     REFUSED(CDP_ERR_INVALID, "needs a text", cdp_tcp_desc_from_url(NULL, &d));
 }
 
+static uint64_t few_descriptors(void *user) {
+    (void)user;
+    return 100;
+}
+
+/* Said before anything is tried, with what to do. */
+TEST(too_few_descriptors) {
+    cdp_os os = *cdp_os_default();
+    cdp_tcp_desc d;
+    cdp_group *g;
+    memset(&d, 0, sizeof d);
+    os.net.descriptor_limit = few_descriptors;
+    d.group.world_size = 64;
+    d.group.os = &os;
+    d.master_port = 1;
+    d.init_timeout_ms = 20000;
+    REFUSED(CDP_ERR_IO, "ulimit -n", cdp_init(&d, &g));
+    T_EQ(EMFILE, cdp_last_error()->sys_errno);
+}
+
 TEST(init_mistakes) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc d;
@@ -471,25 +499,31 @@ TEST(init_mistakes) {
     REFUSED(CDP_ERR_INVALID, "desc", cdp_init(NULL, &g));
     REFUSED(CDP_ERR_INVALID, "place for the result", cdp_init(&d, NULL));
     REFUSED(CDP_ERR_INVALID, "world_size 0", cdp_init(&d, &g));
+    d.group.hub = (cdp_hub *)&d; /* never looked into */
+    REFUSED(CDP_ERR_INVALID, "group.hub is set", cdp_init(&d, &g));
+    d.group.hub = NULL;
+    d.group.transport = (cdp_transport *)&d;
+    REFUSED(CDP_ERR_INVALID, "group.transport is set", cdp_init(&d, &g));
+    d.group.transport = NULL;
     T(g == NULL);
-    d.world_size = 65536;
+    d.group.world_size = 65536;
     REFUSED(CDP_ERR_INVALID, "world_size 65536", cdp_init(&d, &g));
-    d.world_size = 2;
-    d.rank = 2;
+    d.group.world_size = 2;
+    d.group.rank = 2;
     REFUSED(CDP_ERR_INVALID, "rank 2 is not below world_size 2", cdp_init(&d, &g));
-    d.rank = 0;
+    d.group.rank = 0;
     REFUSED(CDP_ERR_INVALID, "master_port is 0", cdp_init(&d, &g));
     d.connections = 17;
     REFUSED(CDP_ERR_INVALID, "connections 17 is not in 1 .. 16", cdp_init(&d, &g));
     d.connections = 0;
     os.net.addresses = NULL;
-    d.os = &os;
+    d.group.os = &os;
     d.interfaces = "eth0"; /* no interfaces are known to this os: that must not pass in silence */
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
     T_TEXT("interfaces 'eth0': the os of the desc has no function `addresses`",
         cdp_last_error()->text);
     d.interfaces = NULL;
-    d.os = NULL;
+    d.group.os = NULL;
     d.job = "a name of a job that is longer than anybody would give to one";
     REFUSED(CDP_ERR_INVALID, "job name", cdp_init(&d, &g));
 }
@@ -520,19 +554,19 @@ static void *member_main(void *p) {
     uint64_t same = m->seed;
     cdp_group *g;
     const cdp_status st = cdp_init(&m->desc, &g);
-    if (!test_check(
-            st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", m->desc.rank, cdp_last_error()->text))
+    if (!test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", m->desc.group.rank,
+            cdp_last_error()->text))
         return NULL;
-    T_EQ(m->desc.rank, cdp_rank(g));
-    T_EQ(m->desc.world_size, cdp_size(g));
+    T_EQ(m->desc.group.rank, cdp_rank(g));
+    T_EQ(m->desc.group.world_size, cdp_size(g));
     for (uint32_t k = 0; k < m->calls; ++k) {
-        const call c = call_random(&same, m->desc.world_size, k % 8 ? 400 : 60000);
+        const call c = call_random(&same, m->desc.group.world_size, k % 8 ? 400 : 60000);
         call_memory mem;
         cdp_work w;
-        call_fill(&c, m->desc.world_size, m->desc.rank, &mem);
+        call_fill(&c, m->desc.group.world_size, m->desc.group.rank, &mem);
         const cdp_request rq = call_request(&c, &mem);
         if (!T_EQ(CDP_OK, cdp_start(g, &rq, &w)) || !T_EQ(CDP_OK, cdp_work_wait(w))) break;
-        call_check(&c, m->desc.world_size, m->desc.rank, &mem);
+        call_check(&c, m->desc.group.world_size, m->desc.group.rank, &mem);
     }
     cdp_group_destroy(g);
     return NULL;
@@ -543,8 +577,8 @@ static void socket_world(uint32_t n, const cdp_tcp_desc *like, uint64_t seed, ui
     const uint16_t port = free_port();
     for (uint32_t r = 0; r < n; ++r) {
         m[r].desc = *like;
-        m[r].desc.rank = r;
-        m[r].desc.world_size = n;
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = n;
         m[r].desc.master_port = port;
         m[r].desc.init_timeout_ms = 30000;
         m[r].seed = seed;
@@ -560,10 +594,10 @@ TEST(ranks_over_sockets) {
         for (int no_thread = 0; no_thread < 2; ++no_thread) {
             cdp_tcp_desc like;
             memset(&like, 0, sizeof like);
-            like.os = counted_os();
-            like.no_thread = no_thread;
-            like.piece_bytes = n % 2 ? 1000 : 0;
-            like.small_bytes = n % 3 ? 0 : 1;
+            like.group.os = counted_os();
+            like.group.no_thread = no_thread;
+            like.group.piece_bytes = n % 2 ? 1000 : 0;
+            like.group.small_bytes = n % 3 ? 0 : 1;
             like.job_key = n % 2 ? NULL : "of these ranks alone";
             socket_world(n, &like, n * 100 + (uint64_t)no_thread, 60);
             T_EQ(0, counted.held);
@@ -575,12 +609,12 @@ TEST(ranks_over_several_connections) {
         for (uint32_t k = 2; k <= 4; ++k) {
             cdp_tcp_desc like;
             memset(&like, 0, sizeof like);
-            like.os = counted_os();
+            like.group.os = counted_os();
             like.connections = k == 4 ? 16 : k;
             like.no_shared_memory = n != 3; /* which needs one alone */
-            like.no_thread = (n + k) % 2;
-            like.piece_bytes = n % 2 ? 1000 : 0;
-            like.small_bytes = n % 3 ? 0 : 1;
+            like.group.no_thread = (n + k) % 2;
+            like.group.piece_bytes = n % 2 ? 1000 : 0;
+            like.group.small_bytes = n % 3 ? 0 : 1;
             like.job_key = k % 2 ? NULL : "of these ranks alone";
             socket_world(n, &like, n * 10 + k, 60);
             T_EQ(0, counted.held);
@@ -627,15 +661,15 @@ TEST(links_ask_for_the_key) {
         if (!T_EQ(CDP_OK, cdp_store_server_create(&sd, &server))) return;
         memset(k, 0, sizeof k);
         for (uint32_t r = 0; r < 2; ++r) {
-            k[r].desc.rank = r;
-            k[r].desc.world_size = 2;
+            k[r].desc.group.rank = r;
+            k[r].desc.group.world_size = 2;
             k[r].desc.external_store = true;
             k[r].desc.master_port = cdp_store_server_port(server);
             k[r].desc.job_key = t[i].key[r];
-            k[r].desc.os = os;
-            k[r].desc.init_timeout_ms = k[r].desc.timeout_ms = 20000;
-            k[r].desc.logger.func = quiet_log;
-            k[r].desc.logger.user = &told;
+            k[r].desc.group.os = os;
+            k[r].desc.init_timeout_ms = k[r].desc.group.timeout_ms = 20000;
+            k[r].desc.group.logger.func = quiet_log;
+            k[r].desc.group.logger.user = &told;
             if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
         }
         for (uint32_t r = 0; r < 2; ++r)
@@ -658,12 +692,12 @@ TEST(connections_must_be_as_many_everywhere) {
     keyed k[2];
     memset(k, 0, sizeof k);
     for (uint32_t r = 0; r < 2; ++r) {
-        k[r].desc.rank = r;
-        k[r].desc.world_size = 2;
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
         k[r].desc.master_port = port;
         k[r].desc.connections = 2 + r;
         k[r].desc.init_timeout_ms = 20000;
-        k[r].desc.logger.level = CDP_LOG_SILENT;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
         if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
     }
     for (uint32_t r = 0; r < 2; ++r)
@@ -687,7 +721,7 @@ static struct {
 static void *cut_main(void *p) {
     keyed *k = (keyed *)p;
     static float x[2][50000];
-    float *mine = x[k->desc.rank];
+    float *mine = x[k->desc.group.rank];
     const struct linger reset = {1, 0};
     cdp_group *g = NULL;
     k->status = cdp_init(&k->desc, &g);
@@ -696,7 +730,7 @@ static void *cut_main(void *p) {
         k->status = cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     T_EQ(CDP_OK, k->status);
     pthread_barrier_wait(&cut.all);
-    if (k->desc.rank == 1) {
+    if (k->desc.group.rank == 1) {
         cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->w->transport.self)->links[0], cut.which);
         cdp__enter(g);
         T(l->state == CDP__LINK_UP);
@@ -709,7 +743,7 @@ static void *cut_main(void *p) {
             shutdown(l->io.fd, SHUT_WR);
         cdp__leave(g);
     }
-    if (cut.idle && k->desc.rank == 1) { /* only the other one looks */
+    if (cut.idle && k->desc.group.rank == 1) { /* only the other one looks */
         pthread_barrier_wait(&cut.all);
     } else {
         if (cut.idle) test_sleep_ms(2); /* until it has come here */
@@ -717,7 +751,8 @@ static void *cut_main(void *p) {
             k->status = cut.idle
                 ? cdp_barrier(g)
                 : cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
-        cut.took_ns[k->desc.rank] = test_now_ns() - __atomic_load_n(&cut.cut_ns, __ATOMIC_SEQ_CST);
+        cut.took_ns[k->desc.group.rank] =
+            test_now_ns() - __atomic_load_n(&cut.cut_ns, __ATOMIC_SEQ_CST);
         k->error = *cdp_last_error();
         if (cut.idle) pthread_barrier_wait(&cut.all);
     }
@@ -738,14 +773,14 @@ TEST(a_lost_connection_is_named) {
                 if (cut.idle && cut.kind && (cut.which != 2 || cut.kind == 2)) continue;
                 memset(k, 0, sizeof k);
                 for (uint32_t r = 0; r < 2; ++r) {
-                    k[r].desc.rank = r;
-                    k[r].desc.world_size = 2;
+                    k[r].desc.group.rank = r;
+                    k[r].desc.group.world_size = 2;
                     k[r].desc.master_port = port;
                     k[r].desc.connections = 3;
                     k[r].desc.no_shared_memory = true;
-                    k[r].desc.timeout_ms = 20000;
-                    k[r].desc.no_thread = cut.idle;
-                    k[r].desc.logger.level = CDP_LOG_SILENT;
+                    k[r].desc.group.timeout_ms = 20000;
+                    k[r].desc.group.no_thread = cut.idle;
+                    k[r].desc.group.logger.level = CDP_LOG_SILENT;
                     if (pthread_create(&k[r].id, NULL, cut_main, &k[r]) != 0) abort();
                 }
                 for (uint32_t r = 0; r < 2; ++r)
@@ -763,6 +798,127 @@ TEST(a_lost_connection_is_named) {
         if (cut.idle) break;
     }
     pthread_barrier_destroy(&cut.all);
+}
+
+/* A machine that has acknowledged nothing for longer than it may; the os says so for one rank. */
+static uint32_t silent_ms;
+static uint64_t says_unanswered(void *user, int32_t fd) {
+    (void)user;
+    (void)fd;
+    return __atomic_load_n(&silent_ms, __ATOMIC_ACQUIRE) * CDP__MS;
+}
+
+static void *silence_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    cdp_group *g = NULL;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    if (k->desc.group.rank == 0) {
+        const uint64_t since = test_now_ns();
+        __atomic_store_n(&silent_ms, 29000, __ATOMIC_RELEASE);
+        test_sleep_ms(250);
+        OK(cdp_group_status(g));
+        __atomic_store_n(&silent_ms, 31000, __ATOMIC_RELEASE);
+        T_EQ(CDP_ERR_PEER_LOST, cdp_recv(g, &x, 1, CDP_DTYPE_F32, 1, 0));
+        /* rank 1 is well in truth: it may be the first to report that this rank has hung up */
+        if (cdp_last_error()->peer != 0) {
+            T_EQ(1, cdp_last_error()->peer);
+            T_EQ(ETIMEDOUT, cdp_last_error()->sys_errno);
+        }
+        T_WITHIN(250 + 1000, test_now_ns() - since);
+        cdp_group_destroy(g);
+    } else {
+        T(cdp_recv(g, &x, 1, CDP_DTYPE_F32, 0, 0) < 0);
+        cdp_group_destroy(g);
+    }
+    return NULL;
+}
+
+TEST(a_silent_machine_is_lost) {
+    const uint16_t port = free_port();
+    cdp_os os = *cdp_os_default();
+    keyed k[2];
+    memset(k, 0, sizeof k);
+    silent_ms = 0;
+    os.net.unanswered_ns = says_unanswered;
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
+        k[r].desc.no_shared_memory = true;
+        k[r].desc.group.os = r == 0 ? &os : NULL;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, silence_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
+}
+
+/* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
+   end is closed already. */
+static uint64_t flood_until_ns;
+static uint64_t flooded;
+static int32_t accept_without_end(void *user, int32_t fd, cdp_addr *from) {
+    int pair[2];
+    if (test_now_ns() >= __atomic_load_n(&flood_until_ns, __ATOMIC_ACQUIRE))
+        return cdp_os_default()->net.accept_next(user, fd, from);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return -errno;
+    close(pair[1]);
+    memset(from, 0, sizeof *from);
+    from->family = 4;
+    from->ip[0] = 127;
+    from->ip[3] = 1;
+    ++flooded;
+    return pair[0];
+}
+
+static void *flooded_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    cdp_group *g = NULL;
+    uint64_t since, longest = 0;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    if (k->desc.group.rank == 1) { /* from now on, and somebody really is at its port */
+        const cdp_addr at = ((cdp__mesh *)g->w->transport.self)->at;
+        const int32_t fd = cdp_os_default()->net.connect_to(NULL, &at);
+        __atomic_store_n(&flood_until_ns, test_now_ns() + 3000 * CDP__MS, __ATOMIC_RELEASE);
+        T(fd >= 0);
+        test_sleep_ms(50);
+        if (fd >= 0) cdp_os_default()->net.close_fd(NULL, fd);
+    }
+    for (int i = 0; i < 20; ++i) {
+        since = test_now_ns();
+        if (!OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM))) break;
+        if (test_now_ns() - since > longest) longest = test_now_ns() - since;
+    }
+    T_WITHIN(500, longest);
+    __atomic_store_n(&flood_until_ns, 0, __ATOMIC_RELEASE);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+TEST(a_flood_is_accepted_in_turns) {
+    const uint16_t port = free_port();
+    cdp_os os = *cdp_os_default();
+    keyed k[2];
+    memset(k, 0, sizeof k);
+    flooded = 0;
+    os.net.accept_next = accept_without_end;
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
+        k[r].desc.no_shared_memory = true;
+        k[r].desc.group.os = r == 1 ? &os : NULL;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, flooded_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
+    T(flooded > 0);
 }
 
 /* Threads that are nobody's callers, in the system's poll. */
@@ -812,13 +968,13 @@ TEST(callers_are_left_alone) {
     memset(k, 0, sizeof k);
     os.net.watch_wait = counting_wait;
     for (uint32_t r = 0; r < 2; ++r) {
-        k[r].desc.rank = r;
-        k[r].desc.world_size = 2;
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
         k[r].desc.master_port = port;
-        k[r].desc.timeout_ms = k[r].desc.init_timeout_ms = 60000;
+        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 60000;
         k[r].desc.no_shared_memory = true;
-        k[r].desc.os = &os;
-        k[r].desc.logger.level = CDP_LOG_SILENT;
+        k[r].desc.group.os = &os;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
         if (pthread_create(&k[r].id, NULL, busy_main, &k[r]) != 0) abort();
     }
     for (uint32_t r = 0; r < 2; ++r)
@@ -846,7 +1002,7 @@ TEST(several_jobs_in_one_program) {
     for (int run = 0; run < 10; ++run) {
         cdp_tcp_desc like;
         memset(&like, 0, sizeof like);
-        like.os = counted_os();
+        like.group.os = counted_os();
         socket_world(3, &like, (uint64_t)run, 5);
         T_EQ(0, counted.held);
     }
@@ -874,8 +1030,8 @@ static void meet(uint32_t n, void (*fill)(cdp_tcp_desc *d)) {
     member m[RANKS_MAX];
     for (uint32_t r = 0; r < n; ++r) {
         memset(&m[r], 0, sizeof m[r]);
-        m[r].desc.rank = r;
-        m[r].desc.world_size = n;
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = n;
         m[r].desc.init_timeout_ms = 30000;
         m[r].seed = n;
         m[r].calls = 5;
@@ -888,9 +1044,9 @@ static void meet(uint32_t n, void (*fill)(cdp_tcp_desc *d)) {
 
 static uint32_t numbers[RANKS_MAX];
 static void by_exchange(cdp_tcp_desc *d) {
-    numbers[d->rank] = d->rank;
+    numbers[d->group.rank] = d->group.rank;
     d->exchange = broadcast;
-    d->exchange_user = &numbers[d->rank];
+    d->exchange_user = &numbers[d->group.rank];
 }
 
 static cdp_store *shared_store;
@@ -945,7 +1101,7 @@ static int32_t counting_listen(void *user, const cdp_addr *at, cdp_addr *bound) 
 /* One listening socket per process, rank 0 included; the others share a range of ports. */
 static cdp_os counting_os;
 static void in_a_range(cdp_tcp_desc *d) {
-    d->os = &counting_os;
+    d->group.os = &counting_os;
     d->store = shared_store;
     d->listen_addr = "127.0.0.1";
     d->first_port = range_from;
@@ -971,8 +1127,8 @@ TEST(an_inherited_listener) {
     T(fd >= 0);
     memset(m, 0, sizeof m);
     for (uint32_t r = 0; r < 2; ++r) {
-        m[r].desc.rank = r;
-        m[r].desc.world_size = 2;
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = 2;
         m[r].desc.init_timeout_ms = 30000;
         m[r].desc.master_port = bound.port;
         m[r].desc.has_listen_fd = r == 0;
@@ -1003,6 +1159,9 @@ int main(int argc, char **argv) {
         {"connections_must_be_as_many_everywhere", connections_must_be_as_many_everywhere, 60},
         {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},
+        {"too_few_descriptors", too_few_descriptors, 20},
+        {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
+        {"a_flood_is_accepted_in_turns", a_flood_is_accepted_in_turns, 20},
         {"callers_are_left_alone", callers_are_left_alone, 120},
         {"other_machines_need_a_key", other_machines_need_a_key, 10},
         {"several_jobs_in_one_program", several_jobs_in_one_program, 60},

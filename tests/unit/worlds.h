@@ -31,14 +31,14 @@ static void *rank_main(void *arg) {
     const uint32_t rank = (uint32_t)(uintptr_t)arg;
     cdp_group *g = NULL;
     if (over_tcp) {
-        const cdp_tcp_desc d = {.rank = rank,
-            .world_size = world_size,
+        const cdp_tcp_desc d = {.group.rank = rank,
+            .group.world_size = world_size,
             .master_port = port,
-            .timeout_ms = timeout_ms,
+            .group.timeout_ms = timeout_ms,
             .init_timeout_ms = 20000,
-            .no_thread = no_thread,
+            .group.no_thread = no_thread,
             .no_shared_memory = !shared_memory,
-            .logger = {.level = CDP_LOG_SILENT}};
+            .group.logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_init(&d, &g))) return NULL;
     } else {
         const cdp_group_desc d = {.rank = rank,
