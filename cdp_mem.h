@@ -1523,8 +1523,10 @@ CDP__PRIVATE void cdp__mem_label_push(cdp__mem_thread *t, const char *text) {
     const uint32_t have = (uint32_t)strlen(t->text);
     if (t->depth++ >= CDP__MEM_NESTED) return;
     t->length[t->depth - 1] = have;
-    if (have && have + 2 < sizeof t->text) t->text[have] = '/';
-    cdp__mem_text_copy(t->text + have + (have ? 1 : 0), text, sizeof t->text - have - 1);
+    if (have + 2 < sizeof t->text) {
+        if (have) t->text[have] = '/';
+        cdp__mem_text_copy(t->text + have + (have ? 1 : 0), text, sizeof t->text - have - 1);
+    }
     t->hash = cdp__mem_text_hash(t->text);
 }
 
@@ -4340,6 +4342,7 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
         const char c = *text;
         const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
         if (c == '<') cdp__mem_put_text(w, "&lt;");
+        else if (c == '>') cdp__mem_put_text(w, "&gt;");
         else if (c == '&') cdp__mem_put_text(w, "&amp;");
         else if (c == '"') cdp__mem_put_text(w, "&quot;");
         else if ((uint8_t)c < 32 || !n) cdp__mem_put(w, '?');
