@@ -1187,6 +1187,20 @@ typedef struct cdp__mem_log { /* the history */
     uint64_t start_ns, start_us;
 } cdp__mem_log;
 
+/* What statistics are made of, kept short because every request counts in several: [0] small, [1] large. */
+typedef struct cdp__mem_tally {
+    uint64_t current[2], peak[2], allocated[2];
+    uint64_t peak_all;
+    uint64_t before[2]; /* current at the last reset of sums: freed = allocated + before - current */
+} cdp__mem_tally;
+
+typedef struct cdp__mem_tallies { /* in the order of cdp_mem_stats */
+    cdp__mem_tally allocation, segment, active, inactive_split;
+    cdp__mem_tally allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes;
+    cdp__mem_tally requested_bytes;
+    cdp__mem_tally oversize_allocations, oversize_segments; /* all in [0] */
+} cdp__mem_tallies;
+
 struct cdp_mem {
     cdp_lock lock;
     const cdp_os *os;
@@ -1205,7 +1219,8 @@ struct cdp_mem {
     uint32_t pool_count;
     uint64_t held, limit, requests, externals, external_places;
     cdp__mem_outside *outside;
-    cdp_mem_stats stats;
+    cdp__mem_tallies tally;
+    cdp_mem_stats stats; /* only the single figures */
     cdp__mem_log log;
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp_mem_oom_func on_oom;
@@ -1214,26 +1229,21 @@ struct cdp_mem {
     char dump_path[1024];
 };
 
-CDP__PRIVATE void cdp__mem_up(cdp_mem_stat *s, uint64_t n) {
-    s->current += n;
-    s->allocated += n;
-    if (s->current > s->peak) s->peak = s->current;
+CDP__PRIVATE void cdp__mem_up(cdp__mem_tally *t, bool large, uint64_t n) {
+    uint64_t all;
+    t->current[large] += n;
+    t->allocated[large] += n;
+    if (t->current[large] > t->peak[large]) t->peak[large] = t->current[large];
+    all = t->current[0] + t->current[1];
+    if (all > t->peak_all) t->peak_all = all;
 }
 
-CDP__PRIVATE void cdp__mem_down(cdp_mem_stat *s, uint64_t n) {
-    s->current -= n;
-    s->freed += n;
+CDP__PRIVATE void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
+    t->current[large] -= n;
 }
 
-/* All, and the size class. */
-CDP__PRIVATE void cdp__mem_up_both(cdp_mem_stat s[3], bool large, uint64_t n) {
-    cdp__mem_up(&s[0], n);
-    cdp__mem_up(&s[1 + large], n);
-}
-
-CDP__PRIVATE void cdp__mem_down_both(cdp_mem_stat s[3], bool large, uint64_t n) {
-    cdp__mem_down(&s[0], n);
-    cdp__mem_down(&s[1 + large], n);
+CDP__PRIVATE uint64_t cdp__mem_now(const cdp__mem_tally *t) {
+    return t->current[0] + t->current[1];
 }
 
 CDP__PRIVATE bool cdp__mem_is_split(const cdp__mem_part *p) {
@@ -1313,10 +1323,13 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     m->unused_parts = p->bin_next;
     --m->unused_part_count;
     ++m->part_count;
-    memset(p, 0, sizeof *p);
     p->at = at;
     p->size = size;
-    return p;
+    p->prev = p->next = NULL;
+    p->uses = NULL;
+    p->waits = 0;
+    p->stack = p->label = 0;
+    return p; /* the rest is set where its state is */
 }
 
 CDP__PRIVATE void cdp__mem_part_drop(cdp_mem *m, cdp__mem_part *p) {
@@ -1339,16 +1352,16 @@ CDP__PRIVATE void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
     p->freed_at = m->requests;
     cdp__mem_bins_put(cdp__mem_bins_of(p), p);
     if (!cdp__mem_is_split(p)) return;
-    cdp__mem_up_both(m->stats.inactive_split, large, 1);
-    cdp__mem_up_both(m->stats.inactive_split_bytes, large, p->size);
+    cdp__mem_up(&m->tally.inactive_split, large, 1);
+    cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size);
 }
 
 CDP__PRIVATE void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     cdp__mem_bins_take(cdp__mem_bins_of(p), p);
     if (!cdp__mem_is_split(p)) return;
-    cdp__mem_down_both(m->stats.inactive_split, large, 1);
-    cdp__mem_down_both(m->stats.inactive_split_bytes, large, p->size);
+    cdp__mem_down(&m->tally.inactive_split, large, 1);
+    cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size);
 }
 
 /* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
@@ -1410,9 +1423,9 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     m->last_span = s;
     p->span = s;
     m->held += size;
-    cdp__mem_up_both(m->stats.segment, large, 1);
-    cdp__mem_up_both(m->stats.reserved_bytes, large, size);
-    if (size >= m->sizes.max_split) cdp__mem_up(&m->stats.oversize_segments, 1);
+    cdp__mem_up(&m->tally.segment, large, 1);
+    cdp__mem_up(&m->tally.reserved_bytes, large, size);
+    if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
     cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
     return p;
 }
@@ -1425,9 +1438,9 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
     if (s->next) s->next->prev = s->prev;
     else m->last_span = s->prev;
     m->held -= s->size;
-    cdp__mem_down_both(m->stats.segment, s->large, 1);
-    cdp__mem_down_both(m->stats.reserved_bytes, s->large, s->size);
-    if (s->size >= m->sizes.max_split) cdp__mem_down(&m->stats.oversize_segments, 1);
+    cdp__mem_down(&m->tally.segment, s->large, 1);
+    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
+    if (s->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_segments, false, 1);
     s->next = m->unused_spans;
     m->unused_spans = s;
 }
@@ -1440,21 +1453,21 @@ CDP__PRIVATE void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     ++p->span->busy;
     ++p->span->arena->pool->busy;
     cdp__mem_table_put(&m->table, p);
-    cdp__mem_up_both(m->stats.allocation, large, 1);
-    cdp__mem_up_both(m->stats.allocated_bytes, large, p->size);
-    cdp__mem_up_both(m->stats.active, large, 1);
-    cdp__mem_up_both(m->stats.active_bytes, large, p->size);
-    cdp__mem_up_both(m->stats.requested_bytes, large, requested);
-    if (p->size >= m->sizes.max_split) cdp__mem_up(&m->stats.oversize_allocations, 1);
+    cdp__mem_up(&m->tally.allocation, large, 1);
+    cdp__mem_up(&m->tally.allocated_bytes, large, p->size);
+    cdp__mem_up(&m->tally.active, large, 1);
+    cdp__mem_up(&m->tally.active_bytes, large, p->size);
+    cdp__mem_up(&m->tally.requested_bytes, large, requested);
+    if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
 }
 
 /* The caller gave it back; it may have to wait. */
 CDP__PRIVATE void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     p->state = CDP_MEM_PENDING;
-    cdp__mem_down_both(m->stats.allocation, large, 1);
-    cdp__mem_down_both(m->stats.allocated_bytes, large, p->size);
-    if (p->size >= m->sizes.max_split) cdp__mem_down(&m->stats.oversize_allocations, 1);
+    cdp__mem_down(&m->tally.allocation, large, 1);
+    cdp__mem_down(&m->tally.allocated_bytes, large, p->size);
+    if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
 }
 
 /* Nothing uses it any more. It is in no list yet. */
@@ -1463,9 +1476,9 @@ CDP__PRIVATE void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     --p->span->busy;
     --p->span->arena->pool->busy;
     cdp__mem_table_take(&m->table, p);
-    cdp__mem_down_both(m->stats.active, large, 1);
-    cdp__mem_down_both(m->stats.active_bytes, large, p->size);
-    cdp__mem_down_both(m->stats.requested_bytes, large, p->requested);
+    cdp__mem_down(&m->tally.active, large, 1);
+    cdp__mem_down(&m->tally.active_bytes, large, p->size);
+    cdp__mem_down(&m->tally.requested_bytes, large, p->requested);
 }
 
 /* What this pool has for this stream; NULL without memory. The one used last is first. */
@@ -2285,8 +2298,8 @@ CDP__COLD void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, c
 /* The error of a failing request, with its figures. */
 CDP__COLD cdp_status cdp__mem_oom_error(
     const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
-    const cdp_mem_stats *const s = &m->stats;
-    const uint64_t cached = s->reserved_bytes[0].current - s->active_bytes[0].current;
+    const cdp__mem_tallies *const s = &m->tally;
+    const uint64_t cached = m->held - cdp__mem_now(&s->active_bytes);
     char text[480], x[32], y[32];
     cdp__text t = {text, sizeof text, 0};
     text[0] = 0;
@@ -2301,12 +2314,12 @@ CDP__COLD cdp_status cdp__mem_oom_error(
     cdp__text_add(&t, "; held here %s", cdp__mem_size_text(x, m->held));
     if (m->limit) cdp__text_add(&t, " (limit %s)", cdp__mem_size_text(x, m->limit));
     cdp__text_add(&t, ": %s allocated",
-        cdp__mem_size_text(x, s->allocated_bytes[0].current));
+        cdp__mem_size_text(x, cdp__mem_now(&s->allocated_bytes)));
     if (f->pending) cdp__text_add(&t, ", %s wait for streams", cdp__mem_size_text(x, f->pending));
     cdp__text_add(&t, ", %s cached in pieces of at most %s", cdp__mem_size_text(x, cached),
         cdp__mem_size_text(y, f->largest_free));
     cdp__text_add(&t, ", %s of it fragmented between blocks in use",
-        cdp__mem_size_text(x, s->inactive_split_bytes[0].current));
+        cdp__mem_size_text(x, cdp__mem_now(&s->inactive_split_bytes)));
     cdp__mem_oom_holder(m, &f->most, &t);
     return cdp__fail(CDP_ERR_NOMEM, "%s", text);
 }
@@ -2659,7 +2672,7 @@ typedef struct cdp__mem_raw {
 CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem_raw *r) {
     const cdp__mem_log *const l = &m->log;
     r->record_count = no_events || !l->ring.room ? 0 : cdp__mem_ring_count(&l->ring);
-    r->span_count = m->stats.segment[0].current + m->externals;
+    r->span_count = cdp__mem_now(&m->tally.segment) + m->externals;
     r->part_count = m->part_count + m->externals;
     r->row_count = l->what ? l->depot.rows_used : 0;
     r->word_count = l->what ? l->depot.words_used : 0;
@@ -2771,7 +2784,7 @@ CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_r
     cdp__mem_raw_at(r);
     cdp__mem_raw_copy(m, r);
     cdp__mem_call_enter(m, &c);
-    (void)cdp__mem_event_add(m, &c, CDP_MEM_SNAPSHOT, 0, m->stats.active_bytes[0].current);
+    (void)cdp__mem_event_add(m, &c, CDP_MEM_SNAPSHOT, 0, cdp__mem_now(&m->tally.active_bytes));
     cdp_lock_release(&m->lock);
     return CDP_OK;
 }
@@ -6289,32 +6302,63 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
 
 /* ---- statistics ---- */
 
+#define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
+
+CDP__COLD void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
+    out->current = t->current[large];
+    out->peak = t->peak[large];
+    out->allocated = t->allocated[large];
+    out->freed = t->allocated[large] + t->before[large] - t->current[large];
+}
+
+CDP__COLD void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out[3]) {
+    cdp__mem_stat_class(t, 0, &out[1]);
+    cdp__mem_stat_class(t, 1, &out[2]);
+    out[0].current = out[1].current + out[2].current;
+    out[0].allocated = out[1].allocated + out[2].allocated;
+    out[0].freed = out[1].freed + out[2].freed;
+    out[0].peak = t->peak_all;
+}
+
 CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
     cdp_lock *const lock = mem ? (cdp_lock *)(uintptr_t)&mem->lock : NULL;
+    const cdp__mem_tally *t;
+    cdp_mem_stat *s = (cdp_mem_stat *)(void *)out;
+    uint32_t i;
     if (!out) return;
     memset(out, 0, sizeof *out);
     if (!mem) return;
+    t = (const cdp__mem_tally *)(const void *)&mem->tally;
     cdp_lock_acquire(lock);
     *out = mem->stats;
+    for (i = 0; i < CDP__MEM_TRIPLES; ++i) cdp__mem_stat_triple(&t[i], &s[3 * i]);
+    cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out->oversize_allocations);
+    cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out->oversize_segments);
     out->events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
     out->stacks_lost = mem->log.depot.lost;
     out->labels_lost = mem->log.labels.lost;
     cdp_lock_release(lock);
 }
 
-CDP__COLD void cdp__mem_stat_reset(cdp_mem_stat *s, uint64_t count, bool peak, bool accumulated) {
-    for (; count; --count, ++s) {
-        if (peak) s->peak = s->current;
-        if (accumulated) s->allocated = s->freed = 0;
+CDP__COLD void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        if (peak) t->peak[i] = t->current[i];
+        if (accumulated) t->allocated[i] = 0;
+        if (accumulated) t->before[i] = t->current[i];
     }
+    if (peak) t->peak_all = cdp__mem_now(t);
 }
 
 CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
+    cdp__mem_tally *t;
     cdp_mem_stats *s;
+    uint32_t i;
     if (!mem) return;
     s = &mem->stats;
+    t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp_lock_acquire(&mem->lock);
-    cdp__mem_stat_reset((cdp_mem_stat *)(void *)s, 9 * 3 + 2, peak, accumulated);
+    for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i) cdp__mem_tally_reset(&t[i], peak, accumulated);
     if (accumulated) s->alloc_retries = s->ooms = s->oom_rejections = s->sync_all_streams = 0;
     if (accumulated) s->device_allocs = s->device_frees = 0;
     cdp_lock_release(&mem->lock);

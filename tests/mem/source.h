@@ -195,6 +195,8 @@ TEST_API uint64_t listed_count(const cdp_mem *m) {
 TEST_API const char *mem_wrong(const cdp_mem *m) {
     sums allocated = {{0}, {0}}, active = {{0}, {0}}, split = {{0}, {0}}, held = {{0}, {0}}, asked = {{0}, {0}};
     uint64_t idle = 0, live = 0, parts = 0;
+    cdp_mem_stats stats;
+    cdp_mem_stats_of(m, &stats);
     for (const cdp__mem_span *s = m->spans; s; s = s->next) {
         uint64_t at = s->at;
         uint32_t busy = 0;
@@ -228,11 +230,11 @@ TEST_API const char *mem_wrong(const cdp_mem *m) {
     if (m->table.used != live) return "the table has other blocks";
     if (m->part_count != parts) return "the count of blocks is wrong";
     if (m->held != held.bytes[0]) return "the held bytes are wrong";
-    if (!sums_equal(&allocated, m->stats.allocation, m->stats.allocated_bytes)) return "statistics of allocations are wrong";
-    if (!sums_equal(&active, m->stats.active, m->stats.active_bytes)) return "statistics of active blocks are wrong";
-    if (!sums_equal(&split, m->stats.inactive_split, m->stats.inactive_split_bytes)) return "statistics of split blocks are wrong";
-    if (!sums_equal(&held, m->stats.segment, m->stats.reserved_bytes)) return "statistics of segments are wrong";
-    if (!sums_equal(&asked, NULL, m->stats.requested_bytes)) return "statistics of requested bytes are wrong";
+    if (!sums_equal(&allocated, stats.allocation, stats.allocated_bytes)) return "statistics of allocations are wrong";
+    if (!sums_equal(&active, stats.active, stats.active_bytes)) return "statistics of active blocks are wrong";
+    if (!sums_equal(&split, stats.inactive_split, stats.inactive_split_bytes)) return "statistics of split blocks are wrong";
+    if (!sums_equal(&held, stats.segment, stats.reserved_bytes)) return "statistics of segments are wrong";
+    if (!sums_equal(&asked, NULL, stats.requested_bytes)) return "statistics of requested bytes are wrong";
     return NULL;
 }
 
