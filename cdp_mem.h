@@ -527,6 +527,13 @@ extern "C" {
 /* Knows how large blocks and segments are, and when a block is split. May use nothing. The constants are
    PyTorch's, so that a file from here reads like one from there. */
 
+/* On the way of every request: worth inlining. */
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__MEM_HOT __attribute__((unused)) static inline
+#else
+#define CDP__MEM_HOT static inline
+#endif
+
 #define CDP__MEM_UNIT 512ull
 #define CDP__MEM_MIB (1ull << 20)
 #define CDP__MEM_SMALL CDP__MEM_MIB               /* largest request of the small class   */
@@ -549,7 +556,7 @@ CDP__PRIVATE uint32_t cdp__mem_log2(uint64_t n) {
 }
 
 /* Which of the 16 intervals a size is in: from 1, 2, 4 MiB .. 32 GiB on; smaller ones in the first. */
-CDP__PRIVATE uint32_t cdp__mem_interval(uint64_t bytes) {
+CDP__MEM_HOT uint32_t cdp__mem_interval(uint64_t bytes) {
     const uint32_t log = cdp__mem_log2(bytes);
     if (log < 20) return 0;
     return log > 35 ? 15 : log - 20;
@@ -563,7 +570,7 @@ CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
 }
 
 /* The size of the block for a request. */
-CDP__PRIVATE uint64_t cdp__mem_round(const cdp__mem_sizes *s, uint64_t bytes) {
+CDP__MEM_HOT uint64_t cdp__mem_round(const cdp__mem_sizes *s, uint64_t bytes) {
     uint32_t parts;
     if (bytes < CDP__MEM_UNIT) return CDP__MEM_UNIT;
     parts = s->divisions[cdp__mem_interval(bytes)];
@@ -584,13 +591,13 @@ CDP__PRIVATE uint64_t cdp__mem_segment_size(const cdp__mem_sizes *s, uint64_t si
 
 /* Whether a free block of `have` bytes may serve a request of `size`: oversize blocks are kept for oversize
    requests, and are not wasted on much smaller ones. */
-CDP__PRIVATE bool cdp__mem_suits(const cdp__mem_sizes *s, uint64_t size, uint64_t have) {
+CDP__MEM_HOT bool cdp__mem_suits(const cdp__mem_sizes *s, uint64_t size, uint64_t have) {
     if (size < s->max_split) return have < s->max_split;
     return have < size + s->max_non_split_rounding;
 }
 
 /* Whether what is left of `have` becomes a block of its own. */
-CDP__PRIVATE bool cdp__mem_splits(const cdp__mem_sizes *s, bool large, uint64_t size, uint64_t have) {
+CDP__MEM_HOT bool cdp__mem_splits(const cdp__mem_sizes *s, bool large, uint64_t size, uint64_t have) {
     if (!large) return have - size >= CDP__MEM_UNIT;
     return size < s->max_split && have - size > CDP__MEM_SMALL;
 }
@@ -644,20 +651,20 @@ CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
 }
 
 /* 32 lists for each power of two from 2^first on. */
-CDP__PRIVATE uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
+CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
     const uint32_t log = cdp__mem_log2(size);
     if (log >= first + powers) return powers * 32 - 1;
     return (log - first) * 32 + (uint32_t)(size >> (log - 5) & 31);
 }
 
 /* The list for blocks of `size`, a multiple of 512. */
-CDP__PRIVATE uint32_t cdp__mem_bin_of(bool coarse, uint64_t size) {
+CDP__MEM_HOT uint32_t cdp__mem_bin_of(bool coarse, uint64_t size) {
     if (coarse) return cdp__mem_bin_coarse(size, 9, 39);
     if (size <= CDP__MEM_EXACT * CDP__MEM_UNIT) return (uint32_t)(size / CDP__MEM_UNIT) - 1;
     return CDP__MEM_EXACT + cdp__mem_bin_coarse(size, 21, 27);
 }
 
-CDP__PRIVATE void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
     p->bin_prev = NULL;
     p->bin_next = b->head[i];
@@ -667,7 +674,7 @@ CDP__PRIVATE void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     b->top[i / 4096] |= 1ull << i / 64 % 64;
 }
 
-CDP__PRIVATE void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
     const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
     if (p->bin_next) p->bin_next->bin_prev = p->bin_prev;
     if (p->bin_prev) p->bin_prev->bin_next = p->bin_next;
@@ -678,7 +685,7 @@ CDP__PRIVATE void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
 }
 
 /* The first list from `i` on that is not empty; CDP__MEM_BINS: none. */
-CDP__PRIVATE uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
+CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
     uint32_t word = i / 64;
     uint64_t bits;
     if (i >= b->count) return CDP__MEM_BINS;
@@ -705,7 +712,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size) {
 }
 
 /* The best fit for `size`, or NULL. It stays in its list. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t size) {
+CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t size) {
     const uint32_t first = cdp__mem_bin_of(b->coarse, size);
     uint32_t i = cdp__mem_bins_next(b, first);
     cdp__mem_part *p;
@@ -728,11 +735,11 @@ typedef struct cdp__mem_table {
     uint32_t shift; /* 64 - log2 of the number of slots */
 } cdp__mem_table;
 
-CDP__PRIVATE uint64_t cdp__mem_table_home(const cdp__mem_table *t, uint64_t at) {
+CDP__MEM_HOT uint64_t cdp__mem_table_home(const cdp__mem_table *t, uint64_t at) {
     return at * 0x9e3779b97f4a7c15ull >> t->shift;
 }
 
-CDP__PRIVATE cdp__mem_part *cdp__mem_table_find(const cdp__mem_table *t, uint64_t at) {
+CDP__MEM_HOT cdp__mem_part *cdp__mem_table_find(const cdp__mem_table *t, uint64_t at) {
     uint64_t i;
     if (!t->slots) return NULL;
     for (i = cdp__mem_table_home(t, at); t->slots[i]; i = (i + 1) & t->mask)
@@ -740,7 +747,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_table_find(const cdp__mem_table *t, uint64_
     return NULL;
 }
 
-CDP__PRIVATE void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
     uint64_t i = cdp__mem_table_home(t, p->at);
     while (t->slots[i]) i = (i + 1) & t->mask;
     t->slots[i] = p;
@@ -748,12 +755,12 @@ CDP__PRIVATE void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
 }
 
 /* Whether the entry of slot `i` may move to the hole: its home does not lie behind the hole. */
-CDP__PRIVATE bool cdp__mem_table_moves(const cdp__mem_table *t, uint64_t i, uint64_t hole) {
+CDP__MEM_HOT bool cdp__mem_table_moves(const cdp__mem_table *t, uint64_t i, uint64_t hole) {
     const uint64_t home = cdp__mem_table_home(t, t->slots[i]->at);
     return ((i - home) & t->mask) >= ((i - hole) & t->mask);
 }
 
-CDP__PRIVATE void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p) {
     uint64_t hole = cdp__mem_table_home(t, p->at);
     uint64_t i;
     while (t->slots[hole] != p) hole = (hole + 1) & t->mask;
@@ -1229,7 +1236,15 @@ struct cdp_mem {
     char dump_path[1024];
 };
 
-CDP__PRIVATE void cdp__mem_up(cdp__mem_tally *t, bool large, uint64_t n) {
+CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {
+    if (m->lock.mutex) m->os->mutex_lock(m->os->user, m->lock.mutex);
+}
+
+CDP__MEM_HOT void cdp__mem_unlock(const cdp_mem *m) {
+    if (m->lock.mutex) m->os->mutex_unlock(m->os->user, m->lock.mutex);
+}
+
+CDP__MEM_HOT void cdp__mem_up(cdp__mem_tally *t, bool large, uint64_t n) {
     uint64_t all;
     t->current[large] += n;
     t->allocated[large] += n;
@@ -1238,15 +1253,24 @@ CDP__PRIVATE void cdp__mem_up(cdp__mem_tally *t, bool large, uint64_t n) {
     if (all > t->peak_all) t->peak_all = all;
 }
 
-CDP__PRIVATE void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
+CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
     t->current[large] -= n;
 }
 
-CDP__PRIVATE uint64_t cdp__mem_now(const cdp__mem_tally *t) {
+/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the latter, and
+   peaks of the sum. */
+CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
+    const uint64_t one = active->current[large] + held->current[large];
+    const uint64_t all = one + active->current[!large] + held->current[!large];
+    if (one > active->peak[large]) active->peak[large] = one;
+    if (all > active->peak_all) active->peak_all = all;
+}
+
+CDP__MEM_HOT uint64_t cdp__mem_now(const cdp__mem_tally *t) {
     return t->current[0] + t->current[1];
 }
 
-CDP__PRIVATE bool cdp__mem_is_split(const cdp__mem_part *p) {
+CDP__MEM_HOT bool cdp__mem_is_split(const cdp__mem_part *p) {
     return p->prev || p->next;
 }
 
@@ -1311,14 +1335,14 @@ CDP__COLD bool cdp__mem_table_grow(cdp_mem *m) {
 }
 
 /* Have the records that one request may need, so that nothing fails half way. */
-CDP__PRIVATE bool cdp__mem_prepare(cdp_mem *m) {
+CDP__MEM_HOT bool cdp__mem_prepare(cdp_mem *m) {
     if (m->unused_part_count < 4 && !cdp__mem_more_parts(m)) return false;
     if (!m->unused_spans && !cdp__mem_more_spans(m)) return false;
     if (m->table.used * 2 >= m->table.mask && !cdp__mem_table_grow(m)) return false;
     return true;
 }
 
-CDP__PRIVATE cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t size) {
+CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t size) {
     cdp__mem_part *const p = m->unused_parts;
     m->unused_parts = p->bin_next;
     --m->unused_part_count;
@@ -1332,7 +1356,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     return p; /* the rest is set where its state is */
 }
 
-CDP__PRIVATE void cdp__mem_part_drop(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_part_drop(cdp_mem *m, cdp__mem_part *p) {
     p->bin_next = m->unused_parts;
     m->unused_parts = p;
     ++m->unused_part_count;
@@ -1344,7 +1368,7 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
 }
 
 /* A free block goes into its list, or leaves it. */
-CDP__PRIVATE void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
@@ -1356,7 +1380,7 @@ CDP__PRIVATE void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
     cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size);
 }
 
-CDP__PRIVATE void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     cdp__mem_bins_take(cdp__mem_bins_of(p), p);
     if (!cdp__mem_is_split(p)) return;
@@ -1365,7 +1389,7 @@ CDP__PRIVATE void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
 }
 
 /* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
-CDP__PRIVATE void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
+CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     cdp__mem_part *const rest = cdp__mem_part_new(m, p->at + size, p->size - size);
     rest->span = p->span;
     rest->prev = p;
@@ -1377,7 +1401,7 @@ CDP__PRIVATE void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
 }
 
 /* `p`, in no list, takes its neighbour in, when that is free. Returns what is left of both. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_merge(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT cdp__mem_part *cdp__mem_merge(cdp_mem *m, cdp__mem_part *p) {
     cdp__mem_part *const next = p->next, *const prev = p->prev;
     if (next && next->state == CDP_MEM_INACTIVE) {
         cdp__mem_free_take(m, next);
@@ -1446,7 +1470,7 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
 }
 
 /* A block that is in no list is given out, counted, and found by its address from now on. */
-CDP__PRIVATE void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t requested) {
+CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t requested) {
     const bool large = p->span->large;
     p->requested = requested;
     p->state = CDP_MEM_ACTIVE;
@@ -1455,23 +1479,25 @@ CDP__PRIVATE void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     cdp__mem_table_put(&m->table, p);
     cdp__mem_up(&m->tally.allocation, large, 1);
     cdp__mem_up(&m->tally.allocated_bytes, large, p->size);
-    cdp__mem_up(&m->tally.active, large, 1);
-    cdp__mem_up(&m->tally.active_bytes, large, p->size);
+    cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
+    cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
     cdp__mem_up(&m->tally.requested_bytes, large, requested);
     if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
 }
 
 /* The caller gave it back; it may have to wait. */
-CDP__PRIVATE void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     p->state = CDP_MEM_PENDING;
+    m->tally.active.current[large] += 1;
+    m->tally.active_bytes.current[large] += p->size;
     cdp__mem_down(&m->tally.allocation, large, 1);
     cdp__mem_down(&m->tally.allocated_bytes, large, p->size);
     if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
 }
 
 /* Nothing uses it any more. It is in no list yet. */
-CDP__PRIVATE void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     --p->span->busy;
     --p->span->arena->pool->busy;
@@ -1482,7 +1508,7 @@ CDP__PRIVATE void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
 }
 
 /* What this pool has for this stream; NULL without memory. The one used last is first. */
-CDP__PRIVATE cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, void *stream) {
+CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, void *stream) {
     cdp__mem_arena **at = &pool->arenas, *a;
     for (a = *at; a && a->stream != stream; a = *at) at = &a->next;
     if (a && at == &pool->arenas) return a;
@@ -1496,7 +1522,7 @@ CDP__PRIVATE cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, v
     return a;
 }
 
-CDP__PRIVATE bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large) {
+CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large) {
     const bool coarse = m->desc.coarse_bins;
     cdp__mem_bins *b = a->bins[large];
     if (b) return true;
@@ -1560,7 +1586,7 @@ typedef struct cdp__mem_call {
 } cdp__mem_call;
 
 /* Before the lock: what is to be recorded, when, and the stack. */
-CDP__PRIVATE void cdp__mem_call_begin(
+CDP__MEM_HOT void cdp__mem_call_begin(
     const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
     uint32_t most;
     c->wants = __atomic_load_n(&m->log.what, __ATOMIC_ACQUIRE);
@@ -1593,7 +1619,7 @@ CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *
 }
 
 /* Under the lock: the numbers of stack and label. */
-CDP__PRIVATE void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
+CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
     const cdp__mem_thread *const t = cdp__mem_thread_own();
     cdp__mem_trace *const trace = &c->trace;
     if (!c->wants) return;
@@ -1634,7 +1660,7 @@ CDP__PRIVATE void cdp__mem_event_place(cdp__mem_record *e, const cdp__mem_arena 
 }
 
 /* Record an event of a block. Frees without a stack of their own show that of the allocation. */
-CDP__PRIVATE void cdp__mem_event_part(
+CDP__MEM_HOT void cdp__mem_event_part(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, const cdp__mem_part *p) {
     cdp__mem_record *e;
     if (!(c->wants & CDP__MEM_WANTS_EVENTS) || p->requested < m->log.desc.min_bytes) return;
@@ -1817,7 +1843,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
 
 /* The block can be used again: into its list, merged. Without a cache it goes back to the source; when that
    fails it stays in the list, for a later trim. */
-CDP__PRIVATE void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
@@ -1892,7 +1918,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_free_part(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+CDP__MEM_HOT cdp_status cdp__mem_free_part(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
     if (p->uses) return cdp__mem_free_later(m, c, p);
     cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
     cdp__mem_part_leave(m, p);
@@ -1961,9 +1987,9 @@ CDP__COLD cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
                 "%u events of freed blocks on %s have not passed after %u ms; is a kernel stuck, "
                 "or is timeout_ms too short?",
                 m->waiting, m->base.source.name, m->desc.timeout_ms);
-        cdp_lock_release(&m->lock);
+        cdp__mem_unlock(m);
         cdp__mem_pause(m->os, turn);
-        cdp_lock_acquire(&m->lock);
+        cdp__mem_lock(m);
     }
     return st;
 }
@@ -1982,7 +2008,7 @@ typedef struct cdp__mem_ask { /* one request */
 } cdp__mem_ask;
 
 /* A free block of the best size, out of its list; NULL: there is none. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_fit(
+CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
     const cdp__mem_bins *const b = arena->bins[a->large];
     cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
@@ -2133,7 +2159,7 @@ CDP__COLD cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) 
 }
 
 /* Find a block that is in no list; see the steps in order. */
-CDP__PRIVATE cdp_status cdp__mem_find(
+CDP__MEM_HOT cdp_status cdp__mem_find(
     cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st;
     if ((m->waiting || m->delayed) && !a->capturing) {
@@ -2157,7 +2183,7 @@ CDP__PRIVATE cdp_status cdp__mem_find(
 }
 
 /* What a request asks for: the arena, the rounded size. */
-CDP__PRIVATE cdp_status cdp__mem_ask_begin(
+CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
     cdp_mem *m, cdp__mem_ask *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
     const bool fixed = pool && pool->fixed_bytes;
     a->pool = pool ? pool : &m->base;
@@ -2181,7 +2207,7 @@ CDP__PRIVATE cdp_status cdp__mem_ask_begin(
 }
 
 /* A block of the right size, counted and recorded. Under the lock. */
-CDP__PRIVATE cdp_status cdp__mem_serve(
+CDP__MEM_HOT cdp_status cdp__mem_serve(
     cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
     cdp__mem_part *p = NULL;
     const cdp_status st = cdp__mem_find(m, c, a, &p);
@@ -2194,8 +2220,10 @@ CDP__PRIVATE cdp_status cdp__mem_serve(
     p->label = c->label;
     cdp__mem_part_begin(m, p, a->bytes);
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
-    a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
-    a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);
+    if (a->pool != &m->base) {
+        a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
+        a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);
+    }
     *out = (void *)(uintptr_t)p->at;
     return CDP_OK;
 }
@@ -2299,7 +2327,8 @@ CDP__COLD void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, c
 CDP__COLD cdp_status cdp__mem_oom_error(
     const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
     const cdp__mem_tallies *const s = &m->tally;
-    const uint64_t cached = m->held - cdp__mem_now(&s->active_bytes);
+    const uint64_t cached =
+        m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
     char text[480], x[32], y[32];
     cdp__text t = {text, sizeof text, 0};
     text[0] = 0;
@@ -2771,10 +2800,10 @@ CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_r
     memset(r, 0, sizeof *r);
     for (;;) {
         cdp__mem_call_plain(m, &c);
-        cdp_lock_acquire(&m->lock);
+        cdp__mem_lock(m);
         cdp__mem_raw_counts(m, no_events, r);
         if (r->memory && cdp__mem_raw_bytes(r) <= r->room) break;
-        cdp_lock_release(&m->lock);
+        cdp__mem_unlock(m);
         cdp__free(m->os, r->memory);
         r->room = cdp__mem_raw_bytes(r) + cdp__mem_raw_bytes(r) / 8 + 4096;
         r->memory = (char *)cdp__alloc(m->os, r->room);
@@ -2784,8 +2813,9 @@ CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_r
     cdp__mem_raw_at(r);
     cdp__mem_raw_copy(m, r);
     cdp__mem_call_enter(m, &c);
-    (void)cdp__mem_event_add(m, &c, CDP_MEM_SNAPSHOT, 0, cdp__mem_now(&m->tally.active_bytes));
-    cdp_lock_release(&m->lock);
+    (void)cdp__mem_event_add(m, &c, CDP_MEM_SNAPSHOT, 0,
+        cdp__mem_now(&m->tally.active_bytes) + cdp__mem_now(&m->tally.allocated_bytes));
+    cdp__mem_unlock(m);
     return CDP_OK;
 }
 
@@ -5669,7 +5699,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     uint64_t bytes;
     if (!mem) return 0;
     cdp__mem_call_plain(mem, &c);
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     if (cdp__mem_drain(mem, &c) != CDP_OK) cdp__mem_warn(mem, cdp_last_error()->text);
     bytes = cdp__mem_leaks(mem);
     for (s = mem->spans; s; s = next) {
@@ -5677,7 +5707,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
         if (!s->busy && cdp__mem_release(mem, &c, s) != CDP_OK)
             cdp__mem_warn(mem, cdp_last_error()->text);
     }
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     cdp__mem_close(mem);
     return bytes;
 }
@@ -5696,13 +5726,13 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
     uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
     cdp__mem_ask a;
     cdp_status st;
-    cdp_lock_acquire(&m->lock);
+    cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
     st = cdp__mem_ask_begin(m, &a, pool, bytes, stream);
     if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
     if (st == CDP_ERR_NOMEM && !a.no_host) st = cdp__mem_oom_tell(m, c, &a, oom);
     else oom->bytes = 0;
-    cdp_lock_release(&m->lock);
+    cdp__mem_unlock(m);
     return st;
 }
 
@@ -5712,12 +5742,12 @@ CDP__COLD bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
     cdp_mem_oom_func func;
     void *user;
     bool dump, again;
-    cdp_lock_acquire(&m->lock);
+    cdp__mem_lock(m);
     dump = m->dump_path[0] && !m->dumped;
     m->dumped = m->dumped || dump;
     func = m->on_oom;
     user = m->on_oom_user;
-    cdp_lock_release(&m->lock);
+    cdp__mem_unlock(m);
     if (dump && cdp_mem_dump(m, m->dump_path) != CDP_OK)
         cdp__mem_warn(m, cdp_last_error()->text);
     again = func && func(user, m, oom);
@@ -5765,7 +5795,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
 }
 
 /* The live block at `data`; an error that says why there is none. Under the lock. */
-CDP__PRIVATE cdp_status cdp__mem_live(
+CDP__MEM_HOT cdp_status cdp__mem_live(
     const cdp_mem *m, const void *data, const char *call, cdp__mem_part **out) {
     const unsigned long long at = (unsigned long long)(uintptr_t)data;
     *out = cdp__mem_table_find(&m->table, (uint64_t)at);
@@ -5783,15 +5813,16 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(cdp_mem *m, cdp__mem_call *c, const vo
     const char *call) {
     cdp__mem_part *p;
     cdp_status st;
-    cdp_lock_acquire(&m->lock);
+    cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
     st = cdp__mem_live(m, data, call, &p);
     if (st == CDP_OK) {
         cdp_mem_pool *const pool = p->span->arena->pool;
-        pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
+        if (pool != &m->base)
+            pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
         st = cdp__mem_free_part(m, c, p);
     }
-    cdp_lock_release(&m->lock);
+    cdp__mem_unlock(m);
     return st;
 }
 
@@ -5809,14 +5840,14 @@ CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream)
     cdp_status st;
     if (!mem || !data)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record_stream needs mem and a block");
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
     if (st == CDP_OK) {
         const cdp__mem_arena *const a = p->span->arena;
         if (a->stream != stream && !a->pool->fixed_bytes && a->pool->source.event_create)
             st = cdp__mem_use_add(mem, p, stream);
     }
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     return st;
 }
 
@@ -5860,7 +5891,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     cdp_status st = CDP_OK;
     if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
     cdp__mem_call_plain(mem, &c);
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     for (s = mem->spans; s && st == CDP_OK; s = s->next) {
         const cdp__mem_part *p = s->first;
         if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
@@ -5874,19 +5905,18 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     }
     if (st == CDP_OK) cdp__mem_lane_forget(mem, &c, stream);
     if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     return st;
 }
 
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
-    cdp_lock *const lock = mem ? (cdp_lock *)(uintptr_t)&mem->lock : NULL;
     const cdp__mem_part *p;
     uint64_t bytes;
     if (!mem || !data) return 0;
-    cdp_lock_acquire(lock);
+    cdp__mem_lock(mem);
     p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
     bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
-    cdp_lock_release(lock);
+    cdp__mem_unlock(mem);
     return bytes;
 }
 
@@ -5896,34 +5926,34 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     uint64_t bytes;
     if (!mem) return 0;
     cdp__mem_call_plain(mem, &c);
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     (void)cdp__mem_poll(mem, &c);
     bytes = cdp__mem_release_idle(mem, &c, &st);
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     return bytes;
 }
 
 CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
     if (!mem) return;
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     mem->limit = bytes;
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
 }
 
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
     if (!mem) return;
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     mem->on_oom = func;
     mem->on_oom_user = user;
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
 }
 
 CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
     const cdp__mem_span *s;
     uint32_t i = 0;
     if (!mem || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch needs mem and a function");
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     while (i < CDP__MEM_WATCHERS && mem->watchers[i].func) ++i;
     if (i < CDP__MEM_WATCHERS) {
         mem->watchers[i].func = func;
@@ -5932,7 +5962,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
             func(user, CDP_MEM_SEGMENT_ALLOC, (void *)(uintptr_t)s->at, s->size,
                 s->arena->pool == &mem->base ? NULL : s->arena->pool);
     }
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     if (i < CDP__MEM_WATCHERS) return CDP_OK;
     return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch: %u watch already", CDP__MEM_WATCHERS);
 }
@@ -5940,10 +5970,10 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     uint32_t i;
     if (!mem) return;
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i)
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
 }
 
 /* The number of a label; 0 while nothing is recorded. */
@@ -6008,7 +6038,7 @@ CDP_API cdp_status cdp_mem_pool_create(
         return st;
     }
     cdp__mem_call_plain(mem, &c);
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     pool->mem = mem;
     pool->source = desc->source ? *desc->source : mem->base.source;
     pool->own_source = desc->source != NULL;
@@ -6028,7 +6058,7 @@ CDP_API cdp_status cdp_mem_pool_create(
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
         cdp__free(mem->os, pool);
     }
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     return st;
 }
 
@@ -6052,7 +6082,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     cdp_status st;
     if (!m) return CDP_OK;
     cdp__mem_call_plain(m, &c);
-    cdp_lock_acquire(&m->lock);
+    cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
     st = cdp__mem_poll(m, &c);
     if (st == CDP_OK && pool->busy)
@@ -6067,16 +6097,16 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
         cdp__free(m->os, pool);
     }
-    cdp_lock_release(&m->lock);
+    cdp__mem_unlock(m);
     return st;
 }
 
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool) {
     uint64_t hash;
     if (!pool) return 0;
-    cdp_lock_acquire(&pool->mem->lock);
+    cdp__mem_lock(pool->mem);
     hash = pool->hash;
-    cdp_lock_release(&pool->mem->lock);
+    cdp__mem_unlock(pool->mem);
     return hash;
 }
 
@@ -6181,7 +6211,7 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
         t.count = 0;
         cdp__mem_unwind(NULL, 1, &t); /* the first call loads a library, and allocates */
     }
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     if (cdp__mem_log_fits(&mem->log, &fresh.desc)) {
         old = fresh;
         mem->log.desc = fresh.desc;
@@ -6190,7 +6220,7 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
         old = mem->log;
         cdp__mem_log_replace(mem, &fresh);
     }
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     cdp__mem_log_close(mem->os, &old);
     return CDP_OK;
 }
@@ -6208,7 +6238,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     if (!mem || !text) return;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     p = data ? cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data) : NULL;
     if (c.wants && (p || !data)) {
@@ -6220,7 +6250,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
             p ? p->at : 0, p ? p->requested : 0);
         if (p) cdp__mem_event_place(e, p->span->arena);
     }
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
 }
 
 #define CDP__MEM_OUTSIDE_FROM (1ull << 52) /* no address of a program; each has 2^40 bytes */
@@ -6230,7 +6260,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
     cdp_status st = CDP_OK;
     if (!mem || !label)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_external needs mem and a label");
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)
         at = &(*at)->next;
     o = *at;
@@ -6250,7 +6280,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
         }
     }
     if (o && bytes && st == CDP_OK) o->bytes = bytes;
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     return st;
 }
 
@@ -6283,10 +6313,10 @@ CDP_API cdp_status cdp_mem_note_alloc(
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_alloc: this allocator has a source");
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     st = cdp__mem_note_block(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
     return st;
 }
 
@@ -6303,6 +6333,15 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
 /* ---- statistics ---- */
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
+
+/* A tally of active blocks as others are: with those in callers' hands. */
+CDP__COLD void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_tally *held) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        active->current[i] += held->current[i];
+        active->allocated[i] = held->allocated[i];
+    }
+}
 
 CDP__COLD void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
     out->current = t->current[large];
@@ -6321,23 +6360,25 @@ CDP__COLD void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out[3]
 }
 
 CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
-    cdp_lock *const lock = mem ? (cdp_lock *)(uintptr_t)&mem->lock : NULL;
-    const cdp__mem_tally *t;
-    cdp_mem_stat *s = (cdp_mem_stat *)(void *)out;
+    cdp__mem_tallies all;
+    const cdp__mem_tally *const t = (const cdp__mem_tally *)(const void *)&all;
+    cdp_mem_stat *const s = (cdp_mem_stat *)(void *)out;
     uint32_t i;
     if (!out) return;
     memset(out, 0, sizeof *out);
     if (!mem) return;
-    t = (const cdp__mem_tally *)(const void *)&mem->tally;
-    cdp_lock_acquire(lock);
+    cdp__mem_lock(mem);
     *out = mem->stats;
+    all = mem->tally;
+    cdp__mem_tally_active(&all.active, &all.allocation);
+    cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
     for (i = 0; i < CDP__MEM_TRIPLES; ++i) cdp__mem_stat_triple(&t[i], &s[3 * i]);
     cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out->oversize_allocations);
     cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out->oversize_segments);
     out->events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
     out->stacks_lost = mem->log.depot.lost;
     out->labels_lost = mem->log.labels.lost;
-    cdp_lock_release(lock);
+    cdp__mem_unlock(mem);
 }
 
 CDP__COLD void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {
@@ -6350,6 +6391,16 @@ CDP__COLD void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulat
     if (peak) t->peak_all = cdp__mem_now(t);
 }
 
+CDP__COLD void cdp__mem_active_reset(
+    cdp__mem_tally *active, const cdp__mem_tally *held, bool peak, bool accumulated) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        if (peak) active->peak[i] = active->current[i] + held->current[i];
+        if (accumulated) active->before[i] = active->current[i] + held->current[i];
+    }
+    if (peak) active->peak_all = cdp__mem_now(active) + cdp__mem_now(held);
+}
+
 CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     cdp__mem_tally *t;
     cdp_mem_stats *s;
@@ -6357,11 +6408,14 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     if (!mem) return;
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
-    cdp_lock_acquire(&mem->lock);
+    cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i) cdp__mem_tally_reset(&t[i], peak, accumulated);
+    cdp__mem_active_reset(&mem->tally.active, &mem->tally.allocation, peak, accumulated);
+    cdp__mem_active_reset(
+        &mem->tally.active_bytes, &mem->tally.allocated_bytes, peak, accumulated);
     if (accumulated) s->alloc_retries = s->ooms = s->oom_rejections = s->sync_all_streams = 0;
     if (accumulated) s->device_allocs = s->device_frees = 0;
-    cdp_lock_release(&mem->lock);
+    cdp__mem_unlock(mem);
 }
 
 /* ---- shots ---- */
