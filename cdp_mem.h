@@ -4832,8 +4832,7 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 /* A name inside a line of a flame graph, where ; and blanks mean something. */
 CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
-    const char *const slash = strrchr(text, '/');
-    for (text = slash ? slash + 1 : text; *text; ++text)
+    for (; *text; ++text)
         cdp__mem_put(w, *text == ';' || (uint8_t)*text <= 32 ? '_' : (uint8_t)*text);
 }
 
@@ -4845,7 +4844,8 @@ CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, 
         const cdp_mem_frame *const f = &s->frames[k->first + i - 1];
         cdp__mem_put(w, ';');
         if (f->line) {
-            cdp__mem_flame_name(w, f->filename);
+            const char *const slash = strrchr(f->filename, '/');
+            cdp__mem_flame_name(w, slash ? slash + 1 : f->filename);
             cdp__mem_say(w, ":%u:", f->line);
         }
         cdp__mem_flame_name(w, f->name);
