@@ -2616,7 +2616,8 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
     cdp__mem_device *d;
     if (!cdp__mem_shot_devices(s, device + 1ull)) return NULL;
     d = &s->devices[device];
-    if (!cdp__mem_room(s->os, (void **)&d->events, &d->room, d->count + count, sizeof *d->events))
+    if (!cdp__mem_room(
+            s->os, (void **)&d->events, &d->room, d->count + count + 1, sizeof *d->events))
         return NULL;
     return d->events + d->count;
 }
