@@ -1,11 +1,11 @@
-/*  cdp_mem.h - a caching allocator for device memory, recorded and drawn - v0.1.0 - MIT-0 or Unlicense
+/*  cdp_mem.h - a caching allocator for device memory, recorded - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
-        What torch.cuda.memory does, for programs written in C: a caching allocator with streams, private
-        pools and statistics; a bounded history of every event with stacks and labels; a snapshot file that
-        PyTorch's memory viewer opens unchanged; a dump when memory runs out; pictures without a browser.
-        The memory may come from CUDA, from the host, or from functions of the caller. The recorder also
-        works for an allocator that is not this one.
+        What torch.cuda.memory does, for programs written in C: a caching allocator with streams,
+        private pools and statistics; a bounded history of every event with stacks and labels; a
+        snapshot file that PyTorch's memory viewer opens unchanged; a dump when memory runs out;
+        pictures without a browser. The memory may come from CUDA, from the host, or from
+        functions of the caller. The recorder also works for an allocator that is not this one.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -20,7 +20,7 @@
             cdp_mem_desc desc = { .source = &host, .record = { .history = CDP_MEM_HISTORY_ALL } };
             cdp_mem *mem;
             void *x, *y;
-            if (cdp_mem_source_host(NULL, 1u << 30, &host) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_mem_source_host(NULL, 0, &host) != CDP_OK) return cdp_print_error(stderr);
             if (cdp_mem_create(&desc, &mem) != CDP_OK) return cdp_print_error(stderr);
             cdp_mem_label("weights");
             if (cdp_mem_alloc(mem, 3u << 20, NULL, &x) != CDP_OK) return cdp_print_error(stderr);
@@ -32,7 +32,8 @@
             cdp_mem_destroy(mem);
             return 0;
         }
-        gcc -O2 quick.c -o quick -pthread        then open memory.pickle at pytorch.org/memory_viz, or
+        gcc -O2 quick.c -o quick -pthread
+        then open memory.pickle at pytorch.org/memory_viz, or
         ./memory_viz svg memory.pickle > memory.svg        with examples/memory_viz.c
 
     CONTENTS (search for the name with >> before it)
@@ -40,23 +41,31 @@
         allocator, pools      alloc and free, streams; private pools
         record                history, labels, notes; memory of other allocators
         statistics, shots     figures; snapshots, files, pictures
-        (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams, request,
-        out-of-memory, pools-inside, texts, shot, build, writer, pickle, json, value, unpickle, unjson,
-        import, timeline, svg, reports, sources, cuda, public
+        (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams,
+        request, out-of-memory, pools-inside, texts, shot, build, writer, pickle, json, value,
+        unpickle, unjson, import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
+        pool-calls, recording, figures, files
 
     API BY TASK
         I want to...                                       call
-        allocate on a GPU                                  cdp_mem_source_cuda, cdp_mem_create, cdp_mem_alloc
+        allocate on a GPU                                  cdp_mem_source_cuda, cdp_mem_create,
+                                                           cdp_mem_alloc
         test without a GPU                                 cdp_mem_source_host
-        use a block on a second stream                     cdp_mem_record_stream before cdp_mem_free
+        use a block on a second stream                     cdp_mem_record_stream before
+                                                           cdp_mem_free
         give cached memory back                            cdp_mem_trim
         stay below a limit                                 desc.limit_bytes, cdp_mem_set_limit
         keep a graph's memory apart                        cdp_mem_pool_create, cdp_mem_alloc_at
-        have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes, cdp_mem_pool_hash
-        know who holds memory                              desc.record, cdp_mem_label, cdp_mem_dump
-        know why an allocation failed                      its error text, desc.dump_path, cdp_mem_on_oom
-        record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc, cdp_mem_note_free
-        see it without a browser                           cdp_mem_write with CDP_MEM_SVG; examples/memory_viz.c
+        have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes,
+                                                           cdp_mem_pool_hash
+        know who holds memory                              desc.record, cdp_mem_label,
+                                                           cdp_mem_dump
+        know why an allocation failed                      its error text, desc.dump_path,
+                                                           cdp_mem_on_oom
+        record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
+                                                           cdp_mem_note_free
+        see it without a browser                           cdp_mem_write with CDP_MEM_SVG;
+                                                           examples/memory_viz.c
         find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
         let NCCL or DDP allocate here                      cdp_mem_allocator
 
@@ -65,42 +74,46 @@
         t.record_stream(s)                                 cdp_mem_record_stream
         empty_cache()                                      cdp_mem_trim
         set_per_process_memory_fraction(f)                 cdp_mem_set_limit(mem, f * total)
-        memory_stats(), reset_peak_memory_stats()          cdp_mem_stats_of, cdp_mem_reset(mem, true, false)
+        memory_stats(), reset_peak_memory_stats()          cdp_mem_stats_of, cdp_mem_reset(mem,
+                                                           true, false)
         PYTORCH_CUDA_ALLOC_CONF                            cdp_mem_settings_read
         PYTORCH_NO_CUDA_MEMORY_CACHING=1                   desc.no_cache
         MemPool, graph_pool_handle()                       cdp_mem_pool_create
         _record_memory_history(...)                        desc.record, cdp_mem_record
-        _set_memory_metadata("x")                          cdp_mem_label("x") ... cdp_mem_label(NULL)
+        _set_memory_metadata("x")                          cdp_mem_label("x") ...
+                                                           cdp_mem_label(NULL)
         _snapshot(), _dump_snapshot(f)                     cdp_mem_snapshot, cdp_mem_dump
         _memory_viz.py trace, segments, memory, compare    examples/memory_viz.c, the same words
         attach_out_of_memory_observer                      cdp_mem_on_oom
-        Different here: the history is bounded by default, and lost events are counted; stacks hold addresses
-        of C functions, which are named by `memory_viz symbols`; segments never grow (expandable_segments).
+        Different here: the history is bounded by default, and lost events are counted; stacks
+        hold addresses of C functions, which are named by `memory_viz symbols`; segments never
+        grow (expandable_segments).
 
     CONFIGURATION
         Macros of cdp.h only. Before glibc 2.34, cdp_mem_source_cuda needs -ldl.
 
     THREADS
-        All functions may be called from any thread at any time, but cdp_mem_destroy: when no other thread
-        uses the allocator any more. A block may be freed by any thread. Labels belong to the thread. One
-        mutex guards one allocator; the source is called under it. A child of fork() must not use it.
+        All functions may be called from any thread at any time, but cdp_mem_destroy: when no
+        other thread uses the allocator any more. A block may be freed by any thread. Labels
+        belong to the thread. One mutex guards one allocator; the source is called under it. A
+        child of fork() must not use it.
 
     MEMORY
-        From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the history
-        max_entries x 64 bytes, max_stacks x 16 addresses, and labels. Nothing is allocated for an operation
-        once as many blocks have existed at one time.
+        From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
+        history max_entries x 64 bytes, max_stacks x 16 addresses, and labels. Nothing is
+        allocated for an operation once as many blocks have existed at one time.
 
     ERRORS
-        INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory after all
-        retries; the text has the figures. IO: the source failed; its words are in the text; nothing changed.
-        TIMEOUT: events did not pass in time. STATE: not possible now (a graph is being captured, blocks are
-        in use).
+        INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
+        after all retries; the text has the figures. IO: the source failed; its words are in the
+        text; nothing changed. TIMEOUT: events did not pass in time. STATE: not possible now (a
+        graph is being captured, blocks are in use).
 
     LIMITS
-        Requests below 2^60 bytes | labels: 16 nested, 4096 different, 127 bytes | frames of a stack: 64 |
-        watchers: 8 | numbers in files: 2^53
+        Requests below 2^60 bytes | labels: 16 nested, 4096 different, 127 bytes | frames of a
+        stack: 64 | watchers: 8 | numbers in files: 2^53
 
-    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                                      */
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
 #if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -109,7 +122,7 @@
 #ifndef CDP_MEM_INCLUDED
 #define CDP_MEM_INCLUDED
 
-#define CDP_MEM_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_MEM_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_MEM_VERSION != CDP_VERSION
 #error "cdp_mem.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
@@ -120,9 +133,10 @@ extern "C" {
 
 /* ---- >>source -------------------------------------------------------------------------------- */
 
-/* Where segments come from: CUDA, the host, another allocator, or functions of the caller. The allocator
-   calls these functions under its lock, so they must not call it. A failing function sets its sentence by
-   cdp_error_set() and returns the status. A stream is what the caller calls one; NULL is the default. */
+/* Where segments come from: CUDA, the host, another allocator, or functions of the caller. The
+   allocator calls these functions under its lock, so they must not call it. A failing function
+   sets its sentence by cdp_error_set() and returns the status. A stream is what the caller calls
+   one; NULL is the default. */
 typedef struct cdp_mem_source {
     void *user;       /* first argument of every function                                     */
     const char *name; /* in texts: "cuda:0"; must outlive the allocator                       */
@@ -144,18 +158,20 @@ typedef struct cdp_mem_source {
     void (*destroy)(void *user);
 } cdp_mem_source;
 
-/* The CUDA device that is current on this thread. `cudart`: file of the CUDA runtime to load, NULL for the
-   usual names. Errors: UNSUPPORTED (no such library, or no device; the text names what was looked for), IO,
-   NOMEM. Pass the result to one allocator or pool, which destroys it. */
+/* The CUDA device that is current on this thread. `cudart`: file of the CUDA runtime to load,
+   NULL for the usual names. Errors: UNSUPPORTED (no such library, or no device; the text names
+   what was looked for), IO, NOMEM. Pass the result to one allocator or pool, which destroys it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out);
 
-/* Host memory from os->alloc (`os` NULL: cdp_os_default()), at most `limit_bytes` at a time (0: no limit).
-   It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one allocator or pool. */
+/* Host memory from os->alloc (`os` NULL: cdp_os_default()), at most `limit_bytes` at a time (0:
+   no limit). It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one
+   allocator or pool. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out);
 
-/* Segments from another allocator (of cdp_nccl_allocator(), say), which must return memory aligned to 512.
-   `from` is copied; `os` as above. Errors: INVALID, NOMEM. Pass it to one allocator or pool. */
+/* Segments from another allocator (of cdp_nccl_allocator(), say), which must return memory
+   aligned to 512. `from` is copied; `os` as above. Errors: INVALID, NOMEM. Pass it to one
+   allocator or pool. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out);
 
@@ -167,8 +183,8 @@ typedef enum cdp_mem_history {
     CDP_MEM_HISTORY_ALL    /* and events                                           */
 } cdp_mem_history;
 
-/* Which stacks are collected: of everything; of allocations, shown at their frees as well; of live blocks
-   alone, not in events; none. */
+/* Which stacks are collected: of everything; of allocations, shown at their frees as well; of
+   live blocks alone, not in events; none. */
 typedef enum cdp_mem_context {
     CDP_MEM_CONTEXT_ALL = 0,
     CDP_MEM_CONTEXT_ALLOC,
@@ -176,8 +192,9 @@ typedef enum cdp_mem_context {
     CDP_MEM_CONTEXT_NONE
 } cdp_mem_context;
 
-/* How: by backtrace(3), where the C library has it, some 150 ns a frame; by the chain of frame pointers, 1 ns
-   a frame, for programs compiled with -fno-omit-frame-pointer; or only the site of CDP_MEM_HERE. */
+/* How: by backtrace(3), where the C library has it, some 150 ns a frame; by the chain of frame
+   pointers, 1 ns a frame, for programs compiled with -fno-omit-frame-pointer; or only the site of
+   CDP_MEM_HERE. */
 typedef enum cdp_mem_stacks {
     CDP_MEM_STACKS_BACKTRACE = 0,
     CDP_MEM_STACKS_FRAME_POINTER,
@@ -228,25 +245,25 @@ typedef struct cdp_mem_desc {
     uint64_t large_segment_bytes; /* for requests from 1 to 10 MiB (default: 20 MiB)            */
     const uint32_t *roundup_divisions; /* NULL, or 16 numbers for sizes from 1, 2, 4 MiB .. 32
                                      GiB; 0, or a power of two up to 64                         */
-    double gc_threshold;          /* of the limit, between 0 and 1 (default: 0, no collection)  */
-    bool coarse_bins;             /* 32 bins for each power of two in place of one for each
+    double gc_threshold;        /* of the limit, between 0 and 1 (default: 0, no collection)  */
+    bool coarse_bins;           /* 32 bins for each power of two in place of one for each
                                      size: 10 KiB a stream in place of 40; worse fit            */
-    bool no_cache;                /* every request goes to the source                           */
-    uint32_t timeout_ms;          /* longest wait for events (default: 60000)                   */
-    cdp_mem_record_desc record;   /* recording from the start (default: off)                    */
-    const char *dump_path;        /* first failing request: a snapshot into this file (default:
+    bool no_cache;              /* every request goes to the source                           */
+    uint32_t timeout_ms;        /* longest wait for events (default: 60000)                   */
+    cdp_mem_record_desc record; /* recording from the start (default: off)                    */
+    const char *dump_path;      /* first failing request: a snapshot into this file (default:
                                      none); copied                                              */
-    const cdp_os *os;             /* (default: cdp_os_default())                                */
-    cdp_logger logger;            /* (default: warnings to stderr)                              */
+    const cdp_os *os;           /* (default: cdp_os_default())                                */
+    cdp_logger logger;          /* (default: warnings to stderr)                              */
     uint64_t (*wall_us)(void *user); /* microseconds since 1970 (default: the system's clock)   */
     void *wall_user;
 } cdp_mem_desc;
 
-/* Read settings in PyTorch's form, "max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]", into
-   `desc`. `divisions` has 16 numbers and must live until cdp_mem_create. Known: max_split_size_mb,
-   max_non_split_rounding_mb, large_segment_size_mb, garbage_collection_threshold,
-   roundup_power2_divisions. Errors: INVALID (names the word that is unknown or out of range); `desc` is then
-   unchanged. */
+/* Read settings in PyTorch's form, "max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]",
+   into `desc`. `divisions` has 16 numbers and must live until cdp_mem_create. Known:
+   max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb,
+   garbage_collection_threshold, roundup_power2_divisions. Errors: INVALID (names the word that is
+   unknown or out of range); `desc` is then unchanged. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_settings_read(
     const char *text, uint32_t divisions[16], cdp_mem_desc *desc);
 
@@ -256,13 +273,14 @@ typedef struct cdp_mem cdp_mem;
 typedef struct cdp_mem_pool cdp_mem_pool;
 typedef struct cdp_mem_shot cdp_mem_shot;
 
-/* Make an allocator. Takes over the source also when it fails. Errors: INVALID (desc), UNSUPPORTED (default
-   source without CUDA; backtrace where the C library has none), NOMEM. */
+/* Make an allocator. Takes over the source also when it fails. Errors: INVALID (desc),
+   UNSUPPORTED (default source without CUDA; backtrace where the C library has none), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out);
 
-/* Wait at most timeout_ms for pending frees, give all segments back that no live block lies in, destroy the
-   pools that are left, the source and the allocator. Returns the bytes of blocks that were still allocated:
-   each is named in the log, and their segments are not given back. NULL is allowed. */
+/* Wait at most timeout_ms for pending frees, give all segments back that no live block lies in,
+   destroy the pools that are left, the source and the allocator. Returns the bytes of blocks that
+   were still allocated: each is named in the log, and their segments are not given back. NULL is
+   allowed. */
 CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem);
 
 /* The place of a call, for stacks without unwinding. Texts are copied when they are new. */
@@ -275,9 +293,10 @@ typedef struct cdp_mem_site {
 #define CDP_MEM_HERE (&(const cdp_mem_site){__FILE__, (uint32_t)__LINE__, __func__})
 #endif
 
-/* `bytes` of memory for work in `stream`, aligned to 512, not zeroed. 0 bytes: *out is NULL. Errors: NOMEM
-   (after all retries; the text says what was asked, what is free, cached and fragmented, and who holds the
-   most), IO, TIMEOUT, STATE (the stream is being captured and this is no private pool), INVALID. */
+/* `bytes` of memory for work in `stream`, aligned to 512, not zeroed. 0 bytes: *out is NULL.
+   Errors: NOMEM (after all retries; the text says what was asked, what is free, cached and
+   fragmented, and who holds the most), IO, TIMEOUT, STATE (the stream is being captured and this
+   is no private pool), INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_alloc(
     cdp_mem *mem, uint64_t bytes, void *stream, void **out);
 
@@ -285,19 +304,20 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_alloc(
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t bytes,
     void *stream, const cdp_mem_site *site, void **out);
 
-/* Free a block in the order of the stream it was allocated for, and after the work that recorded streams
-   hold now. NULL is allowed. Errors: INVALID (not a block of this allocator, or freed already), IO (an event
-   could not be recorded, because a stream is gone, say): the block stays allocated. */
+/* Free a block in the order of the stream it was allocated for, and after the work that recorded
+   streams hold now. NULL is allowed. Errors: INVALID (not a block of this allocator, or freed
+   already), IO (an event could not be recorded, because a stream is gone, say): the block stays
+   allocated. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data);
 
-/* The block is used in `stream`, too: it is not reused before the work that the stream holds at the time of
-   the free is over. Ignored for the block's own stream, for fixed pools, and without events. Errors:
-   INVALID, NOMEM. */
+/* The block is used in `stream`, too: it is not reused before the work that the stream holds at
+   the time of the free is over. Ignored for the block's own stream, for fixed pools, and without
+   events. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream);
 
-/* `stream` is about to be destroyed, and all its work is over: forget it. Blocks recorded on it no longer
-   wait for it, and free segments that served it are given back. Errors: INVALID (a block allocated for it is
-   still in use; nothing changed), IO, STATE. */
+/* `stream` is about to be destroyed, and all its work is over: forget it. Blocks recorded on it
+   no longer wait for it, and free segments that served it are given back. Errors: INVALID (a
+   block allocated for it is still in use; nothing changed), IO, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream);
 
 /* Bytes that the caller may use at `data`; 0 when it is no live block of `mem`. */
@@ -307,77 +327,85 @@ CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
    Returns the bytes given back. Private pools keep theirs. */
 CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
 
-/* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see cdp_mem_trim. */
+/* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see
+   cdp_mem_trim. */
 CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes);
 
-/* Called on the thread whose request failed, without the lock, before the error returns. True: something
-   was freed, try once more. `func` may use the allocator and take a snapshot. NULL: none. */
+/* Called on the thread whose request failed, without the lock, before the error returns. True:
+   something was freed, try once more. `func` may use the allocator and take a snapshot. NULL:
+   none. */
 typedef struct cdp_mem_oom {
     uint32_t device;
-    uint64_t bytes, held_bytes, limit_bytes, free_bytes; /* free_bytes: of the device, 0: not known */
+    uint64_t bytes, held_bytes, limit_bytes,
+        free_bytes; /* free_bytes: of the device, 0: not known */
 } cdp_mem_oom;
 typedef bool (*cdp_mem_oom_func)(void *user, cdp_mem *mem, const cdp_mem_oom *oom);
+/* One function at a time; a second call replaces the first. */
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user);
 
-/* Hear of segments: those that are there now, those that come, and those that are about to go. Called under
-   the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID (8 watch already). unwatch: those
-   with this `user`. */
+/* Hear of segments: those that are there now, those that come, and those that are about to go.
+   Called under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID (8 watch
+   already). unwatch: those with this `user`. */
 typedef void (*cdp_mem_watch_func)(
     void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool);
+/* `user` also names the watcher for cdp_mem_unwatch. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user);
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user);
 
 /* ---- >>pools --------------------------------------------------------------------------------- */
 
-/* A pool with segments of its own: for a graph, whose replays need the same addresses, or for memory from
-   another source. */
+/* A pool with segments of its own: for a graph, whose replays need the same addresses, or for
+   memory from another source. */
 typedef struct cdp_mem_pool_desc {
-    const char *label;            /* of its segments; copied                                           */
-    const cdp_mem_source *source; /* copied, and destroyed with the pool (default: the allocator's)    */
-    uint64_t fixed_bytes;         /* one segment of this size now, and never another: offsets follow
-                                     from the order of calls alone, so equal calls give equal offsets
-                                     on all ranks. Frees wait for no events.                           */
-    bool no_split;                /* blocks are not split                                              */
-    bool use_on_oom;              /* the ordinary pool may use its free blocks before it fails         */
+    const char *label; /* of its segments; copied                                           */
+    /* copied, and destroyed with the pool (default: the allocator's) */
+    const cdp_mem_source *source;
+    /* One segment of this size now, and never another: offsets follow from the order of calls
+       alone, so equal calls give equal offsets on all ranks. Frees wait for no events. */
+    uint64_t fixed_bytes;
+    bool no_split;   /* blocks are not split                                              */
+    bool use_on_oom; /* the ordinary pool may use its free blocks before it fails         */
 } cdp_mem_pool_desc;
 
 /* Make a pool. Errors: INVALID, NOMEM, IO. Takes over the source also when it fails. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_create(
     cdp_mem *mem, const cdp_mem_pool_desc *desc, cdp_mem_pool **out);
 
-/* Give its segments back and destroy it. Errors: STATE (blocks are in use or pending; nothing changed), IO.
-   NULL is allowed. */
+/* Give its segments back and destroy it. Errors: STATE (blocks are in use or pending; nothing
+   changed), IO. NULL is allowed. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool);
 
 /* A hash of all sizes and offsets of its calls so far: compare it between ranks. */
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool);
 
-/* Allocator callbacks over `mem` and `pool` (NULL: the ordinary one), for cdp_nccl_desc, cdp_ddp_desc and
-   others; labels of the caller are recorded. `pool`, or `mem`, must outlive their use. */
+/* Allocator callbacks over `mem` and `pool` (NULL: the ordinary one), for cdp_nccl_desc,
+   cdp_ddp_desc and others; labels of the caller are recorded. `pool`, or `mem`, must outlive
+   their use. */
 CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem);
 CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool);
 
 /* ---- >>record -------------------------------------------------------------------------------- */
 
-/* Start recording, or change it; `desc` NULL or history OFF: stop and forget. Blocks that live already have
-   no stacks. Errors: INVALID, UNSUPPORTED, NOMEM (recording stays as it was). */
+/* Start recording, or change it; `desc` NULL or history OFF: stop and forget. Blocks that live
+   already have no stacks. Errors: INVALID, UNSUPPORTED, NOMEM (recording stays as it was). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc);
 
-/* What this thread does from now on ("step 12", "ddp bucket 3"): goes into events and blocks. Nests up to
-   16 deep, written with / between them. NULL ends the innermost one. */
+/* What this thread does from now on ("step 12", "ddp bucket 3"): goes into events and blocks.
+   Nests up to 16 deep, written with / between them. NULL ends the innermost one. */
 CDP_API void cdp_mem_label(const char *text);
 
-/* Record a text for this moment (`data` NULL), or for a live block. Ignored when nothing is recorded. */
+/* Record a text for this moment (`data` NULL), or for a live block. Ignored when nothing is
+   recorded. */
 CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text);
 
-/* Memory that others hold (a communicator, the context): shown as a segment of its own at a made-up
-   address, and not in the statistics. A second call with the same label replaces the first; 0 bytes removes
-   it. Errors: NOMEM. */
+/* Memory that others hold (a communicator, the context): shown as a segment of its own at a
+   made-up address, and not in the statistics. A second call with the same label replaces the
+   first; 0 bytes removes it. Errors: NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes);
 
-/* For desc.recorder_only: another allocator gave out `bytes` at `data`, or is about to take them back. Each
-   block is shown as a segment of its own. Errors: INVALID (known already; not known), NOMEM, STATE (this
-   allocator has a source). */
+/* For desc.recorder_only: another allocator gave out `bytes` at `data`, or is about to take them
+   back. Each block is shown as a segment of its own. Errors: INVALID (known already; not known),
+   NOMEM, STATE (this allocator has a source). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data);
@@ -388,9 +416,9 @@ typedef struct cdp_mem_stat {
     uint64_t current, peak, allocated, freed;
 } cdp_mem_stat;
 
-/* Arrays: [0] all, [1] small requests (up to 1 MiB), [2] large ones. allocation: in callers' hands; active:
-   also frees that wait for streams; inactive_split: free parts of segments that are partly in use, which
-   cannot be given back. */
+/* Arrays: [0] all, [1] small requests (up to 1 MiB), [2] large ones. allocation: in callers'
+   hands; active: also frees that wait for streams; inactive_split: free parts of segments that
+   are partly in use, which cannot be given back. */
 typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
     cdp_mem_stat allocation[3], segment[3], active[3], inactive_split[3];
     cdp_mem_stat allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3];
@@ -401,6 +429,7 @@ typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
     uint64_t stacks_lost; /* not stored: the table was full                 */
     uint64_t labels_lost;
 } cdp_mem_stats;
+/* All zero when `mem` is NULL. */
 CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out);
 
 /* Set peaks to the current figures, and sums of what was allocated and freed to 0. */
@@ -408,14 +437,16 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
 
 /* ---- >>shots --------------------------------------------------------------------------------- */
 
-/* What several allocators hold and did, each copied at one moment under its lock. All that memory is
-   allocated before the lock is taken. `no_events`: only what they hold. Errors: INVALID, NOMEM. */
+/* What several allocators hold and did, each copied at one moment under its lock. All that memory
+   is allocated before the lock is taken. `no_events`: only what they hold. Errors: INVALID,
+   NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
 
-/* Replace addresses by names of functions, as far as the running program exports them (-rdynamic); some
-   2 us an address. Only for a shot of this process. Does nothing where the C library cannot. */
+/* Replace addresses by names of functions, as far as the running program exports them
+   (-rdynamic); some 2 us an address. Only for a shot of this process. Does nothing where the C
+   library cannot. */
 CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot);
 
 typedef enum cdp_mem_format {
@@ -429,9 +460,10 @@ typedef enum cdp_mem_format {
     CDP_MEM_PEAK          /* who held what at the peak and at the end      */
 } cdp_mem_format;
 
-/* Write a shot in pieces, as they are made: no second copy in memory. `sink` returns false to stop. Errors:
-   IO (it did), INVALID, NOMEM (pictures need memory for their elements). */
+/* Write a shot in pieces, as they are made: no second copy in memory. `sink` returns false to
+   stop. Errors: IO (it did), INVALID, NOMEM (pictures need memory for their elements). */
 typedef bool (*cdp_mem_sink)(void *user, const void *data, uint64_t bytes);
+/* Returns when the last piece was written. The same bytes for the same shot. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user);
 
@@ -442,13 +474,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write_file(
 /* Take a snapshot of one allocator and write it to `path` as a pickle. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 
-/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes may come from anywhere. Errors:
-   INVALID (says at which byte and why), UNSUPPORTED (an opcode that no snapshot has), NOMEM. */
+/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes may come from anywhere.
+   Errors: INVALID (says at which byte and why), UNSUPPORTED (an opcode that no snapshot has),
+   NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
 
-/* Write a text that says what grew and shrank between two shots, by label and innermost frame, largest
-   first; cut to `room` bytes. Returns the bytes that `after` holds more. */
+/* Write a text that says what grew and shrank between two shots, by label and innermost frame,
+   largest first; cut to `room` bytes. Returns the bytes that `after` holds more. */
 CDP_API int64_t cdp_mem_compare(
     const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room);
 
@@ -495,8 +528,10 @@ CDP_API uint64_t cdp_mem_events(
     const cdp_mem_shot *shot, uint32_t device, const cdp_mem_event **out);
 CDP_API uint32_t cdp_mem_frames(
     const cdp_mem_shot *shot, uint32_t stack, const cdp_mem_frame **out);
-/* Where the modules lay that frames named "module+0x4f1a" are of, for addr2line; false: no i-th one. */
-CDP_API bool cdp_mem_module(const cdp_mem_shot *shot, uint32_t i, const char **path, uint64_t *base);
+/* Where the modules lay that frames named "module+0x4f1a" are of, for addr2line; false: no i-th
+   one. */
+CDP_API bool cdp_mem_module(
+    const cdp_mem_shot *shot, uint32_t i, const char **path, uint64_t *base);
 /* Give a frame other texts (names found later); both are copied. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack,
     uint32_t frame, const char *filename, const char *name, uint32_t line);
@@ -515,17 +550,18 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 
 #endif /* CDP_MEM_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) && !defined(CDP_MEM_IMPL_INCLUDED)
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) \
+    && !defined(CDP_MEM_IMPL_INCLUDED)
 #define CDP_MEM_IMPL_INCLUDED
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- >>sizes: size classes and rounding (pure) ------------------------------------------------ */
+/* ---- >>sizes: size classes and rounding (pure) ----------------------------------------------- */
 
-/* Knows how large blocks and segments are, and when a block is split. May use nothing. The constants are
-   PyTorch's, so that a file from here reads like one from there. */
+/* Knows how large blocks and segments are, and when a block is split. May use nothing. The
+   constants are PyTorch's, so that a file from here reads like one from there. */
 
 /* On the way of every request: worth inlining. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -555,7 +591,8 @@ CDP__PRIVATE uint32_t cdp__mem_log2(uint64_t n) {
     return 63u - (uint32_t)__builtin_clzll(n);
 }
 
-/* Which of the 16 intervals a size is in: from 1, 2, 4 MiB .. 32 GiB on; smaller ones in the first. */
+/* Which of the 16 intervals a size is in: from 1, 2, 4 MiB .. 32 GiB on; smaller ones in the
+   first. */
 CDP__MEM_HOT uint32_t cdp__mem_interval(uint64_t bytes) {
     const uint32_t log = cdp__mem_log2(bytes);
     if (log < 20) return 0;
@@ -589,15 +626,16 @@ CDP__PRIVATE uint64_t cdp__mem_segment_size(const cdp__mem_sizes *s, uint64_t si
     return cdp__mem_up_to(size, CDP__MEM_SMALL_SEGMENT);
 }
 
-/* Whether a free block of `have` bytes may serve a request of `size`: oversize blocks are kept for oversize
-   requests, and are not wasted on much smaller ones. */
+/* Whether a free block of `have` bytes may serve a request of `size`: oversize blocks are kept
+   for oversize requests, and are not wasted on much smaller ones. */
 CDP__MEM_HOT bool cdp__mem_suits(const cdp__mem_sizes *s, uint64_t size, uint64_t have) {
     if (size < s->max_split) return have < s->max_split;
     return have < size + s->max_non_split_rounding;
 }
 
 /* Whether what is left of `have` becomes a block of its own. */
-CDP__MEM_HOT bool cdp__mem_splits(const cdp__mem_sizes *s, bool large, uint64_t size, uint64_t have) {
+CDP__MEM_HOT bool cdp__mem_splits(
+    const cdp__mem_sizes *s, bool large, uint64_t size, uint64_t have) {
     if (!large) return have - size >= CDP__MEM_UNIT;
     return size < s->max_split && have - size > CDP__MEM_SMALL;
 }
@@ -607,11 +645,12 @@ CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
     return h ^ h >> 29;
 }
 
-/* ---- >>bins: free blocks by size (pure) -------------------------------------------------------- */
+/* ---- >>bins: free blocks by size (pure) ------------------------------------------------------ */
 
-/* Knows free blocks of one stream and size class, and promises best fit: one list for each multiple of 512
-   up to 2 MiB, then 32 lists for each power of two, of which the first 8 blocks are compared. A bitmap over
-   the lists, and one over its words, find the next list that is not empty. May use: sizes. */
+/* Knows free blocks of one stream and size class, and promises best fit: one list for each
+   multiple of 512 up to 2 MiB, then 32 lists for each power of two, of which the first 8 blocks
+   are compared. A bitmap over the lists, and one over its words, find the next list that is not
+   empty. May use: sizes. */
 
 typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
@@ -640,7 +679,7 @@ struct cdp__mem_part {
 typedef struct cdp__mem_bins {
     bool coarse;
     uint32_t count;
-    uint64_t top[2];           /* bit i: map[i] is not 0         */
+    uint64_t top[2];            /* bit i: map[i] is not 0         */
     uint64_t map[CDP__MEM_MAP]; /* bit i: head[i] is not NULL     */
     cdp__mem_part *head[1];     /* in truth `count`               */
 } cdp__mem_bins;
@@ -677,8 +716,10 @@ CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
     const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
     if (p->bin_next) p->bin_next->bin_prev = p->bin_prev;
-    if (p->bin_prev) p->bin_prev->bin_next = p->bin_next;
-    else b->head[i] = p->bin_next;
+    if (p->bin_prev)
+        p->bin_prev->bin_next = p->bin_next;
+    else
+        b->head[i] = p->bin_next;
     if (b->head[i]) return;
     b->map[i / 64] &= ~(1ull << i % 64);
     if (!b->map[i / 64]) b->top[i / 4096] &= ~(1ull << i / 64 % 64);
@@ -724,10 +765,10 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t 
     return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size);
 }
 
-/* ---- >>table: from an address to its block (pure) ---------------------------------------------- */
+/* ---- >>table: from an address to its block (pure) -------------------------------------------- */
 
-/* Knows where blocks in use begin. Open addressing with linear probing; a removed entry is filled by
-   shifting later ones back. The caller keeps it at most half full. May use: bins. */
+/* Knows where blocks in use begin. Open addressing with linear probing; a removed entry is filled
+   by shifting later ones back. The caller keeps it at most half full. May use: bins. */
 
 typedef struct cdp__mem_table {
     cdp__mem_part **slots;
@@ -749,7 +790,8 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_table_find(const cdp__mem_table *t, uint64_
 
 CDP__MEM_HOT void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
     uint64_t i = cdp__mem_table_home(t, p->at);
-    while (t->slots[i]) i = (i + 1) & t->mask;
+    while (t->slots[i])
+        i = (i + 1) & t->mask;
     t->slots[i] = p;
     ++t->used;
 }
@@ -763,7 +805,8 @@ CDP__MEM_HOT bool cdp__mem_table_moves(const cdp__mem_table *t, uint64_t i, uint
 CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p) {
     uint64_t hole = cdp__mem_table_home(t, p->at);
     uint64_t i;
-    while (t->slots[hole] != p) hole = (hole + 1) & t->mask;
+    while (t->slots[hole] != p)
+        hole = (hole + 1) & t->mask;
     for (i = (hole + 1) & t->mask; t->slots[i]; i = (i + 1) & t->mask) {
         if (!cdp__mem_table_moves(t, i, hole)) continue;
         t->slots[hole] = t->slots[i];
@@ -773,7 +816,7 @@ CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p)
     --t->used;
 }
 
-/* ---- >>ring: events, the oldest overwritten (pure) --------------------------------------------- */
+/* ---- >>ring: events, the oldest overwritten (pure) ------------------------------------------- */
 
 /* Knows the last `room` events. May use nothing. */
 
@@ -817,11 +860,12 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
     if (first) memcpy(out + head, r->at, first * sizeof *out);
 }
 
-/* ---- >>depot: different stacks and texts, each once (pure) -------------------------------------- */
+/* ---- >>depot: different stacks and texts, each once (pure) ----------------------------------- */
 
-/* Knows stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an address, or, with
-   a tag in its upper bits, the number of a site or of a label. Everything lies in tables of fixed size: when
-   one is full, the answer is its last number, and a counter grows. May use: sizes. */
+/* Knows stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
+   address, or, with a tag in its upper bits, the number of a site or of a label. Everything lies
+   in tables of fixed size: when one is full, the answer is its last number, and a counter grows.
+   May use: sizes. */
 
 #define CDP__MEM_FRAMES 64u
 #define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
@@ -855,12 +899,13 @@ typedef struct cdp__mem_trace { /* a stack that was just collected */
 CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count) {
     uint64_t h = count;
     uint32_t i;
-    for (i = 0; i < count; ++i) h = cdp__mem_mix(h, words[i]);
+    for (i = 0; i < count; ++i)
+        h = cdp__mem_mix(h, words[i]);
     return h;
 }
 
-CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash,
-    const cdp__mem_trace *t) {
+CDP__PRIVATE bool cdp__mem_row_is(
+    const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash, const cdp__mem_trace *t) {
     if (r->hash != hash || r->count != t->count) return false;
     return memcmp(d->words + r->first, t->words, t->count * sizeof *t->words) == 0;
 }
@@ -914,7 +959,8 @@ typedef struct cdp__mem_labels {
 
 CDP__PRIVATE uint64_t cdp__mem_text_hash(const char *text) {
     uint64_t h = 0xcbf29ce484222325ull;
-    for (; *text; ++text) h = (h ^ (uint8_t)*text) * 0x100000001b3ull;
+    for (; *text; ++text)
+        h = (h ^ (uint8_t)*text) * 0x100000001b3ull;
     return h ^ h >> 32;
 }
 
@@ -947,7 +993,8 @@ CDP__PRIVATE uint32_t cdp__mem_labels_known(const cdp__mem_labels *l, uint64_t h
     return 0;
 }
 
-/* The number of this text, which is copied when it is new; 0 for an empty one. `hash` is its hash. */
+/* The number of this text, which is copied when it is new; 0 for an empty one. `hash` is its
+   hash. */
 CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
     const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
     uint32_t i;
@@ -961,7 +1008,9 @@ CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, 
 }
 
 /* The bytes of a text before `slots` in one piece of memory: see cdp__mem_labels_at. */
-#define CDP__MEM_LABELS_ALL (CDP__MEM_LABELS * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) + 2 * CDP__MEM_LABELS * sizeof(uint16_t))
+#define CDP__MEM_LABELS_ALL                                      \
+    (CDP__MEM_LABELS * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
+        + 2 * CDP__MEM_LABELS * sizeof(uint16_t))
 
 /* Lay the tables into `memory`, CDP__MEM_LABELS_ALL zeroed bytes. */
 CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
@@ -975,7 +1024,7 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
     l->lost = 0;
 }
 
-/* ---- >>os-stacks: addresses of callers, and where modules lie ------------------------------------ */
+/* ---- >>os-stacks: addresses of callers, and where modules lie -------------------------------- */
 
 /* Knows how to find return addresses on this system. May use: depot. */
 
@@ -987,8 +1036,9 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
 #endif
 
 typedef struct cdp__mem_module {
-    uint64_t low, high, base; /* code lies from low to high; base: where the file's start would lie */
-    uint32_t path;            /* number of its text                                                */
+    uint64_t low, high,
+        base;      /* code lies from low to high; base: where the file's start would lie */
+    uint32_t path; /* number of its text                                                */
 } cdp__mem_module;
 
 /* Read a line of /proc/self/maps: "low-high rwxp offset device inode   path". */
@@ -998,17 +1048,20 @@ typedef struct cdp__mem_map_line {
     char path[512];
 } cdp__mem_map_line;
 
-CDP__COLD uint64_t cdp__mem_hex(const char **at) {
+CDP__PRIVATE uint64_t cdp__mem_hex(const char **at) {
     uint64_t v = 0;
     for (;; ++*at) {
         const char c = **at;
-        if (c >= '0' && c <= '9') v = v * 16 + (uint64_t)(c - '0');
-        else if (c >= 'a' && c <= 'f') v = v * 16 + (uint64_t)(c - 'a') + 10;
-        else return v;
+        if (c >= '0' && c <= '9')
+            v = v * 16 + (uint64_t)(c - '0');
+        else if (c >= 'a' && c <= 'f')
+            v = v * 16 + (uint64_t)(c - 'a') + 10;
+        else
+            return v;
     }
 }
 
-CDP__COLD bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
+CDP__PRIVATE bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
     uint32_t i;
     out->low = cdp__mem_hex(&text);
     if (*text++ != '-') return false;
@@ -1018,15 +1071,19 @@ CDP__COLD bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
     text += 5;
     out->offset = cdp__mem_hex(&text);
     for (i = 0; i < 3; ++i) { /* the rest of offset; device; inode */
-        while (*text == ' ') ++text;
-        while (i < 2 && *text && *text != ' ') ++text;
+        while (*text == ' ')
+            ++text;
+        while (i < 2 && *text && *text != ' ')
+            ++text;
     }
     cdp__mem_text_copy(out->path, text, sizeof out->path);
     return true;
 }
 
-/* Call `func` with each line; it returns false to stop. Nothing happens where there is no such file. */
-CDP__COLD void cdp__mem_maps(bool (*func)(void *user, const cdp__mem_map_line *line), void *user) {
+/* Call `func` with each line; it returns false to stop. Nothing happens where there is no such
+   file. */
+CDP__PRIVATE void cdp__mem_maps(
+    bool (*func)(void *user, const cdp__mem_map_line *line), void *user) {
     char text[8192];
     uint64_t have = 0;
     bool more = true;
@@ -1053,7 +1110,7 @@ typedef struct cdp__mem_stack_range {
     uint64_t inside, low, high;
 } cdp__mem_stack_range;
 
-CDP__COLD bool cdp__mem_stack_line(void *user, const cdp__mem_map_line *line) {
+CDP__PRIVATE bool cdp__mem_stack_line(void *user, const cdp__mem_map_line *line) {
     cdp__mem_stack_range *const r = (cdp__mem_stack_range *)user;
     if (r->inside < line->low || r->inside >= line->high) return true;
     r->low = line->low;
@@ -1081,8 +1138,9 @@ CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
 #define CDP__MEM_RAW
 #endif
 
-/* Return addresses by the chain of frame pointers from `frame` on. Each frame must lie above the one before
-   it, aligned and inside the stack; else the chain ends, since a caller was compiled without it. */
+/* Return addresses by the chain of frame pointers from `frame` on. Each frame must lie above the
+   one before it, aligned and inside the stack; else the chain ends, since a caller was compiled
+   without it. */
 CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, cdp__mem_trace *t) {
     uint64_t at = (uint64_t)(uintptr_t)frame;
     const uint64_t end = cdp__mem_stack_end(at);
@@ -1095,7 +1153,8 @@ CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, c
     }
 }
 
-/* Return addresses by unwinding, from the call that returns to `caller` on: without this library's own. */
+/* Return addresses by unwinding, from the call that returns to `caller` on: without this
+   library's own. */
 CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_trace *t) {
 #if CDP__MEM_BACKTRACE
     void *at[CDP__MEM_FRAMES + 8];
@@ -1112,12 +1171,12 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
 #endif
 }
 
-/* ---- >>blocks: segments, splitting, merging, statistics ------------------------------------------- */
+/* ---- >>blocks: segments, splitting, merging, statistics -------------------------------------- */
 
-/* Knows all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two free
-   neighbours are one; the table has exactly the blocks that are in use or wait; statistics are sums over
-   blocks. Its memory comes from slabs that are taken before anything changes. May use: sizes, bins, table,
-   ring, depot. */
+/* Knows all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
+   free neighbours are one; the table has exactly the blocks that are in use or wait; statistics
+   are sums over blocks. Its memory comes from slabs that are taken before anything changes. May
+   use: sizes, bins, table, ring, depot. */
 
 #define CDP__MEM_SLAB 128u
 #define CDP__MEM_WATCHERS 8u
@@ -1194,11 +1253,13 @@ typedef struct cdp__mem_log { /* the history */
     uint64_t start_ns, start_us;
 } cdp__mem_log;
 
-/* What statistics are made of, kept short because every request counts in several: [0] small, [1] large. */
+/* What statistics are made of, kept short because every request counts in several: [0] small, [1]
+   large. */
 typedef struct cdp__mem_tally {
     uint64_t current[2], peak[2], allocated[2];
     uint64_t peak_all;
-    uint64_t before[2]; /* current at the last reset of sums: freed = allocated + before - current */
+    uint64_t
+        before[2]; /* current at the last reset of sums: freed = allocated + before - current */
 } cdp__mem_tally;
 
 typedef struct cdp__mem_tallies { /* in the order of cdp_mem_stats */
@@ -1237,11 +1298,11 @@ struct cdp_mem {
 };
 
 CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {
-    if (m->lock.mutex) m->os->mutex_lock(m->os->user, m->lock.mutex);
+    if (m->lock.mutex) m->os->threads.mutex_lock(m->os->user, m->lock.mutex);
 }
 
 CDP__MEM_HOT void cdp__mem_unlock(const cdp_mem *m) {
-    if (m->lock.mutex) m->os->mutex_unlock(m->os->user, m->lock.mutex);
+    if (m->lock.mutex) m->os->threads.mutex_unlock(m->os->user, m->lock.mutex);
 }
 
 CDP__MEM_HOT void cdp__mem_up(cdp__mem_tally *t, bool large, uint64_t n) {
@@ -1257,8 +1318,8 @@ CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
     t->current[large] -= n;
 }
 
-/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the latter, and
-   peaks of the sum. */
+/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the
+   latter, and peaks of the sum. */
 CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
     const uint64_t one = active->current[large] + held->current[large];
     const uint64_t all = one + active->current[!large] + held->current[!large];
@@ -1275,10 +1336,9 @@ CDP__MEM_HOT bool cdp__mem_is_split(const cdp__mem_part *p) {
 }
 
 /* Take a slab of records. */
-CDP__COLD void *cdp__mem_slab_take(cdp_mem *m, uint64_t record, uint64_t uses) {
+CDP__PRIVATE void *cdp__mem_slab_take(cdp_mem *m, uint64_t record, uint64_t uses) {
     const uint64_t head = cdp__mem_up_to(sizeof(cdp__mem_slab), 16);
-    cdp__mem_slab *const s =
-        (cdp__mem_slab *)cdp__alloc_zero(m->os, head + record * CDP__MEM_SLAB);
+    cdp__mem_slab *const s = (cdp__mem_slab *)cdp__alloc_zero(m->os, head + record * CDP__MEM_SLAB);
     if (!s) return NULL;
     s->next = m->slabs;
     s->uses = uses;
@@ -1286,7 +1346,7 @@ CDP__COLD void *cdp__mem_slab_take(cdp_mem *m, uint64_t record, uint64_t uses) {
     return (char *)s + head;
 }
 
-CDP__COLD bool cdp__mem_more_parts(cdp_mem *m) {
+CDP__PRIVATE bool cdp__mem_more_parts(cdp_mem *m) {
     cdp__mem_part *p = (cdp__mem_part *)cdp__mem_slab_take(m, sizeof *p, 0);
     uint32_t i;
     for (i = 0; p && i < CDP__MEM_SLAB; ++i) {
@@ -1297,7 +1357,7 @@ CDP__COLD bool cdp__mem_more_parts(cdp_mem *m) {
     return p != NULL;
 }
 
-CDP__COLD bool cdp__mem_more_spans(cdp_mem *m) {
+CDP__PRIVATE bool cdp__mem_more_spans(cdp_mem *m) {
     cdp__mem_span *s = (cdp__mem_span *)cdp__mem_slab_take(m, sizeof *s, 0);
     uint32_t i;
     for (i = 0; s && i < CDP__MEM_SLAB; ++i) {
@@ -1307,7 +1367,7 @@ CDP__COLD bool cdp__mem_more_spans(cdp_mem *m) {
     return s != NULL;
 }
 
-CDP__COLD bool cdp__mem_more_uses(cdp_mem *m) {
+CDP__PRIVATE bool cdp__mem_more_uses(cdp_mem *m) {
     cdp__mem_use *u = (cdp__mem_use *)cdp__mem_slab_take(m, sizeof *u, CDP__MEM_SLAB);
     uint32_t i;
     for (i = 0; u && i < CDP__MEM_SLAB; ++i) {
@@ -1317,7 +1377,7 @@ CDP__COLD bool cdp__mem_more_uses(cdp_mem *m) {
     return u != NULL;
 }
 
-CDP__COLD bool cdp__mem_table_grow(cdp_mem *m) {
+CDP__PRIVATE bool cdp__mem_table_grow(cdp_mem *m) {
     cdp__mem_table old = m->table;
     const uint64_t count = old.slots ? 2 * (old.mask + 1) : 1024;
     uint64_t i;
@@ -1442,8 +1502,10 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     s->first = p;
     s->large = large;
     s->prev = m->last_span;
-    if (s->prev) s->prev->next = s;
-    else m->spans = s;
+    if (s->prev)
+        s->prev->next = s;
+    else
+        m->spans = s;
     m->last_span = s;
     p->span = s;
     m->held += size;
@@ -1457,10 +1519,14 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
 /* Forget a segment whose only block is in no list. */
 CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
     cdp__mem_part_drop(m, s->first);
-    if (s->prev) s->prev->next = s->next;
-    else m->spans = s->next;
-    if (s->next) s->next->prev = s->prev;
-    else m->last_span = s->prev;
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        m->spans = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    else
+        m->last_span = s->prev;
     m->held -= s->size;
     cdp__mem_down(&m->tally.segment, s->large, 1);
     cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
@@ -1510,10 +1576,13 @@ CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
 /* What this pool has for this stream; NULL without memory. The one used last is first. */
 CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, void *stream) {
     cdp__mem_arena **at = &pool->arenas, *a;
-    for (a = *at; a && a->stream != stream; a = *at) at = &a->next;
+    for (a = *at; a && a->stream != stream; a = *at)
+        at = &a->next;
     if (a && at == &pool->arenas) return a;
-    if (a) *at = a->next;
-    else a = (cdp__mem_arena *)cdp__alloc_zero(m->os, sizeof *a);
+    if (a)
+        *at = a->next;
+    else
+        a = (cdp__mem_arena *)cdp__alloc_zero(m->os, sizeof *a);
     if (!a) return NULL;
     a->pool = pool;
     a->stream = stream;
@@ -1534,11 +1603,11 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
     return true;
 }
 
-/* ---- >>history: events into the ring ----------------------------------------------------------------- */
+/* ---- >>history: events into the ring --------------------------------------------------------- */
 
 /* Knows what is recorded, and how stacks are collected. May use: blocks, ring, depot, os-stacks. */
 
-#define CDP__MEM_WANTS_STATE 1u  /* stacks and labels of blocks */
+#define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
 #define CDP__MEM_WANTS_EVENTS 2u
 #define CDP__MEM_WANTS_STACK 4u  /* collect one for an allocation */
 #define CDP__MEM_WANTS_FREE 8u   /* and for a free                */
@@ -1597,12 +1666,14 @@ CDP__MEM_HOT void cdp__mem_call_begin(
     if (c->wants & CDP__MEM_WANTS_EVENTS) c->now_ns = m->os->now_ns(m->os->user);
     if (!(c->wants & stack_if) || c->wants >> 16 == 0) return;
     most = c->wants >> 16 & 0xff;
-    if (c->wants >> 24 == CDP_MEM_STACKS_FRAME_POINTER) cdp__mem_walk(c->frame, most, &c->trace);
-    else cdp__mem_unwind(c->caller, most, &c->trace);
+    if (c->wants >> 24 == CDP_MEM_STACKS_FRAME_POINTER)
+        cdp__mem_walk(c->frame, most, &c->trace);
+    else
+        cdp__mem_unwind(c->caller, most, &c->trace);
 }
 
-/* The number of a site among the labels: "file\nline\nfunction". Known ones are found by the addresses of
-   their texts, so that nothing is formatted. */
+/* The number of a site among the labels: "file\nline\nfunction". Known ones are found by the
+   addresses of their texts, so that nothing is formatted. */
 CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *s) {
     const char *file = s->file ? s->file : "";
     const char *const function = s->function ? s->function : "";
@@ -1684,7 +1755,7 @@ CDP__PRIVATE void cdp__mem_call_plain(cdp_mem *m, cdp__mem_call *c) {
     cdp__mem_call_begin(m, c, 0, NULL);
 }
 
-CDP__COLD uint32_t cdp__mem_wants(const cdp_mem_record_desc *d) {
+CDP__PRIVATE uint32_t cdp__mem_wants(const cdp_mem_record_desc *d) {
     uint32_t w = CDP__MEM_WANTS_STATE;
     if (d->history == CDP_MEM_HISTORY_OFF) return 0;
     if (d->history == CDP_MEM_HISTORY_ALL) w |= CDP__MEM_WANTS_EVENTS;
@@ -1696,17 +1767,17 @@ CDP__COLD uint32_t cdp__mem_wants(const cdp_mem_record_desc *d) {
     return w | (uint32_t)d->stacks << 24;
 }
 
-CDP__COLD void cdp__mem_record_defaults(cdp_mem_record_desc *d) {
+CDP__PRIVATE void cdp__mem_record_defaults(cdp_mem_record_desc *d) {
     d->max_entries = cdp__def(d->max_entries, 100000u);
     d->max_frames = cdp__def(d->max_frames, 32u);
     d->max_stacks = cdp__def(d->max_stacks, 16384u);
 }
 
-CDP__COLD cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
-    const uint32_t may = 1u << CDP_MEM_OOM | 1u << CDP_MEM_SNAPSHOT |
-                         1u << CDP_MEM_USER_DEFINED | 1u << CDP_MEM_ANNOTATE;
-    if (d->history > CDP_MEM_HISTORY_ALL || d->context > CDP_MEM_CONTEXT_NONE ||
-        d->stacks > CDP_MEM_STACKS_SITE)
+CDP__PRIVATE cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
+    const uint32_t may = 1u << CDP_MEM_OOM | 1u << CDP_MEM_SNAPSHOT | 1u << CDP_MEM_USER_DEFINED
+        | 1u << CDP_MEM_ANNOTATE;
+    if (d->history > CDP_MEM_HISTORY_ALL || d->context > CDP_MEM_CONTEXT_NONE
+        || d->stacks > CDP_MEM_STACKS_SITE)
         return cdp__fail(CDP_ERR_INVALID,
             "record: history %u, context %u or stacks %u is no value of its enum",
             (unsigned)d->history, (unsigned)d->context, (unsigned)d->stacks);
@@ -1722,29 +1793,29 @@ CDP__COLD cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
             "record: skip 0x%x leaves out events of blocks or segments; without them the file "
             "cannot be replayed; use min_bytes",
             d->skip);
-    if (!CDP__MEM_BACKTRACE && d->history && d->context != CDP_MEM_CONTEXT_NONE &&
-        d->stacks == CDP_MEM_STACKS_BACKTRACE)
+    if (!CDP__MEM_BACKTRACE && d->history && d->context != CDP_MEM_CONTEXT_NONE
+        && d->stacks == CDP_MEM_STACKS_BACKTRACE)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "record: this C library has no backtrace(); set stacks to FRAME_POINTER or SITE");
     return CDP_OK;
 }
 
 /* Memory for ring and depot of `l`, laid out in one piece. */
-CDP__COLD bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
+CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     const cdp_mem_record_desc *const d = &l->desc;
     const uint64_t words = (uint64_t)d->max_stacks * (d->max_frames < 16 ? d->max_frames + 2 : 16);
     const bool all = d->history == CDP_MEM_HISTORY_ALL;
     uint64_t slots = 64;
     char *at;
-    while (slots < 2ull * (d->max_stacks + 2)) slots *= 2;
+    while (slots < 2ull * (d->max_stacks + 2))
+        slots *= 2;
     l->ring.room = all ? d->max_entries : 0;
     l->depot.rows_room = d->max_stacks + 1;
     l->depot.words_room = (uint32_t)words + CDP__MEM_WORDS;
     l->depot.slot_mask = (uint32_t)slots - 1;
-    at = (char *)cdp__alloc(os, l->ring.room * sizeof(cdp__mem_record) +
-                                    l->depot.rows_room * sizeof(cdp__mem_row) +
-                                    l->depot.words_room * sizeof(uint64_t) +
-                                    slots * sizeof(uint32_t));
+    at = (char *)cdp__alloc(os,
+        l->ring.room * sizeof(cdp__mem_record) + l->depot.rows_room * sizeof(cdp__mem_row)
+            + l->depot.words_room * sizeof(uint64_t) + slots * sizeof(uint32_t));
     l->label_memory = cdp__alloc_zero(os, CDP__MEM_LABELS_ALL);
     l->memory = at;
     if (!at || !l->label_memory) return false;
@@ -1760,20 +1831,21 @@ CDP__COLD bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     return true;
 }
 
-CDP__COLD void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
+CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
     cdp__free(os, l->memory);
     cdp__free(os, l->label_memory);
     memset(l, 0, sizeof *l);
 }
 
-/* ---- >>streams: frees that wait ------------------------------------------------------------------------ */
+/* ---- >>streams: frees that wait -------------------------------------------------------------- */
 
-/* Knows which blocks wait for which events. One queue for each stream; it is asked from the front until an
-   event has not passed, since a stream works in order. May use: blocks, history. */
+/* Knows which blocks wait for which events. One queue for each stream; it is asked from the front
+   until an event has not passed, since a stream works in order. May use: blocks, history. */
 
 CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
     cdp__mem_lane *l = m->lanes;
-    while (l && l->stream != stream) l = l->next;
+    while (l && l->stream != stream)
+        l = l->next;
     if (l) return l;
     l = (cdp__mem_lane *)cdp__alloc_zero(m->os, sizeof *l);
     if (!l) return NULL;
@@ -1822,7 +1894,8 @@ CDP__PRIVATE void cdp__mem_use_drop(cdp_mem *m, cdp__mem_use *u) {
     m->unused_uses = u;
 }
 
-/* Give a segment back whose only block is free and in its list. When the source fails, nothing changes. */
+/* Give a segment back whose only block is free and in its list. When the source fails, nothing
+   changes. */
 CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp__mem_span *s) {
     cdp_mem_pool *const pool = s->arena->pool;
     const cdp_mem_source *const source = &pool->source;
@@ -1841,8 +1914,8 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
     return CDP_OK;
 }
 
-/* The block can be used again: into its list, merged. Without a cache it goes back to the source; when that
-   fails it stays in the list, for a later trim. */
+/* The block can be used again: into its list, merged. Without a cache it goes back to the source;
+   when that fails it stays in the list, for a later trim. */
 CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
@@ -1855,8 +1928,10 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
 CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
     cdp__mem_lane *const l = u->lane;
     u->after = NULL;
-    if (l->last) l->last->after = u;
-    else l->first = u;
+    if (l->last)
+        l->last->after = u;
+    else
+        l->first = u;
     l->last = u;
     ++m->waiting;
 }
@@ -1879,7 +1954,8 @@ CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use 
 CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem_use *u) {
     cdp__mem_part *const p = u->part;
     cdp__mem_use **at = &p->uses;
-    while (*at != u) at = &(*at)->next;
+    while (*at != u)
+        at = &(*at)->next;
     *at = u->next;
     cdp__mem_use_drop(m, u);
     if (!--p->waits) cdp__mem_complete(m, c, p);
@@ -1906,14 +1982,17 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
     }
     cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
     cdp__mem_part_leave(m, p);
-    for (u = p->uses; u; u = u->next) ++p->waits;
+    for (u = p->uses; u; u = u->next)
+        ++p->waits;
     for (u = p->uses; u; u = next) {
         next = u->next;
         if (captured) {
             u->after = m->delayed;
             m->delayed = u;
-        } else if (u->gone) cdp__mem_use_over(m, c, u);
-        else cdp__mem_lane_push(m, u);
+        } else if (u->gone)
+            cdp__mem_use_over(m, c, u);
+        else
+            cdp__mem_lane_push(m, u);
     }
     return CDP_OK;
 }
@@ -1927,7 +2006,7 @@ CDP__MEM_HOT cdp_status cdp__mem_free_part(cdp_mem *m, const cdp__mem_call *c, c
 }
 
 /* Frees that a capture put off: their events can be recorded when it has ended. */
-CDP__COLD cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
+CDP__PRIVATE cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
     cdp__mem_use **at = &m->delayed;
     while (*at) {
         cdp__mem_use *const u = *at;
@@ -1971,13 +2050,15 @@ CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
 }
 
 CDP__PRIVATE void cdp__mem_pause(const cdp_os *os, uint32_t turn) {
-    if (turn < 100 && os->thread_yield) os->thread_yield(os->user);
-    else (void)os->poll(os->user, NULL, 0, os->now_ns(os->user) + CDP__MS / 4);
+    if (turn < 100 && os->threads.yield)
+        os->threads.yield(os->user);
+    else
+        cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS / 4);
 }
 
-/* Wait until no free waits for an event any more; other threads may use the allocator meanwhile. Frees put
-   off by a capture stay. */
-CDP__COLD cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
+/* Wait until no free waits for an event any more; other threads may use the allocator meanwhile.
+   Frees put off by a capture stay. */
+CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
     const uint64_t deadline = cdp__deadline(m->os, m->desc.timeout_ms);
     uint32_t turn = 0;
     cdp_status st = cdp__mem_poll(m, c);
@@ -1994,10 +2075,10 @@ CDP__COLD cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
     return st;
 }
 
-/* ---- >>request: one allocation, step by step ------------------------------------------------------------ */
+/* ---- >>request: one allocation, step by step ------------------------------------------------- */
 
-/* Knows the order in which memory is looked for. A step that fails changes nothing but what it gave back to
-   the source. May use: blocks, history, streams. */
+/* Knows the order in which memory is looked for. A step that fails changes nothing but what it
+   gave back to the source. May use: blocks, history, streams. */
 
 typedef struct cdp__mem_ask { /* one request */
     cdp_mem_pool *pool;
@@ -2018,13 +2099,12 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     return p;
 }
 
-/* A new segment of the pool, with one block that is in no list. NOMEM: the source has none, or the limit
-   forbids it. */
+/* A new segment of the pool, with one block that is in no list. NOMEM: the source has none, or
+   the limit forbids it. */
 CDP__PRIVATE cdp_status cdp__mem_segment_new(
     cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     const cdp_mem_source *const s = &a->pool->source;
-    const uint64_t bytes =
-        m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
+    const uint64_t bytes = m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
     void *at = NULL;
     cdp_status st;
     if (m->limit && (bytes > m->limit || m->held > m->limit - bytes)) {
@@ -2056,7 +2136,7 @@ CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
 }
 
 /* Give all idle segments back. Returns the bytes; a failing source ends it, and is told by *st. */
-CDP__COLD uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
+CDP__PRIVATE uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
     cdp__mem_span *s, *next;
     uint64_t bytes = 0;
     *st = CDP_OK;
@@ -2071,7 +2151,7 @@ CDP__COLD uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp
 }
 
 /* The mean age of idle large segments, in requests; 0: there are none. */
-CDP__COLD uint64_t cdp__mem_mean_age(const cdp_mem *m) {
+CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
     const cdp__mem_span *s;
     uint64_t sum = 0, n = 0;
     for (s = m->spans; s; s = s->next) {
@@ -2082,9 +2162,9 @@ CDP__COLD uint64_t cdp__mem_mean_age(const cdp_mem *m) {
     return n ? sum / n : 0;
 }
 
-/* Garbage collection: above the threshold, give idle large segments back, the oldest first, in rounds: all
-   that are at least of the mean age. No waiting. */
-CDP__COLD void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
+/* Garbage collection: above the threshold, give idle large segments back, the oldest first, in
+   rounds: all that are at least of the mean age. No waiting. */
+CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
     const uint64_t keep = (uint64_t)(m->desc.gc_threshold * (double)m->limit);
     bool found = true;
     while (m->held > keep && found) {
@@ -2101,22 +2181,27 @@ CDP__COLD void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
     }
 }
 
-/* Of the idle oversize segments of this stream: the smallest with room for `size`; else the largest. */
-CDP__COLD cdp__mem_span *cdp__mem_oversize(const cdp_mem *m, const cdp__mem_ask *a, uint64_t size) {
+/* Of the idle oversize segments of this stream: the smallest with room for `size`; else the
+   largest. */
+CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
+    const cdp_mem *m, const cdp__mem_ask *a, uint64_t size) {
     cdp__mem_span *s, *best = NULL;
     for (s = m->spans; s; s = s->next) {
         bool better;
         if (!cdp__mem_idle(m, s) || s->arena != a->arena || s->size < m->sizes.max_split) continue;
-        if (!best) better = true;
-        else if (best->size >= size) better = s->size >= size && s->size < best->size;
-        else better = s->size > best->size;
+        if (!best)
+            better = true;
+        else if (best->size >= size)
+            better = s->size >= size && s->size < best->size;
+        else
+            better = s->size > best->size;
         if (better) best = s;
     }
     return best;
 }
 
 /* Give oversize segments back until they make room for the request. */
-CDP__COLD bool cdp__mem_release_oversize(
+CDP__PRIVATE bool cdp__mem_release_oversize(
     cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a) {
     const uint64_t size = cdp__max(a->size, m->sizes.max_split);
     uint64_t back = 0;
@@ -2130,7 +2215,7 @@ CDP__COLD bool cdp__mem_release_oversize(
 }
 
 /* Wait for all events, give everything back that is free, and ask the source again. */
-CDP__COLD cdp_status cdp__mem_retry(
+CDP__PRIVATE cdp_status cdp__mem_retry(
     cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
@@ -2144,14 +2229,13 @@ CDP__COLD cdp_status cdp__mem_retry(
 }
 
 /* The last resort: private pools that allow it. */
-CDP__COLD cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
+CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
     const cdp_mem_pool *pool;
     for (pool = m->base.next; pool; pool = pool->next) {
         const cdp__mem_arena *arena;
         if (!pool->use_on_oom || pool->fixed_bytes) continue;
         for (arena = pool->arenas; arena; arena = arena->next) {
-            cdp__mem_part *const p =
-                arena->stream == a->stream ? cdp__mem_fit(m, arena, a) : NULL;
+            cdp__mem_part *const p = arena->stream == a->stream ? cdp__mem_fit(m, arena, a) : NULL;
             if (p) return p;
         }
     }
@@ -2189,8 +2273,8 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
     a->pool = pool ? pool : &m->base;
     a->stream = fixed ? NULL : stream;
     a->bytes = bytes;
-    a->size = m->desc.no_cache ? cdp__mem_up_to(bytes, CDP__MEM_UNIT)
-                               : cdp__mem_round(&m->sizes, bytes);
+    a->size =
+        m->desc.no_cache ? cdp__mem_up_to(bytes, CDP__MEM_UNIT) : cdp__mem_round(&m->sizes, bytes);
     a->large = fixed || cdp__mem_is_large(a->size);
     a->no_host = false;
     a->capturing = cdp__mem_capturing(&a->pool->source, stream);
@@ -2207,14 +2291,14 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
 }
 
 /* A block of the right size, counted and recorded. Under the lock. */
-CDP__MEM_HOT cdp_status cdp__mem_serve(
-    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
+CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
     cdp__mem_part *p = NULL;
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
     if (st != CDP_OK) return st;
     splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size);
-    if (splits && !p->span->arena->pool->no_split && !m->desc.no_cache) cdp__mem_split(m, p, a->size);
+    if (splits && !p->span->arena->pool->no_split && !m->desc.no_cache)
+        cdp__mem_split(m, p, a->size);
     ++m->requests;
     p->stack = c->stack;
     p->label = c->label;
@@ -2228,17 +2312,21 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     return CDP_OK;
 }
 
-/* ---- >>out-of-memory: the last words of a request ----------------------------------------------------------- */
+/* ---- >>out-of-memory: the last words of a request -------------------------------------------- */
 
 /* Knows how to explain a failing request. May use: request and what that may. */
 
-CDP__COLD const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
+CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     uint32_t unit = 0;
     uint64_t rest = 0;
-    for (; bytes >= 1024; bytes /= 1024, ++unit) rest = bytes % 1024;
-    if (unit) cdp__format(text, 32, "%u.%u %s", (unsigned)bytes, (unsigned)(rest * 10 / 1024), units[unit]);
-    else cdp__format(text, 32, "%u B", (unsigned)bytes);
+    for (; bytes >= 1024; bytes /= 1024, ++unit)
+        rest = bytes % 1024;
+    if (unit)
+        cdp__format(
+            text, 32, "%u.%u %s", (unsigned)bytes, (unsigned)(rest * 10 / 1024), units[unit]);
+    else
+        cdp__format(text, 32, "%u B", (unsigned)bytes);
     return text;
 }
 
@@ -2252,12 +2340,13 @@ typedef struct cdp__mem_figures {
     cdp__mem_holder most;
 } cdp__mem_figures;
 
-CDP__COLD void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h) {
+CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h) {
     if (h->bytes > most->bytes) *most = *h;
 }
 
-/* Sum up live blocks by label, or by stack where they have no label. Without host memory: not known. */
-CDP__COLD void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+/* Sum up live blocks by label, or by stack where they have no label. Without host memory: not
+   known. */
+CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
     const uint64_t count = CDP__MEM_LABELS + 1ull + m->log.depot.rows_used;
     cdp__mem_holder *const sums =
         (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
@@ -2275,11 +2364,12 @@ CDP__COLD void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
             sums[of].stack = p->stack;
         }
     }
-    for (i = 0; sums && i < count; ++i) cdp__mem_most(most, &sums[i]);
+    for (i = 0; sums && i < count; ++i)
+        cdp__mem_most(most, &sums[i]);
     cdp__free(m->os, sums);
 }
 
-CDP__COLD void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem_figures *f) {
+CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem_figures *f) {
     const cdp_mem_source *const s = &a->pool->source;
     const cdp__mem_span *span;
     memset(f, 0, sizeof *f);
@@ -2296,7 +2386,7 @@ CDP__COLD void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem
 }
 
 /* The name of a holder, in quotes: its label, the site, or the address of the innermost frame. */
-CDP__COLD void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
+CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
     const cdp__mem_depot *const d = &m->log.depot;
     uint64_t word;
     if (h->label) {
@@ -2309,10 +2399,11 @@ CDP__COLD void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, 
         cdp__format(text, 90, "%s", m->log.labels.text[(word & 0xffff) - 1]);
         for (at = text; *at; ++at)
             if (*at == '\n') *at = ':';
-    } else cdp__format(text, 90, "code at 0x%llx", (unsigned long long)word);
+    } else
+        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)word);
 }
 
-CDP__COLD void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
+CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
     char name[96], size[32];
     if (!h->bytes) {
         cdp__text_add(t, "; desc.record would say who holds it");
@@ -2324,7 +2415,7 @@ CDP__COLD void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, c
 }
 
 /* The error of a failing request, with its figures. */
-CDP__COLD cdp_status cdp__mem_oom_error(
+CDP__PRIVATE cdp_status cdp__mem_oom_error(
     const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
     const cdp__mem_tallies *const s = &m->tally;
     const uint64_t cached =
@@ -2336,14 +2427,13 @@ CDP__COLD cdp_status cdp__mem_oom_error(
         cdp__mem_size_text(x, a->bytes), (unsigned long long)(uintptr_t)a->stream,
         a->pool->source.name);
     if (f->device_total)
-        cdp__text_add(&t, ": the device has %s free of %s",
-            cdp__mem_size_text(x, f->device_free), cdp__mem_size_text(y, f->device_total));
+        cdp__text_add(&t, ": the device has %s free of %s", cdp__mem_size_text(x, f->device_free),
+            cdp__mem_size_text(y, f->device_total));
     if (a->pool->fixed_bytes)
         cdp__text_add(&t, "; the pool is fixed at %s", cdp__mem_size_text(x, a->pool->fixed_bytes));
     cdp__text_add(&t, "; held here %s", cdp__mem_size_text(x, m->held));
     if (m->limit) cdp__text_add(&t, " (limit %s)", cdp__mem_size_text(x, m->limit));
-    cdp__text_add(&t, ": %s allocated",
-        cdp__mem_size_text(x, cdp__mem_now(&s->allocated_bytes)));
+    cdp__text_add(&t, ": %s allocated", cdp__mem_size_text(x, cdp__mem_now(&s->allocated_bytes)));
     if (f->pending) cdp__text_add(&t, ", %s wait for streams", cdp__mem_size_text(x, f->pending));
     cdp__text_add(&t, ", %s cached in pieces of at most %s", cdp__mem_size_text(x, cached),
         cdp__mem_size_text(y, f->largest_free));
@@ -2354,7 +2444,7 @@ CDP__COLD cdp_status cdp__mem_oom_error(
 }
 
 /* Count and record the failure, and say it. Under the lock. */
-CDP__COLD cdp_status cdp__mem_oom_tell(
+CDP__PRIVATE cdp_status cdp__mem_oom_tell(
     cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a, cdp_mem_oom *out) {
     cdp__mem_figures f;
     cdp__mem_record *e;
@@ -2371,9 +2461,10 @@ CDP__COLD cdp_status cdp__mem_oom_tell(
     return cdp__mem_oom_error(m, a, &f);
 }
 
-/* ---- >>texts: strings of a shot, each once --------------------------------------------------------------------- */
+/* ---- >>texts: strings of a shot, each once --------------------------------------------------- */
 
-/* Knows strings, equal ones by one address, and numbers them from 0 on. They move never. May use nothing. */
+/* Knows strings, equal ones by one address, and numbers them from 0 on. They move never. May use
+   nothing. */
 
 #define CDP__MEM_CHUNK 16384u
 
@@ -2396,7 +2487,8 @@ CDP__PRIVATE bool cdp__mem_room(
     uint64_t more = *room ? *room : 64;
     void *bigger;
     if (need <= *room) return true;
-    while (more < need) more *= 2;
+    while (more < need)
+        more *= 2;
     bigger = cdp__alloc(os, more * each);
     if (!bigger) return false;
     if (*room) memcpy(bigger, *at, (size_t)(*room * each));
@@ -2451,7 +2543,8 @@ CDP__PRIVATE bool cdp__mem_texts_grow(cdp__mem_texts *t) {
         uint64_t at;
         if (!text) continue;
         at = cdp__mem_bytes_hash(text, strlen(text)) & (count - 1);
-        while (slots[at]) at = (at + 1) & (count - 1);
+        while (slots[at])
+            at = (at + 1) & (count - 1);
         slots[at] = text;
     }
     cdp__free(t->os, (void *)t->slots);
@@ -2491,19 +2584,23 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
     cdp__free(t->os, (void *)t->slots);
 }
 
-/* ---- >>shot: a snapshot, from here or from a file ----------------------------------------------------------------- */
+/* ---- >>shot: a snapshot, from here or from a file -------------------------------------------- */
 
 /* Knows the parts of a shot, and how they are added one by one. May use: texts. */
 
 /* The words of a file, as texts of the shot. */
-#define CDP__MEM_WORDS_OF_FILE(X)                                                                  \
-    X(segments) X(device_traces) X(allocator_settings) X(external_annotations) X(modules)          \
-    X(events_lost) X(device) X(address) X(total_size) X(stream) X(segment_type) X(large) X(small)  \
-    X(segment_pool_id) X(is_expandable) X(is_external) X(allocated_size) X(active_size)            \
-    X(requested_size) X(frames) X(blocks) X(size) X(state) X(active_allocated)                     \
-    X(active_pending_free) X(inactive) X(filename) X(line) X(name) X(action) X(addr) X(time_us)    \
-    X(device_free) X(user_metadata) X(path) X(base)
-#define CDP__MEM_MEMBER(name) const char *name;
+#define CDP__MEM_WORDS_OF_FILE(X)                                                                 \
+    X(segments)                                                                                   \
+    X(device_traces)                                                                              \
+    X(allocator_settings)                                                                         \
+    X(external_annotations)                                                                       \
+    X(modules)                                                                                    \
+    X(events_lost) X(device) X(address) X(total_size) X(stream) X(segment_type) X(large) X(small) \
+        X(segment_pool_id) X(is_expandable) X(is_external) X(allocated_size) X(active_size)       \
+            X(requested_size) X(frames) X(blocks) X(size) X(state) X(active_allocated)            \
+                X(active_pending_free) X(inactive) X(filename) X(line) X(name) X(action) X(addr)  \
+                    X(time_us) X(device_free) X(user_metadata) X(path) X(base)
+#define CDP__MEM_MEMBER(name) const char *w_##name;
 typedef struct cdp__mem_keys {
     CDP__MEM_WORDS_OF_FILE(CDP__MEM_MEMBER)
     const char *actions[CDP_MEM_ACTION_COUNT];
@@ -2521,7 +2618,7 @@ typedef struct cdp__mem_device {
 } cdp__mem_device;
 
 typedef struct cdp__mem_setting { /* a setting, as text or as a number */
-    const char *key, *text; /* text NULL: a number */
+    const char *key, *text;       /* text NULL: a number */
     double number;
 } cdp__mem_setting;
 
@@ -2552,8 +2649,8 @@ struct cdp_mem_shot {
     bool failed; /* no memory */
 };
 
-#define cdp__mem_add(shot, name, count)                                                            \
-    cdp__mem_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room,                     \
+#define cdp__mem_add(shot, name, count)                                        \
+    cdp__mem_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room, \
         (shot)->name##_count + (count), sizeof *(shot)->name##s)
 
 CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
@@ -2565,7 +2662,8 @@ CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
 CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     const cdp_os *const os = s->os;
     uint64_t i;
-    for (i = 0; i < s->device_count; ++i) cdp__free(os, s->devices[i].events);
+    for (i = 0; i < s->device_count; ++i)
+        cdp__free(os, s->devices[i].events);
     cdp__free(os, s->devices);
     cdp__free(os, s->segments);
     cdp__free(os, s->blocks);
@@ -2579,7 +2677,7 @@ CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
 }
 
 /* The words of files are the first texts, so their numbers are small. */
-#define CDP__MEM_WORD(name) s->keys.name = cdp__mem_shot_text(s, #name);
+#define CDP__MEM_WORD(name) s->keys.w_##name = cdp__mem_shot_text(s, #name);
 CDP__PRIVATE void cdp__mem_shot_keys(cdp_mem_shot *s) {
     uint32_t i;
     CDP__MEM_WORDS_OF_FILE(CDP__MEM_WORD)
@@ -2625,8 +2723,8 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
 /* A new stack of `count` frames, which are zero; returns its number, 0 without memory. */
 CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
     cdp__mem_stack *k;
-    if (!cdp__mem_add(s, stack, 1) || !cdp__mem_add(s, frame, count) ||
-        !cdp__mem_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
+    if (!cdp__mem_add(s, stack, 1) || !cdp__mem_add(s, frame, count)
+        || !cdp__mem_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
             sizeof *s->addresses)) {
         s->failed = true;
         return 0;
@@ -2667,10 +2765,10 @@ CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *
     if (b->state == CDP_MEM_ACTIVE) g->allocated += b->size;
 }
 
-/* ---- >>build: a shot of allocators of this process ------------------------------------------------------------------ */
+/* ---- >>build: a shot of allocators of this process ------------------------------------------- */
 
-/* Knows how to copy what an allocator holds, under its lock, into memory that is there already; and how to
-   make a shot of the copy afterwards. May use: blocks, history, shot, os-stacks. */
+/* Knows how to copy what an allocator holds, under its lock, into memory that is there already;
+   and how to make a shot of the copy afterwards. May use: blocks, history, shot, os-stacks. */
 
 typedef struct cdp__mem_raw_part {
     uint64_t at, size, requested;
@@ -2710,10 +2808,10 @@ CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem
 }
 
 CDP__PRIVATE uint64_t cdp__mem_raw_bytes(const cdp__mem_raw *r) {
-    return r->record_count * sizeof *r->records + r->span_count * sizeof *r->spans +
-           r->part_count * sizeof *r->parts + r->row_count * sizeof *r->rows +
-           r->word_count * sizeof *r->words + r->label_count * sizeof *r->labels +
-           (r->row_count + 2) * sizeof *r->stacks + 64;
+    return r->record_count * sizeof *r->records + r->span_count * sizeof *r->spans
+        + r->part_count * sizeof *r->parts + r->row_count * sizeof *r->rows
+        + r->word_count * sizeof *r->words + r->label_count * sizeof *r->labels
+        + (r->row_count + 2) * sizeof *r->stacks + 64;
 }
 
 /* Lay the arrays into the memory. */
@@ -2820,7 +2918,7 @@ CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_r
     return CDP_OK;
 }
 
-CDP__COLD bool cdp__mem_module_line(void *user, const cdp__mem_map_line *line) {
+CDP__PRIVATE bool cdp__mem_module_line(void *user, const cdp__mem_map_line *line) {
     cdp_mem_shot *const s = (cdp_mem_shot *)user;
     const char *path;
     cdp__mem_module *k;
@@ -2856,7 +2954,8 @@ CDP__PRIVATE void cdp__mem_frame_address(cdp_mem_shot *s, uint64_t address, cdp_
     if (k)
         cdp__format(text, sizeof text, "%s+0x%llx", slash ? slash + 1 : path,
             (unsigned long long)(address - k->base));
-    else cdp__format(text, sizeof text, "0x%llx", (unsigned long long)address);
+    else
+        cdp__format(text, sizeof text, "0x%llx", (unsigned long long)address);
     f->name = cdp__mem_shot_text(s, text);
     f->filename = path;
 }
@@ -2873,7 +2972,8 @@ CDP__PRIVATE void cdp__mem_frame_site(cdp_mem_shot *s, const char *site, cdp_mem
     function = strchr(line, '\n');
     if (!function) return;
     *function++ = 0;
-    for (; *line >= '0' && *line <= '9'; ++line) f->line = f->line * 10 + (uint32_t)(*line - '0');
+    for (; *line >= '0' && *line <= '9'; ++line)
+        f->line = f->line * 10 + (uint32_t)(*line - '0');
     f->filename = cdp__mem_shot_text(s, text);
     f->name = cdp__mem_shot_text(s, function);
 }
@@ -2893,7 +2993,8 @@ typedef struct cdp__mem_known {
 CDP__PRIVATE void cdp__mem_frame_known(
     cdp_mem_shot *s, cdp__mem_known *k, uint64_t address, cdp_mem_frame *f) {
     uint64_t i = cdp__mem_mix(0, address) & k->mask;
-    while (k->address[i] && k->address[i] != address) i = (i + 1) & k->mask;
+    while (k->address[i] && k->address[i] != address)
+        i = (i + 1) & k->mask;
     if (!k->address[i]) {
         k->address[i] = address;
         memset(&k->frame[i], 0, sizeof *k->frame);
@@ -2929,7 +3030,8 @@ CDP__PRIVATE bool cdp__mem_build_stacks(cdp_mem_shot *s, cdp__mem_raw *r) {
     cdp__mem_known k;
     uint64_t i, j;
     k.mask = 64;
-    while (k.mask < 2 * r->word_count) k.mask *= 2;
+    while (k.mask < 2 * r->word_count)
+        k.mask *= 2;
     k.address = (uint64_t *)cdp__alloc_zero(s->os, k.mask * sizeof *k.address);
     k.frame = (cdp_mem_frame *)cdp__alloc(s->os, k.mask * sizeof *k.frame);
     --k.mask;
@@ -3005,13 +3107,12 @@ CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, 
     return true;
 }
 
-CDP__PRIVATE void cdp__mem_build_settings(
-    cdp_mem_shot *s, const cdp_mem *m, uint64_t limit) {
+CDP__PRIVATE void cdp__mem_build_settings(cdp_mem_shot *s, const cdp_mem *m, uint64_t limit) {
     const cdp_mem_desc *const d = &m->desc;
     if (s->setting_count) return;
     cdp__mem_shot_setting(s, "PYTORCH_CUDA_ALLOC_CONF", "", 0);
-    cdp__mem_shot_setting(s, "max_split_size", NULL,
-        d->max_split_bytes ? (double)d->max_split_bytes : -1.0);
+    cdp__mem_shot_setting(
+        s, "max_split_size", NULL, d->max_split_bytes ? (double)d->max_split_bytes : -1.0);
     cdp__mem_shot_setting(s, "garbage_collection_threshold", NULL, d->gc_threshold);
     cdp__mem_shot_setting(s, "large_segment_size", NULL, (double)m->sizes.large_segment);
     cdp__mem_shot_setting(s, "limit", NULL, (double)limit);
@@ -3023,20 +3124,20 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
     if (!cdp__mem_shot_devices(s, device + 1ull)) return false;
     if (r->word_count && !s->module_count) cdp__mem_maps(cdp__mem_module_line, s);
     cdp__mem_build_settings(s, m, r->limit);
-    return cdp__mem_build_stacks(s, r) && cdp__mem_build_segments(s, r, device) &&
-           cdp__mem_build_events(s, r, device) && !s->failed;
+    return cdp__mem_build_stacks(s, r) && cdp__mem_build_segments(s, r, device)
+        && cdp__mem_build_events(s, r, device) && !s->failed;
 }
 
-/* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------------------------------- */
+/* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------- */
 
-/* Knows how values are written, as a pickle of protocol 2 with the opcodes that the viewer has, or as JSON.
-   May use nothing. */
+/* Knows how values are written, as a pickle of protocol 2 with the opcodes that the viewer has,
+   or as JSON. May use nothing. */
 
 typedef struct cdp__mem_pen {
     cdp_mem_sink sink;
     void *user;
     uint32_t used;
-    bool json, broken, fresh; /* fresh: a dict in JSON has no key yet */
+    bool json, broken, fresh;         /* fresh: a dict in JSON has no key yet */
     uint32_t *text_memo, *stack_memo; /* number in the file + 1; 0: not written yet */
     uint32_t memos;
     uint8_t bytes[8192];
@@ -3070,7 +3171,8 @@ CDP__PRIVATE void cdp__mem_put_text(cdp__mem_pen *w, const char *text) {
 
 /* `bytes` of a number, the lowest first. */
 CDP__PRIVATE void cdp__mem_put_number(cdp__mem_pen *w, uint64_t v, uint32_t bytes) {
-    for (; bytes; --bytes, v >>= 8) cdp__mem_put(w, (uint32_t)(v & 0xff));
+    for (; bytes; --bytes, v >>= 8)
+        cdp__mem_put(w, (uint32_t)(v & 0xff));
 }
 
 /* The length of the UTF-8 character at `s`, of which `left` bytes are there; 0: it is none. */
@@ -3095,18 +3197,20 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
     const uint8_t *s = (const uint8_t *)text;
     while (bytes) {
         const uint32_t n = cdp__mem_utf8(s, bytes);
-        if (n) cdp__mem_put_bytes(w, s, n);
-        else cdp__mem_put(w, '?');
+        if (n)
+            cdp__mem_put_bytes(w, s, n);
+        else
+            cdp__mem_put(w, '?');
         s += n ? n : 1;
         bytes -= n ? n : 1;
     }
 }
 
-/* ---- >>pickle: values as opcodes (pure) ---------------------------------------------------------------------------------- */
+/* ---- >>pickle: values as opcodes (pure) ------------------------------------------------------ */
 
-/* Knows the bytes of each value. Strings and lists of frames are remembered, dicts never, since the viewer
-   writes into those. Lists grow by at most 1,000 items at a time, because the viewer makes arguments of a
-   call of them. May use: writer. */
+/* Knows the bytes of each value. Strings and lists of frames are remembered, dicts never, since
+   the viewer writes into those. Lists grow by at most 1,000 items at a time, because the viewer
+   makes arguments of a call of them. May use: writer. */
 
 #define CDP__MEM_NUMBER_MAX (1ull << 53) /* above this, numbers of the viewer lose digits */
 
@@ -3122,7 +3226,8 @@ CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
         cdp__mem_put(w, 'J');
         cdp__mem_put_number(w, (uint64_t)v, 4);
     } else {
-        while (n < 8 && (v >= 1ll << (8 * n - 1) || v < -(1ll << (8 * n - 1)))) ++n;
+        while (n < 8 && (v >= 1ll << (8 * n - 1) || v < -(1ll << (8 * n - 1))))
+            ++n;
         cdp__mem_put(w, 0x8a);
         cdp__mem_put(w, n);
         cdp__mem_put_number(w, (uint64_t)v, n);
@@ -3134,7 +3239,8 @@ CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
     uint32_t i;
     memcpy(&bits, &v, sizeof bits);
     cdp__mem_put(w, 'G');
-    for (i = 0; i < 8; ++i) cdp__mem_put(w, (uint32_t)(bits >> (56 - 8 * i) & 0xff));
+    for (i = 0; i < 8; ++i)
+        cdp__mem_put(w, (uint32_t)(bits >> (56 - 8 * i) & 0xff));
 }
 
 /* Remember the value on the stack. Returns its number + 1. */
@@ -3165,7 +3271,7 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
     *memo = cdp__mem_pickle_keep(w);
 }
 
-/* ---- >>json: the same values as text (pure) -------------------------------------------------------------------------------- */
+/* ---- >>json: the same values as text (pure) -------------------------------------------------- */
 
 /* Knows both forms of a value behind one set of functions. May use: pickle. */
 
@@ -3186,8 +3292,10 @@ CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
 }
 
 CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
-    if (w->json) cdp__mem_json_text(w, text);
-    else cdp__mem_pickle_text(w, text);
+    if (w->json)
+        cdp__mem_json_text(w, text);
+    else
+        cdp__mem_pickle_text(w, text);
 }
 
 CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
@@ -3202,8 +3310,10 @@ CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
 }
 
 CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
-    if (w->json) cdp__mem_put_text(w, v ? "true" : "false");
-    else cdp__mem_put(w, v ? 0x88 : 0x89);
+    if (w->json)
+        cdp__mem_put_text(w, v ? "true" : "false");
+    else
+        cdp__mem_put(w, v ? 0x88 : 0x89);
 }
 
 /* A number that need not be whole; JSON: with six digits behind the point. */
@@ -3221,7 +3331,8 @@ CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
         return;
     }
     cdp__format(text, sizeof text, "%s%llu.%c%c%c", v < 0 ? "-" : "",
-        (unsigned long long)(fits ? size : 9e15), '0' + (int)(fits ? (uint64_t)(size * 10) % 10 : 0),
+        (unsigned long long)(fits ? size : 9e15),
+        '0' + (int)(fits ? (uint64_t)(size * 10) % 10 : 0),
         '0' + (int)(fits ? (uint64_t)(size * 100) % 10 : 0),
         '0' + (int)(fits ? (uint64_t)(size * 1000) % 10 : 0));
     cdp__mem_put_text(w, text);
@@ -3258,8 +3369,10 @@ CDP__PRIVATE void cdp__mem_w_item(cdp__mem_pen *w, uint64_t i) {
 }
 
 CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
-    if (w->json) cdp__mem_put(w, ']');
-    else if (count) cdp__mem_put(w, 'e');
+    if (w->json)
+        cdp__mem_put(w, ']');
+    else if (count)
+        cdp__mem_put(w, 'e');
     w->fresh = false;
 }
 
@@ -3285,11 +3398,11 @@ CDP__PRIVATE void cdp__mem_w_frames(
         const cdp_mem_frame *const f = &s->frames[t->first + i];
         cdp__mem_w_item(w, i);
         cdp__mem_w_dict(w);
-        cdp__mem_w_key(w, k->filename);
+        cdp__mem_w_key(w, k->w_filename);
         cdp__mem_w_text(w, f->filename);
-        cdp__mem_w_key(w, k->line);
+        cdp__mem_w_key(w, k->w_line);
         cdp__mem_w_number(w, f->line);
-        cdp__mem_w_key(w, k->name);
+        cdp__mem_w_key(w, k->w_name);
         cdp__mem_w_text(w, f->name);
         cdp__mem_w_dict_end(w);
     }
@@ -3307,19 +3420,19 @@ CDP__PRIVATE void cdp__mem_w_said(cdp__mem_pen *w, const char *key, const char *
 }
 
 CDP__PRIVATE const char *cdp__mem_state_word(const cdp__mem_keys *k, cdp_mem_state state) {
-    if (state == CDP_MEM_ACTIVE) return k->active_allocated;
-    return state == CDP_MEM_PENDING ? k->active_pending_free : k->inactive;
+    if (state == CDP_MEM_ACTIVE) return k->w_active_allocated;
+    return state == CDP_MEM_PENDING ? k->w_active_pending_free : k->w_inactive;
 }
 
 CDP__PRIVATE void cdp__mem_w_block(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
     cdp__mem_w_dict(w);
-    cdp__mem_w_entry(w, k->address, b->address);
-    cdp__mem_w_entry(w, k->size, b->size);
-    cdp__mem_w_entry(w, k->requested_size, b->requested);
-    cdp__mem_w_said(w, k->state, cdp__mem_state_word(k, b->state));
-    if (b->label) cdp__mem_w_said(w, k->user_metadata, b->label);
-    cdp__mem_w_key(w, k->frames);
+    cdp__mem_w_entry(w, k->w_address, b->address);
+    cdp__mem_w_entry(w, k->w_size, b->size);
+    cdp__mem_w_entry(w, k->w_requested_size, b->requested);
+    cdp__mem_w_said(w, k->w_state, cdp__mem_state_word(k, b->state));
+    if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
+    cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, b->stack);
     cdp__mem_w_dict_end(w);
 }
@@ -3328,24 +3441,24 @@ CDP__PRIVATE void cdp__mem_w_segment(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
     uint32_t i;
     cdp__mem_w_dict(w);
-    cdp__mem_w_entry(w, k->device, g->device);
-    cdp__mem_w_entry(w, k->address, g->address);
-    cdp__mem_w_entry(w, k->total_size, g->size);
-    cdp__mem_w_entry(w, k->allocated_size, g->allocated);
-    cdp__mem_w_entry(w, k->active_size, g->active);
-    cdp__mem_w_entry(w, k->requested_size, g->requested);
-    cdp__mem_w_entry(w, k->stream, g->stream);
-    cdp__mem_w_said(w, k->segment_type, g->large ? k->large : k->small);
-    cdp__mem_w_key(w, k->segment_pool_id);
+    cdp__mem_w_entry(w, k->w_device, g->device);
+    cdp__mem_w_entry(w, k->w_address, g->address);
+    cdp__mem_w_entry(w, k->w_total_size, g->size);
+    cdp__mem_w_entry(w, k->w_allocated_size, g->allocated);
+    cdp__mem_w_entry(w, k->w_active_size, g->active);
+    cdp__mem_w_entry(w, k->w_requested_size, g->requested);
+    cdp__mem_w_entry(w, k->w_stream, g->stream);
+    cdp__mem_w_said(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
+    cdp__mem_w_key(w, k->w_segment_pool_id);
     cdp__mem_w_pair(w, g->pool);
-    cdp__mem_w_key(w, k->is_expandable);
+    cdp__mem_w_key(w, k->w_is_expandable);
     cdp__mem_w_bool(w, g->grows);
-    if (g->external) cdp__mem_w_key(w, k->is_external);
+    if (g->external) cdp__mem_w_key(w, k->w_is_external);
     if (g->external) cdp__mem_w_bool(w, true);
-    if (g->label) cdp__mem_w_said(w, k->user_metadata, g->label);
-    cdp__mem_w_key(w, k->frames);
+    if (g->label) cdp__mem_w_said(w, k->w_user_metadata, g->label);
+    cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, g->stack);
-    cdp__mem_w_key(w, k->blocks);
+    cdp__mem_w_key(w, k->w_blocks);
     cdp__mem_w_list(w);
     for (i = 0; i < g->block_count; ++i) {
         cdp__mem_w_item(w, i);
@@ -3359,18 +3472,18 @@ CDP__PRIVATE void cdp__mem_w_event(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
     const bool oom = e->action == CDP_MEM_OOM;
     cdp__mem_w_dict(w);
-    cdp__mem_w_said(w, k->action, k->actions[e->action]);
-    cdp__mem_w_entry(w, oom ? k->device_free : k->addr, oom ? e->device_free : e->address);
-    cdp__mem_w_entry(w, k->size, e->size);
-    cdp__mem_w_entry(w, k->stream, e->stream);
-    cdp__mem_w_entry(w, k->time_us, e->time_us);
-    if (e->label) cdp__mem_w_said(w, k->user_metadata, e->label);
+    cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
+    cdp__mem_w_entry(w, oom ? k->w_device_free : k->w_addr, oom ? e->device_free : e->address);
+    cdp__mem_w_entry(w, k->w_size, e->size);
+    cdp__mem_w_entry(w, k->w_stream, e->stream);
+    cdp__mem_w_entry(w, k->w_time_us, e->time_us);
+    if (e->label) cdp__mem_w_said(w, k->w_user_metadata, e->label);
     if (e->pool[0] || e->pool[1]) {
-        cdp__mem_w_key(w, k->segment_pool_id);
+        cdp__mem_w_key(w, k->w_segment_pool_id);
         cdp__mem_w_pair(w, e->pool);
     }
     if (e->stack) {
-        cdp__mem_w_key(w, k->frames);
+        cdp__mem_w_key(w, k->w_frames);
         cdp__mem_w_frames(w, s, k, e->stack);
     }
     cdp__mem_w_dict_end(w);
@@ -3379,7 +3492,7 @@ CDP__PRIVATE void cdp__mem_w_event(
 CDP__PRIVATE void cdp__mem_w_traces(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i, j;
-    cdp__mem_w_key(w, k->device_traces);
+    cdp__mem_w_key(w, k->w_device_traces);
     cdp__mem_w_list(w);
     for (i = 0; i < s->device_count; ++i) {
         const cdp__mem_device *const d = &s->devices[i];
@@ -3397,26 +3510,28 @@ CDP__PRIVATE void cdp__mem_w_traces(
 CDP__PRIVATE void cdp__mem_w_settings(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
-    cdp__mem_w_key(w, k->allocator_settings);
+    cdp__mem_w_key(w, k->w_allocator_settings);
     cdp__mem_w_dict(w);
     for (i = 0; i < s->setting_count; ++i) {
         const cdp__mem_setting *const t = &s->settings[i];
         cdp__mem_w_key(w, t->key);
-        if (t->text) cdp__mem_w_text(w, t->text);
-        else cdp__mem_w_real(w, t->number);
+        if (t->text)
+            cdp__mem_w_text(w, t->text);
+        else
+            cdp__mem_w_real(w, t->number);
     }
     cdp__mem_w_dict_end(w);
-    cdp__mem_w_key(w, k->external_annotations);
+    cdp__mem_w_key(w, k->w_external_annotations);
     cdp__mem_w_list(w);
     cdp__mem_w_list_end(w, 0);
-    cdp__mem_w_entry(w, k->events_lost, s->events_lost);
-    cdp__mem_w_key(w, k->modules);
+    cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
+    cdp__mem_w_key(w, k->w_modules);
     cdp__mem_w_list(w);
     for (i = 0; i < s->module_count; ++i) {
         cdp__mem_w_item(w, i);
         cdp__mem_w_dict(w);
-        cdp__mem_w_said(w, k->path, s->module_paths[s->modules[i].path]);
-        cdp__mem_w_entry(w, k->base, s->modules[i].base);
+        cdp__mem_w_said(w, k->w_path, s->module_paths[s->modules[i].path]);
+        cdp__mem_w_entry(w, k->w_base, s->modules[i].base);
         cdp__mem_w_dict_end(w);
     }
     cdp__mem_w_list_end(w, s->module_count);
@@ -3427,7 +3542,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     uint64_t i;
     if (!w->json) cdp__mem_put_bytes(w, "\x80\x02", 2);
     cdp__mem_w_dict(w);
-    cdp__mem_w_key(w, k->segments);
+    cdp__mem_w_key(w, k->w_segments);
     cdp__mem_w_list(w);
     for (i = 0; i < s->segment_count; ++i) {
         cdp__mem_w_item(w, i);
@@ -3441,10 +3556,11 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_pen_flush(w);
 }
 
-/* ---- >>value: what a file says, as a tree ------------------------------------------------------------------------------------- */
+/* ---- >>value: what a file says, as a tree ---------------------------------------------------- */
 
-/* Knows numbers, texts, lists and dicts. Texts are those of the file itself. Memory is a chain of chunks,
-   freed as a whole, and at most about 100 bytes for each byte of the file. May use: texts. */
+/* Knows numbers, texts, lists and dicts. Texts are those of the file itself. Memory is a chain of
+   chunks, freed as a whole, and at most about 100 bytes for each byte of the file. May use:
+   texts. */
 
 typedef enum cdp__mem_kind {
     CDP__MEM_NONE,
@@ -3501,8 +3617,10 @@ CDP__PRIVATE bool cdp__mem_dry(cdp__mem_reader *r) {
 
 CDP__PRIVATE cdp__mem_box *cdp__mem_box_new(cdp__mem_reader *r) {
     cdp__mem_box *const b = (cdp__mem_box *)cdp__mem_texts_room(&r->memory, sizeof *b);
-    if (b) memset(b, 0, sizeof *b);
-    else cdp__mem_dry(r);
+    if (b)
+        memset(b, 0, sizeof *b);
+    else
+        cdp__mem_dry(r);
     return b;
 }
 
@@ -3524,8 +3642,8 @@ CDP__PRIVATE bool cdp__mem_box_add(
 }
 
 CDP__PRIVATE bool cdp__mem_value_is(const cdp__mem_value *v, const char *text) {
-    return v->kind == CDP__MEM_TEXT && v->length == strlen(text) &&
-           memcmp(v->as.text, text, v->length) == 0;
+    return v->kind == CDP__MEM_TEXT && v->length == strlen(text)
+        && memcmp(v->as.text, text, v->length) == 0;
 }
 
 /* What a dict says for a key; NULL: nothing. */
@@ -3542,7 +3660,8 @@ CDP__PRIVATE const cdp__mem_value *cdp__mem_value_get(const cdp__mem_value *v, c
 CDP__PRIVATE uint64_t cdp__mem_value_count(const cdp__mem_value *v, uint64_t other) {
     if (v && v->kind == CDP__MEM_REAL && v->as.real >= 0)
         return v->as.real < 9007199254740992.0 ? (uint64_t)v->as.real : CDP__MEM_NUMBER_MAX;
-    if (!v || (v->kind != CDP__MEM_INT && v->kind != CDP__MEM_BOOL) || v->as.whole < 0) return other;
+    if (!v || (v->kind != CDP__MEM_INT && v->kind != CDP__MEM_BOOL) || v->as.whole < 0)
+        return other;
     return cdp__min((uint64_t)v->as.whole, CDP__MEM_NUMBER_MAX);
 }
 
@@ -3557,10 +3676,10 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
     cdp__mem_texts_close(&r->memory);
 }
 
-/* ---- >>unpickle: a pickle as a tree ------------------------------------------------------------------------------------------------ */
+/* ---- >>unpickle: a pickle as a tree ---------------------------------------------------------- */
 
-/* Knows the opcodes that snapshots have; no others, so nothing is ever called or created. Bytes may come from
-   anywhere. May use: value. */
+/* Knows the opcodes that snapshots have; no others, so nothing is ever called or created. Bytes
+   may come from anywhere. May use: value. */
 
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
@@ -3594,7 +3713,8 @@ CDP__PRIVATE bool cdp__mem_next_number(cdp__mem_reader *r, uint32_t count, uint6
     const uint8_t *const at = cdp__mem_next(r, count);
     uint32_t i;
     *out = 0;
-    for (i = 0; at && i < count; ++i) *out |= (uint64_t)at[i] << 8 * i;
+    for (i = 0; at && i < count; ++i)
+        *out |= (uint64_t)at[i] << 8 * i;
     return at != NULL;
 }
 
@@ -3618,7 +3738,8 @@ CDP__PRIVATE bool cdp__mem_push_real(cdp__mem_reader *r) {
     uint64_t bits = 0;
     uint32_t i;
     if (!at) return false;
-    for (i = 0; i < 8; ++i) bits = bits << 8 | at[i];
+    for (i = 0; i < 8; ++i)
+        bits = bits << 8 | at[i];
     memcpy(&v.as.real, &bits, sizeof bits);
     return cdp__mem_push(r, v);
 }
@@ -3687,13 +3808,15 @@ CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind)
     return cdp__mem_marked(r, &count) && cdp__mem_gather(r, count, kind);
 }
 
-/* Remember the last value under a number. Writers count from 0, so no number is larger than the file. */
+/* Remember the last value under a number. Writers count from 0, so no number is larger than the
+   file. */
 CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
     if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
     if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
     if (!cdp__mem_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
         return cdp__mem_dry(r);
-    while (r->memo_count <= n) r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
+    while (r->memo_count <= n)
+        r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
     r->memo[n] = r->stack[r->depth - 1];
     return true;
 }
@@ -3772,7 +3895,7 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
     return true;
 }
 
-/* ---- >>unjson: JSON as a tree ------------------------------------------------------------------------------------------------------------ */
+/* ---- >>unjson: JSON as a tree ---------------------------------------------------------------- */
 
 /* Knows JSON, at most 32 levels deep. Texts with escapes are written anew. May use: value. */
 
@@ -3837,7 +3960,8 @@ CDP__PRIVATE bool cdp__mem_json_string(cdp__mem_reader *r, cdp__mem_value *out) 
     if (!copy) return cdp__mem_dry(r);
     out->as.text = copy;
     for (i = from; i < r->at - 1; ++i) {
-        if (r->data[i] != '\\') *copy++ = (char)r->data[i];
+        if (r->data[i] != '\\')
+            *copy++ = (char)r->data[i];
         else {
             ++i;
             *copy++ = cdp__mem_json_escape(r->data, &i);
@@ -3884,10 +4008,14 @@ CDP__PRIVATE bool cdp__mem_json_word(cdp__mem_reader *r, const char *word) {
 CDP__PRIVATE bool cdp__mem_json_plain(cdp__mem_reader *r, cdp__mem_value *out) {
     const uint8_t c = cdp__mem_json_look(r);
     if (c == '"') return cdp__mem_json_string(r, out);
-    if (cdp__mem_json_word(r, "true")) *out = cdp__mem_whole(CDP__MEM_BOOL, 1);
-    else if (cdp__mem_json_word(r, "false")) *out = cdp__mem_whole(CDP__MEM_BOOL, 0);
-    else if (cdp__mem_json_word(r, "null")) *out = cdp__mem_whole(CDP__MEM_NONE, 0);
-    else return cdp__mem_json_number(r, out);
+    if (cdp__mem_json_word(r, "true"))
+        *out = cdp__mem_whole(CDP__MEM_BOOL, 1);
+    else if (cdp__mem_json_word(r, "false"))
+        *out = cdp__mem_whole(CDP__MEM_BOOL, 0);
+    else if (cdp__mem_json_word(r, "null"))
+        *out = cdp__mem_whole(CDP__MEM_NONE, 0);
+    else
+        return cdp__mem_json_number(r, out);
     return true;
 }
 
@@ -3916,10 +4044,14 @@ CDP__PRIVATE bool cdp__mem_json_value(cdp__mem_reader *r, cdp__mem_value *v, boo
 CDP__PRIVATE bool cdp__mem_json_close(cdp__mem_reader *r, bool opened) {
     while (r->depth) {
         const bool dict = r->stack[r->depth - 1].kind == CDP__MEM_DICT;
-        if (cdp__mem_json_eat(r, dict ? '}' : ']')) --r->depth;
-        else if (opened) return true;
-        else if (cdp__mem_json_eat(r, ',')) return true;
-        else return cdp__mem_bad(r, "a comma or the end of a list is expected here");
+        if (cdp__mem_json_eat(r, dict ? '}' : ']'))
+            --r->depth;
+        else if (opened)
+            return true;
+        else if (cdp__mem_json_eat(r, ','))
+            return true;
+        else
+            return cdp__mem_bad(r, "a comma or the end of a list is expected here");
         opened = false;
     }
     return true;
@@ -3942,10 +4074,10 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
     return true;
 }
 
-/* ---- >>import: a tree as a shot --------------------------------------------------------------------------------------------------------------- */
+/* ---- >>import: a tree as a shot -------------------------------------------------------------- */
 
-/* Knows which keys a snapshot has. Lists that a file repeats are shared or counted, so that the shot is not
-   larger than the file suggests. May use: value, shot. */
+/* Knows which keys a snapshot has. Lists that a file repeats are shared or counted, so that the
+   shot is not larger than the file suggests. May use: value, shot. */
 
 CDP__PRIVATE const char *cdp__mem_import_text(
     cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
@@ -4053,7 +4185,8 @@ CDP__PRIVATE bool cdp__mem_import_events(
     cdp__mem_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__mem_box *list) {
     cdp_mem_event *e;
     uint64_t i, count = 0;
-    for (i = 0; i < s->device_count; ++i) count += s->devices[i].count;
+    for (i = 0; i < s->device_count; ++i)
+        count += s->devices[i].count;
     if (count + list->count > r->bytes)
         return cdp__mem_bad(r, "a list of events is repeated too often");
     e = cdp__mem_shot_events(s, device, list->count);
@@ -4101,7 +4234,8 @@ CDP__PRIVATE void cdp__mem_import_settings(cdp_mem_shot *s, const cdp__mem_value
         if (!key) continue;
         if (to->kind == CDP__MEM_TEXT)
             cdp__mem_shot_setting(s, key, cdp__mem_import_text(s, to, s->empty), 0);
-        else if (to->kind == CDP__MEM_REAL) cdp__mem_shot_setting(s, key, NULL, to->as.real);
+        else if (to->kind == CDP__MEM_REAL)
+            cdp__mem_shot_setting(s, key, NULL, to->as.real);
         else if (to->kind == CDP__MEM_INT || to->kind == CDP__MEM_BOOL)
             cdp__mem_shot_setting(s, key, NULL, (double)to->as.whole);
     }
@@ -4137,10 +4271,10 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     return s->failed ? cdp__mem_dry(r) : true;
 }
 
-/* ---- >>timeline: which memory lived from when to when ---------------------------------------------------------------------------------------------- */
+/* ---- >>timeline: which memory lived from when to when ---------------------------------------- */
 
-/* Knows the elements of a picture: what was allocated by one event and freed by another, or was there from
-   the beginning, or is there at the end. May use: shot. */
+/* Knows the elements of a picture: what was allocated by one event and freed by another, or was
+   there from the beginning, or is there at the end. May use: shot. */
 
 #define CDP__MEM_ALWAYS UINT64_MAX
 
@@ -4176,7 +4310,8 @@ CDP__PRIVATE void cdp__mem_line_close(cdp__mem_line *l) {
 
 CDP__PRIVATE uint64_t cdp__mem_line_slot(const cdp__mem_line *l, uint64_t address) {
     uint64_t i = cdp__mem_mix(1, address) & l->mask;
-    while (l->live_at[i] && l->live_at[i] != address) i = (i + 1) & l->mask;
+    while (l->live_at[i] && l->live_at[i] != address)
+        i = (i + 1) & l->mask;
     l->live_at[i] = address;
     return i;
 }
@@ -4199,8 +4334,7 @@ CDP__PRIVATE cdp__mem_element *cdp__mem_line_add(
 CDP__PRIVATE bool cdp__mem_line_begin(cdp__mem_line *l, uint64_t i) {
     const cdp_mem_event *const ev = &l->events[i];
     const uint64_t slot = cdp__mem_line_slot(l, ev->address);
-    cdp__mem_element *const e =
-        cdp__mem_line_add(l, ev->address, ev->size, ev->stack, ev->label);
+    cdp__mem_element *const e = cdp__mem_line_add(l, ev->address, ev->size, ev->stack, ev->label);
     if (!e) return false;
     e->from = i;
     l->live[slot] = l->of_event[i] = (uint32_t)l->count;
@@ -4257,8 +4391,10 @@ CDP__PRIVATE void cdp__mem_line_sums(cdp__mem_line *l) {
         const cdp__mem_element *e;
         if (!l->of_event[i]) continue;
         e = &l->elements[l->of_event[i] - 1];
-        if (e->to == i) now -= (double)e->size;
-        else now += (double)e->size;
+        if (e->to == i)
+            now -= (double)e->size;
+        else
+            now += (double)e->size;
         if (now <= l->peak) continue;
         l->peak = now;
         l->peak_event = i;
@@ -4289,7 +4425,8 @@ CDP__PRIVATE bool cdp__mem_line_open(
     l->event_count = n;
     l->events = n ? s->devices[device].events : NULL;
     l->mask = 64;
-    while (l->mask < 2 * (n + s->block_count + s->segment_count)) l->mask *= 2;
+    while (l->mask < 2 * (n + s->block_count + s->segment_count))
+        l->mask *= 2;
     l->live_at = (uint64_t *)cdp__alloc_zero(s->os, l->mask * sizeof *l->live_at);
     l->live = (uint32_t *)cdp__alloc_zero(s->os, l->mask * sizeof *l->live);
     l->of_event = (uint32_t *)cdp__alloc_zero(s->os, (n + 1) * sizeof *l->of_event);
@@ -4334,14 +4471,16 @@ CDP__PRIVATE uint64_t cdp__mem_sums(cdp__mem_sum *at, uint64_t count) {
         if (n && strcmp(at[n - 1].who, at[i].who) == 0) {
             at[n - 1].bytes += at[i].bytes;
             at[n - 1].blocks += at[i].blocks;
-        } else at[n++] = at[i];
+        } else
+            at[n++] = at[i];
     }
     qsort(at, (size_t)n, sizeof *at, cdp__mem_sum_by_bytes);
     return n;
 }
 
 /* The holders at the moment after an event; ALWAYS: at the end. */
-CDP__PRIVATE uint64_t cdp__mem_line_holders(const cdp__mem_line *l, uint64_t at, cdp__mem_sum *out) {
+CDP__PRIVATE uint64_t cdp__mem_line_holders(
+    const cdp__mem_line *l, uint64_t at, cdp__mem_sum *out) {
     uint64_t i, n = 0;
     for (i = 0; i < l->count; ++i) {
         const cdp__mem_element *const e = &l->elements[i];
@@ -4353,10 +4492,10 @@ CDP__PRIVATE uint64_t cdp__mem_line_holders(const cdp__mem_line *l, uint64_t at,
     return cdp__mem_sums(out, n);
 }
 
-/* ---- >>svg: pictures ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>svg: pictures ------------------------------------------------------------------------- */
 
-/* Knows how to draw: memory over time, and segments with their blocks; readable on dark and light pages. No
-   script, no font to load. May use: timeline, writer. */
+/* Knows how to draw: memory over time, and segments with their blocks; readable on dark and light
+   pages. No script, no font to load. May use: timeline, writer. */
 
 #define CDP__MEM_DRAWN 1000u  /* elements; smaller ones become one area */
 #define CDP__MEM_COLUMNS 800u /* steps in x */
@@ -4378,18 +4517,24 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__mem_say(cdp__mem_pen *w, const char *f,
 /* A number with one digit behind the point, not negative. */
 CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
     const uint64_t tenths = v > 0 ? (uint64_t)(v * 10 + 0.5) : 0;
-    cdp__mem_say(w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+    cdp__mem_say(
+        w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
 CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
     for (; *text; ++text) {
         const char c = *text;
         const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
-        if (c == '<') cdp__mem_put_text(w, "&lt;");
-        else if (c == '>') cdp__mem_put_text(w, "&gt;");
-        else if (c == '&') cdp__mem_put_text(w, "&amp;");
-        else if (c == '"') cdp__mem_put_text(w, "&quot;");
-        else if ((uint8_t)c < 32 || !n) cdp__mem_put(w, '?');
+        if (c == '<')
+            cdp__mem_put_text(w, "&lt;");
+        else if (c == '>')
+            cdp__mem_put_text(w, "&gt;");
+        else if (c == '&')
+            cdp__mem_put_text(w, "&amp;");
+        else if (c == '"')
+            cdp__mem_put_text(w, "&quot;");
+        else if ((uint8_t)c < 32 || !n)
+            cdp__mem_put(w, '?');
         else {
             cdp__mem_put_bytes(w, text, n);
             text += n - 1;
@@ -4419,8 +4564,8 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
 }
 
 CDP__PRIVATE uint32_t cdp__mem_colour(uint64_t i) {
-    static const uint32_t colours[10] = {0x4e79a7, 0xf28e2c, 0xe15759, 0x76b7b2, 0x59a14f,
-        0xedc949, 0xaf7aa1, 0xff9da7, 0x9c755f, 0xbab0ab};
+    static const uint32_t colours[10] = {0x4e79a7, 0xf28e2c, 0xe15759, 0x76b7b2, 0x59a14f, 0xedc949,
+        0xaf7aa1, 0xff9da7, 0x9c755f, 0xbab0ab};
     return colours[i % 10];
 }
 
@@ -4452,7 +4597,8 @@ CDP__PRIVATE void cdp__mem_plot_choose(cdp__mem_plot *p) {
     cdp__mem_line *const l = &p->line;
     uint64_t i, least = 0, n = 0;
     if (l->count > CDP__MEM_DRAWN) {
-        for (i = 0; i < l->count; ++i) p->live[i] = l->elements[i].size;
+        for (i = 0; i < l->count; ++i)
+            p->live[i] = l->elements[i].size;
         qsort(p->live, (size_t)l->count, sizeof *p->live, cdp__mem_sizes_down);
         least = p->live[CDP__MEM_DRAWN - 1];
     }
@@ -4511,8 +4657,10 @@ CDP__PRIVATE bool cdp__mem_plot_walk(cdp__mem_plot *p) {
             const uint32_t n = l->of_event[i];
             const cdp__mem_element *const e = n ? &l->elements[n - 1] : NULL;
             if (!e) continue;
-            if (e->to == i) now -= (double)e->size;
-            else now += (double)e->size;
+            if (e->to == i)
+                now -= (double)e->size;
+            else
+                now += (double)e->size;
             if (e->to != i && e->drawn) p->live[p->live_count++] = n - 1;
             if (now > p->most[c]) p->most[c] = now;
         }
@@ -4552,8 +4700,8 @@ CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
     if (!back) cdp__mem_svg_point(w, p, end, k[count - 1].y + up);
 }
 
-CDP__PRIVATE void cdp__mem_svg_title(cdp__mem_pen *w, const cdp_mem_shot *s,
-    const cdp__mem_element *e) {
+CDP__PRIVATE void cdp__mem_svg_title(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_element *e) {
     const cdp__mem_stack *const k = &s->stacks[e->stack];
     uint32_t i;
     cdp__mem_put_text(w, "<title>");
@@ -4568,12 +4716,12 @@ CDP__PRIVATE void cdp__mem_svg_title(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__mem_put_text(w, "</title>");
 }
 
-CDP__PRIVATE void cdp__mem_svg_element(cdp__mem_pen *w, const cdp__mem_plot *p,
-    const cdp__mem_point *k, uint64_t count) {
+CDP__PRIVATE void cdp__mem_svg_element(
+    cdp__mem_pen *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
     const uint64_t at = k[0].element, n = p->line.event_count;
     const cdp__mem_element *const e = &p->line.elements[at];
-    const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns
-                                                  : (uint32_t)(e->to * p->columns / (n ? n : 1));
+    const uint32_t end =
+        e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / (n ? n : 1));
     cdp__mem_say(w, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
     cdp__mem_svg_edge(w, p, k, count, end, 0, false);
     cdp__mem_svg_edge(w, p, k, count, end, (double)e->size, true);
@@ -4603,12 +4751,15 @@ CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
 CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
     uint32_t i;
     cdp__mem_put_text(w, "<polygon class=\"rest\" points=\"");
-    for (i = 0; i < p->columns; ++i) cdp__mem_svg_point(w, p, i, p->drawn[i]);
+    for (i = 0; i < p->columns; ++i)
+        cdp__mem_svg_point(w, p, i, p->drawn[i]);
     for (i = p->columns; i > 0; --i)
-        cdp__mem_svg_point(w, p, i - 1, p->sum[i - 1] > p->drawn[i - 1] ? p->sum[i - 1] : p->drawn[i - 1]);
+        cdp__mem_svg_point(
+            w, p, i - 1, p->sum[i - 1] > p->drawn[i - 1] ? p->sum[i - 1] : p->drawn[i - 1]);
     cdp__mem_put_text(w, "\"><title>smaller ones, summarized</title></polygon>\n");
     cdp__mem_put_text(w, "<polyline class=\"sum\" points=\"");
-    for (i = 0; i < p->columns; ++i) cdp__mem_svg_point(w, p, i, p->most[i]);
+    for (i = 0; i < p->columns; ++i)
+        cdp__mem_svg_point(w, p, i, p->most[i]);
     cdp__mem_put_text(w, "\"/>\n");
 }
 
@@ -4619,8 +4770,9 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
         const bool oom = l->events[i].action == CDP_MEM_OOM;
         const double x = cdp__mem_plot_x(p, (double)i * p->columns / (double)l->event_count);
         if (!oom && l->events[i].action != CDP_MEM_SNAPSHOT) continue;
-        cdp__mem_put_text(w, oom ? "<line class=\"oom\" y1=\"50\" y2=\"450\" x1=\""
-                                 : "<line class=\"axis\" y1=\"50\" y2=\"450\" x1=\"");
+        cdp__mem_put_text(w,
+            oom ? "<line class=\"oom\" y1=\"50\" y2=\"450\" x1=\""
+                : "<line class=\"axis\" y1=\"50\" y2=\"450\" x1=\"");
         cdp__mem_say_real(w, x);
         cdp__mem_put_text(w, "\" x2=\"");
         cdp__mem_say_real(w, x);
@@ -4637,7 +4789,8 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     uint32_t i;
     for (i = 0; i <= 4; ++i) {
         const double y = cdp__mem_plot_y(p, p->top * i / 4);
-        cdp__mem_put_text(w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.3\" y1=\"");
+        cdp__mem_put_text(
+            w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.3\" y1=\"");
         cdp__mem_say_real(w, y);
         cdp__mem_put_text(w, "\" y2=\"");
         cdp__mem_say_real(w, y);
@@ -4652,8 +4805,8 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
         cdp__mem_say(w, " in %llu ms",
             (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
     if (l->shot->events_lost)
-        cdp__mem_say(w, "; %llu older ones were overwritten",
-            (unsigned long long)l->shot->events_lost);
+        cdp__mem_say(
+            w, "; %llu older ones were overwritten", (unsigned long long)l->shot->events_lost);
     cdp__mem_put_text(w, "; peak ");
     cdp__mem_say_size(w, l->peak);
     cdp__mem_say(w, " at event %llu, end ", (unsigned long long)l->peak_event);
@@ -4724,8 +4877,8 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 #define CDP__MEM_ROWS_MOST 4000u /* segments in a picture */
 
-CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s,
-    const cdp_mem_block *b, double x, double y, double scale) {
+CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
+    double x, double y, double scale) {
     cdp__mem_element e;
     memset(&e, 0, sizeof e);
     e.address = b->address;
@@ -4738,8 +4891,10 @@ CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s,
     cdp__mem_say_real(w, x);
     cdp__mem_put_text(w, "\" width=\"");
     cdp__mem_say_real(w, (double)b->size * scale);
-    if (b->state == CDP_MEM_PENDING) cdp__mem_put_text(w, "\" class=\"pending\">");
-    else cdp__mem_say(w, "\" fill=\"#%x\">", cdp__mem_colour(cdp__mem_mix(2, b->address) >> 8));
+    if (b->state == CDP_MEM_PENDING)
+        cdp__mem_put_text(w, "\" class=\"pending\">");
+    else
+        cdp__mem_say(w, "\" fill=\"#%x\">", cdp__mem_colour(cdp__mem_mix(2, b->address) >> 8));
     cdp__mem_svg_title(w, s, &e);
     cdp__mem_put_text(w, "</rect>\n");
 }
@@ -4818,7 +4973,8 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
-    if (count < all) cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
+    if (count < all)
+        cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
     cdp__mem_svg_rows(w, s, order, count, true, &height);
     cdp__mem_put_text(w, "</svg>\n");
@@ -4827,7 +4983,7 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     return true;
 }
 
-/* ---- >>reports: pictures in words ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>reports: pictures in words ------------------------------------------------------------ */
 
 /* Knows texts for logs and for flamegraph.pl. May use: timeline, svg. */
 
@@ -4864,7 +5020,8 @@ CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
         cdp__mem_put_text(w, cdp__mem_state_word(&s->keys, b->state));
         cdp__mem_flame_frames(w, s, b->stack);
         cdp__mem_say(w, " %llu\n", (unsigned long long)b->requested);
-    } else cdp__mem_say(w, ";inactive %llu\n", (unsigned long long)b->size);
+    } else
+        cdp__mem_say(w, ";inactive %llu\n", (unsigned long long)b->size);
     if (idle || !gap) return;
     cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
     if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
@@ -4884,7 +5041,8 @@ CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool se
 
 CDP__PRIVATE void cdp__mem_trace_event(
     cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
-    const unsigned long long at = (unsigned long long)e->address, size = (unsigned long long)e->size;
+    const unsigned long long at = (unsigned long long)e->address,
+                             size = (unsigned long long)e->size;
     const char *const who = cdp__mem_who(s, e->label, e->stack);
     switch (e->action) {
     case CDP_MEM_ALLOC: cdp__mem_say(w, "b%llx = alloc(%llu)", at, size); break;
@@ -4908,8 +5066,8 @@ CDP__PRIVATE void cdp__mem_trace_event(
 CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
     uint64_t i, j;
     for (i = 0; i < s->device_count; ++i) {
-        cdp__mem_say(w, "# device %u: %llu events\n", (unsigned)i,
-            (unsigned long long)s->devices[i].count);
+        cdp__mem_say(
+            w, "# device %u: %llu events\n", (unsigned)i, (unsigned long long)s->devices[i].count);
         for (j = 0; j < s->devices[i].count; ++j)
             cdp__mem_trace_event(w, s, &s->devices[i].events[j]);
     }
@@ -4970,7 +5128,8 @@ CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, u
     if (sums) {
         cdp__mem_say(w, "device %u: %llu events", device, (unsigned long long)l.event_count);
         if (s->events_lost)
-            cdp__mem_say(w, " (%llu older ones were overwritten)", (unsigned long long)s->events_lost);
+            cdp__mem_say(
+                w, " (%llu older ones were overwritten)", (unsigned long long)s->events_lost);
         cdp__mem_put_text(w, "\n  peak: ");
         cdp__mem_say_size(w, l.peak);
         cdp__mem_say(w, " after event %llu\n", (unsigned long long)l.peak_event);
@@ -5010,7 +5169,7 @@ CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__
     return n;
 }
 
-/* ---- >>sources: host memory, another allocator ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>sources: host memory, another allocator ----------------------------------------------- */
 
 /* Knows sources without streams. May use nothing of the above. */
 
@@ -5056,8 +5215,8 @@ CDP__PRIVATE cdp_status cdp__mem_of_reserve(void *user, uint64_t bytes, void **o
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
     *out = h->from.alloc(h->from.user, bytes, NULL, "segment");
     if (*out) return CDP_OK;
-    return cdp__fail(CDP_ERR_NOMEM, "the allocator below has no %llu bytes",
-        (unsigned long long)bytes);
+    return cdp__fail(
+        CDP_ERR_NOMEM, "the allocator below has no %llu bytes", (unsigned long long)bytes);
 }
 
 CDP__PRIVATE cdp_status cdp__mem_of_release(void *user, void *at, uint64_t bytes) {
@@ -5071,7 +5230,7 @@ CDP__PRIVATE void cdp__mem_host_destroy(void *user) {
     cdp__free(((cdp__mem_host *)user)->os, user);
 }
 
-CDP__COLD cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *out) {
+CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *out) {
     const cdp_os *const o = os ? os : cdp_os_default();
     cdp__mem_host *const h = (cdp__mem_host *)cdp__alloc_zero(o, sizeof *h);
     memset(out, 0, sizeof *out);
@@ -5082,7 +5241,8 @@ CDP__COLD cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *out
     return h;
 }
 
-CDP_API cdp_status cdp_mem_source_host(const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
+CDP_API cdp_status cdp_mem_source_host(
+    const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
     cdp__mem_host *h;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_host: no place for the result");
     h = cdp__mem_host_new(os, out);
@@ -5099,7 +5259,8 @@ CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
     if (!out || !from || !from->alloc || !from->free)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_of", sizeof *h);
     h->from = *from;
@@ -5109,19 +5270,23 @@ CDP_API cdp_status cdp_mem_source_of(
     return CDP_OK;
 }
 
-/* ---- >>cuda: device memory of the CUDA runtime, loaded when it is asked for -------------------------------------------------------------------------------------------------- */
+/* ---- >>cuda: device memory of the CUDA runtime, loaded when it is asked for ------------------ */
 
 /* Knows the functions of the CUDA runtime that a source needs. May use nothing of the above. */
 
 #include <dlfcn.h>
 
 #define CDP__MEM_CUDA(X)                                                                           \
-    X(cudaRuntimeGetVersion, (int *)) X(cudaGetDeviceCount, (int *)) X(cudaGetDevice, (int *))     \
-    X(cudaSetDevice, (int)) X(cudaGetLastError, (void)) X(cudaMalloc, (void **, size_t))           \
-    X(cudaFree, (void *)) X(cudaMemGetInfo, (size_t *, size_t *))                                  \
-    X(cudaEventCreateWithFlags, (void **, unsigned)) X(cudaEventDestroy, (void *))                 \
-    X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *))                               \
-    X(cudaStreamIsCapturing, (void *, int *)) X(cudaThreadExchangeStreamCaptureMode, (int *))
+    X(cudaRuntimeGetVersion, (int *))                                                              \
+    X(cudaGetDeviceCount, (int *))                                                                 \
+    X(cudaGetDevice, (int *))                                                                      \
+    X(cudaSetDevice, (int))                                                                        \
+    X(cudaGetLastError, (void))                                                                    \
+    X(cudaMalloc, (void **, size_t)) X(cudaFree, (void *)) X(cudaMemGetInfo, (size_t *, size_t *)) \
+        X(cudaEventCreateWithFlags, (void **, unsigned)) X(cudaEventDestroy, (void *))             \
+            X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *))                       \
+                X(cudaStreamIsCapturing, (void *, int *))                                          \
+                    X(cudaThreadExchangeStreamCaptureMode, (int *))
 #define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
 #define CDP__MEM_CUDA_NAME(name, parameters) #name,
 
@@ -5145,7 +5310,8 @@ typedef struct cdp__mem_cuda {
     char name[16];
 } cdp__mem_cuda;
 
-/* What the caller had before a call into CUDA: its device, and how strictly captures forbid calls. */
+/* What the caller had before a call into CUDA: its device, and how strictly captures forbid
+   calls. */
 typedef struct cdp__mem_cuda_turn {
     int device, mode;
 } cdp__mem_cuda_turn;
@@ -5261,7 +5427,7 @@ CDP__PRIVATE void cdp__mem_cuda_destroy(void *user) {
 #define CDP__MEM_CUDA_FILES "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so"
 
 /* The file, or the program itself where that brings CUDA along, or the first of the usual names. */
-CDP__COLD void *cdp__mem_cuda_file(const char *file) {
+CDP__PRIVATE void *cdp__mem_cuda_file(const char *file) {
     const char *at = CDP__MEM_CUDA_FILES;
     char name[64];
     void *lib;
@@ -5271,8 +5437,10 @@ CDP__COLD void *cdp__mem_cuda_file(const char *file) {
     if (lib) dlclose(lib);
     for (lib = NULL; *at && !lib;) {
         uint32_t n = 0;
-        while (*at && *at != ' ') name[n++] = *at++;
-        while (*at == ' ') ++at;
+        while (*at && *at != ' ')
+            name[n++] = *at++;
+        while (*at == ' ')
+            ++at;
         name[n] = 0;
         lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
@@ -5280,7 +5448,7 @@ CDP__COLD void *cdp__mem_cuda_file(const char *file) {
 }
 
 /* The library stays loaded for good. */
-CDP__COLD cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
+CDP__PRIVATE cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
     static const char *const names[] = {CDP__MEM_CUDA(CDP__MEM_CUDA_NAME) "cudaGetErrorString"};
     void *const lib = cdp__mem_cuda_file(file);
     uint32_t i;
@@ -5302,7 +5470,7 @@ CDP__COLD cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
 #undef CDP__MEM_CUDA_MEMBER
 #undef CDP__MEM_CUDA_NAME
 
-CDP__COLD cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
+CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
     int count = 0;
     int code = u->f.cudaGetDeviceCount(&count);
     if (!code && count) code = u->f.cudaGetDevice(&u->device);
@@ -5343,7 +5511,9 @@ CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) 
     return CDP_OK;
 }
 
-/* ---- >>public ---------------------------------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>public: names and time ---------------------------------------------------------------- */
+
+/* Knows what several of the following sections need. May use nothing. */
 
 CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
     static const char *const names[CDP_MEM_ACTION_COUNT] = {"alloc", "free_requested",
@@ -5352,36 +5522,41 @@ CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
     return (uint32_t)action < CDP_MEM_ACTION_COUNT ? names[action] : "?";
 }
 
-CDP__COLD uint64_t cdp__mem_wall_us(void *user) {
+CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
     struct timespec t;
     (void)user;
     if (clock_gettime(CLOCK_REALTIME, &t) != 0) return 0;
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* ---- settings ---- */
+/* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */
+
+/* Knows the names and values that PYTORCH_CUDA_ALLOC_CONF may have. May use nothing. */
 
 typedef struct cdp__mem_word { /* of a text of settings */
     const char *at;
     uint32_t length;
 } cdp__mem_word;
 
-CDP__COLD bool cdp__mem_word_is(const cdp__mem_word *w, const char *text) {
+CDP__PRIVATE bool cdp__mem_word_is(const cdp__mem_word *w, const char *text) {
     return strlen(text) == w->length && memcmp(w->at, text, w->length) == 0;
 }
 
 /* Up to one of `ends`, or the end of the text. */
-CDP__COLD cdp__mem_word cdp__mem_word_next(const char **text, const char *ends) {
+CDP__PRIVATE cdp__mem_word cdp__mem_word_next(const char **text, const char *ends) {
     cdp__mem_word w;
-    while (**text == ' ') ++*text;
+    while (**text == ' ')
+        ++*text;
     w.at = *text;
-    while (**text && !strchr(ends, **text)) ++*text;
+    while (**text && !strchr(ends, **text))
+        ++*text;
     w.length = (uint32_t)(*text - w.at);
-    while (w.length && w.at[w.length - 1] == ' ') --w.length;
+    while (w.length && w.at[w.length - 1] == ' ')
+        --w.length;
     return w;
 }
 
-CDP__COLD bool cdp__mem_word_number(const cdp__mem_word *w, uint64_t most, uint64_t *out) {
+CDP__PRIVATE bool cdp__mem_word_number(const cdp__mem_word *w, uint64_t most, uint64_t *out) {
     uint32_t i;
     *out = 0;
     for (i = 0; i < w->length; ++i) {
@@ -5393,14 +5568,16 @@ CDP__COLD bool cdp__mem_word_number(const cdp__mem_word *w, uint64_t most, uint6
 }
 
 /* "0.8" */
-CDP__COLD bool cdp__mem_word_part(const cdp__mem_word *w, double *out) {
+CDP__PRIVATE bool cdp__mem_word_part(const cdp__mem_word *w, double *out) {
     double scale = 1;
     bool point = false;
     uint32_t i;
     *out = 0;
     for (i = 0; i < w->length && i < 15; ++i) {
-        if (w->at[i] == '.' && !point) point = true;
-        else if (w->at[i] < '0' || w->at[i] > '9') return false;
+        if (w->at[i] == '.' && !point)
+            point = true;
+        else if (w->at[i] < '0' || w->at[i] > '9')
+            return false;
         else {
             *out = *out * 10 + (w->at[i] - '0');
             if (point) scale *= 10;
@@ -5410,12 +5587,12 @@ CDP__COLD bool cdp__mem_word_part(const cdp__mem_word *w, double *out) {
     return *out > 0 && *out < 1;
 }
 
-CDP__COLD bool cdp__mem_divisions_valid(uint64_t n) {
+CDP__PRIVATE bool cdp__mem_divisions_valid(uint64_t n) {
     return n <= 64 && (n & (n - 1)) == 0;
 }
 
 /* "[256:1,512:2,>:4]": from each size in MiB up to the next one; > for all larger ones. */
-CDP__COLD bool cdp__mem_read_list(const char **text, uint32_t out[16]) {
+CDP__PRIVATE bool cdp__mem_read_list(const char **text, uint32_t out[16]) {
     uint32_t at = 0;
     uint64_t n, parts;
     while (**text && **text != ']') {
@@ -5427,16 +5604,19 @@ CDP__COLD bool cdp__mem_read_list(const char **text, uint32_t out[16]) {
         value = cdp__mem_word_next(text, ",]");
         if (!cdp__mem_word_number(&value, 64, &parts) || !cdp__mem_divisions_valid(parts))
             return false;
-        if (cdp__mem_word_is(&size, ">")) n = 1ull << 20;
-        else if (!cdp__mem_word_number(&size, 1ull << 20, &n) || !n || (n & (n - 1))) return false;
-        for (; at < 16 && (1ull << at) <= n; ++at) out[at] = (uint32_t)parts;
+        if (cdp__mem_word_is(&size, ">"))
+            n = 1ull << 20;
+        else if (!cdp__mem_word_number(&size, 1ull << 20, &n) || !n || (n & (n - 1)))
+            return false;
+        for (; at < 16 && (1ull << at) <= n; ++at)
+            out[at] = (uint32_t)parts;
     }
     if (**text != ']') return false;
     ++*text;
     return true;
 }
 
-CDP__COLD bool cdp__mem_read_divisions(const char **text, uint32_t out[16], cdp_mem_desc *d) {
+CDP__PRIVATE bool cdp__mem_read_divisions(const char **text, uint32_t out[16], cdp_mem_desc *d) {
     cdp__mem_word w;
     uint64_t n;
     uint32_t i;
@@ -5445,11 +5625,12 @@ CDP__COLD bool cdp__mem_read_divisions(const char **text, uint32_t out[16], cdp_
     if (**text == '[') return cdp__mem_read_list(text, out);
     w = cdp__mem_word_next(text, ",");
     if (!cdp__mem_word_number(&w, 64, &n) || !cdp__mem_divisions_valid(n)) return false;
-    for (i = 0; i < 16; ++i) out[i] = (uint32_t)n;
+    for (i = 0; i < 16; ++i)
+        out[i] = (uint32_t)n;
     return true;
 }
 
-CDP__COLD bool cdp__mem_read_mib(const char **text, uint64_t least, uint64_t *out) {
+CDP__PRIVATE bool cdp__mem_read_mib(const char **text, uint64_t least, uint64_t *out) {
     const cdp__mem_word w = cdp__mem_word_next(text, ",");
     uint64_t n;
     if (!cdp__mem_word_number(&w, 1ull << 30, &n) || n < least) return false;
@@ -5457,7 +5638,7 @@ CDP__COLD bool cdp__mem_read_mib(const char **text, uint64_t least, uint64_t *ou
     return true;
 }
 
-CDP__COLD bool cdp__mem_read_setting(
+CDP__PRIVATE bool cdp__mem_read_setting(
     const cdp__mem_word *name, const char **text, uint32_t divisions[16], cdp_mem_desc *d) {
     if (cdp__mem_word_is(name, "max_split_size_mb"))
         return cdp__mem_read_mib(text, 20, &d->max_split_bytes);
@@ -5503,14 +5684,18 @@ CDP_API cdp_status cdp_mem_settings_read(
     return CDP_OK;
 }
 
-/* ---- create and destroy ---- */
+/* ---- >>lifetime: create and destroy ---------------------------------------------------------- */
 
-CDP__COLD void cdp__mem_source_drop(const cdp_mem_source *s) {
+/* Knows how a desc is checked and filled in, and what goes with an allocator. May use: history,
+   streams, cuda. */
+
+CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
     if (s->destroy) s->destroy(s->user);
 }
 
-CDP__COLD cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
-    const int events = !!s->event_create + !!s->event_destroy + !!s->event_record + !!s->event_query;
+CDP__PRIVATE cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
+    const int events =
+        !!s->event_create + !!s->event_destroy + !!s->event_record + !!s->event_query;
     if (!s->reserve || !s->release || !s->name)
         return cdp__fail(CDP_ERR_INVALID, "a source needs a name, reserve and release");
     if (events != 0 && events != 4)
@@ -5518,13 +5703,14 @@ CDP__COLD cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__mem_desc_check(const cdp_mem_desc *d) {
+CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d) {
     uint32_t i;
     if (d->max_split_bytes && d->max_split_bytes < 20 * CDP__MEM_MIB)
         return cdp__fail(CDP_ERR_INVALID, "max_split_bytes %llu is below 20 MiB",
             (unsigned long long)d->max_split_bytes);
-    if (d->large_segment_bytes && (d->large_segment_bytes < 10 * CDP__MEM_MIB ||
-                                      d->large_segment_bytes % CDP__MEM_SMALL_SEGMENT))
+    if (d->large_segment_bytes
+        && (d->large_segment_bytes < 10 * CDP__MEM_MIB
+            || d->large_segment_bytes % CDP__MEM_SMALL_SEGMENT))
         return cdp__fail(CDP_ERR_INVALID,
             "large_segment_bytes %llu is below 10 MiB, or no multiple of 2 MiB",
             (unsigned long long)d->large_segment_bytes);
@@ -5540,7 +5726,7 @@ CDP__COLD cdp_status cdp__mem_desc_check(const cdp_mem_desc *d) {
     return CDP_OK;
 }
 
-CDP__COLD void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
+CDP__PRIVATE void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
     cdp__mem_sizes *const z = &m->sizes;
     m->desc = *desc;
     m->os = m->desc.os = cdp__def(desc->os, cdp_os_default());
@@ -5560,7 +5746,7 @@ CDP__COLD void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
 }
 
 /* The source of a new allocator: the desc's, none for a recorder, or CUDA. */
-CDP__COLD cdp_status cdp__mem_source_of_desc(const cdp_mem_desc *d, cdp_mem_source *out) {
+CDP__PRIVATE cdp_status cdp__mem_source_of_desc(const cdp_mem_desc *d, cdp_mem_source *out) {
     cdp_status st;
     memset(out, 0, sizeof *out);
     out->name = "recorder";
@@ -5581,7 +5767,8 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     const cdp_os *os;
     cdp_mem *m;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_create needs a desc and a result");
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_create needs a desc and a result");
     *out = NULL;
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
@@ -5599,12 +5786,14 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     if (!desc->recorder_only) m->desc.device = source.device;
     if (!cdp__lock_open(&m->lock, os, true)) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
     if (st == CDP_OK && desc->record.history) st = cdp_mem_record(m, &desc->record);
-    if (st != CDP_OK) (void)cdp_mem_destroy(m);
-    else *out = m;
+    if (st != CDP_OK)
+        (void)cdp_mem_destroy(m);
+    else
+        *out = m;
     return st;
 }
 
-CDP__COLD void cdp__mem_warn(const cdp_mem *m, const char *text) {
+CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
     const cdp_logger *const l = &m->desc.logger;
     if (l->level > CDP_LOG_WARN || l->level == CDP_LOG_ERROR) return;
     if (l->func) {
@@ -5617,7 +5806,7 @@ CDP__COLD void cdp__mem_warn(const cdp_mem *m, const char *text) {
 }
 
 /* Name the blocks that are still in use. */
-CDP__COLD uint64_t cdp__mem_leaks(const cdp_mem *m) {
+CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
     const cdp__mem_span *s;
     uint64_t bytes = 0, n = 0;
     char text[200];
@@ -5627,9 +5816,10 @@ CDP__COLD uint64_t cdp__mem_leaks(const cdp_mem *m) {
             if (p->state != CDP_MEM_ACTIVE) continue;
             bytes += p->size;
             if (++n > 10) continue;
-            cdp__format(text, sizeof text, "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
-                (unsigned long long)p->at, (unsigned long long)p->requested,
-                p->label ? ", " : "", p->label ? m->log.labels.text[p->label - 1] : "");
+            cdp__format(text, sizeof text,
+                "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
+                (unsigned long long)p->at, (unsigned long long)p->requested, p->label ? ", " : "",
+                p->label ? m->log.labels.text[p->label - 1] : "");
             cdp__mem_warn(m, text);
         }
     }
@@ -5641,7 +5831,7 @@ CDP__COLD uint64_t cdp__mem_leaks(const cdp_mem *m) {
     return bytes;
 }
 
-CDP__COLD void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
+CDP__PRIVATE void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
     cdp__mem_arena *a, *next;
     for (a = pool->arenas; a; a = next) {
         next = a->next;
@@ -5653,9 +5843,8 @@ CDP__COLD void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
 }
 
 /* Destroy the events of a slab of uses; those in use belong to the source of their block. */
-CDP__COLD void cdp__mem_slab_events(const cdp_mem *m, cdp__mem_slab *s) {
-    cdp__mem_use *const uses =
-        (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
+CDP__PRIVATE void cdp__mem_slab_events(const cdp_mem *m, cdp__mem_slab *s) {
+    cdp__mem_use *const uses = (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
     uint64_t i;
     for (i = 0; i < s->uses; ++i) {
         const cdp__mem_part *const p = uses[i].part;
@@ -5663,13 +5852,14 @@ CDP__COLD void cdp__mem_slab_events(const cdp_mem *m, cdp__mem_slab *s) {
     }
 }
 
-CDP__COLD void cdp__mem_close(cdp_mem *m) {
+CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
     const cdp_os *const os = m->os;
     cdp_mem_pool *pool, *next_pool;
     cdp__mem_slab *s, *next_slab;
     cdp__mem_lane *l, *next_lane;
     cdp__mem_outside *o, *next_outside;
-    for (s = m->slabs; s; s = s->next) cdp__mem_slab_events(m, s);
+    for (s = m->slabs; s; s = s->next)
+        cdp__mem_slab_events(m, s);
     for (s = m->slabs; s; s = next_slab) {
         next_slab = s->next;
         cdp__free(os, s);
@@ -5713,10 +5903,12 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     return bytes;
 }
 
-/* ---- alloc and free ---- */
+/* ---- >>calls: alloc and free ----------------------------------------------------------------- */
+
+/* Knows the public calls around requests and frees. May use: request, out-of-memory, streams. */
 
 #if defined(__GNUC__) || defined(__clang__)
-#define CDP__MEM_CALLER(c)                                                                         \
+#define CDP__MEM_CALLER(c) \
     ((c)->caller = __builtin_return_address(0), (c)->frame = __builtin_frame_address(0))
 #else
 #define CDP__MEM_CALLER(c) ((c)->caller = (c)->frame = NULL)
@@ -5731,14 +5923,16 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
     cdp__mem_call_enter(m, c);
     st = cdp__mem_ask_begin(m, &a, pool, bytes, stream);
     if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
-    if (st == CDP_ERR_NOMEM && !a.no_host) st = cdp__mem_oom_tell(m, c, &a, oom);
-    else oom->bytes = 0;
+    if (st == CDP_ERR_NOMEM && !a.no_host)
+        st = cdp__mem_oom_tell(m, c, &a, oom);
+    else
+        oom->bytes = 0;
     cdp__mem_unlock(m);
     return st;
 }
 
 /* The dump and the caller's function. Returns whether to try once more. */
-CDP__COLD bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
+CDP__PRIVATE bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
     const cdp_error error = *cdp_last_error();
     cdp_mem_oom_func func;
     void *user;
@@ -5749,22 +5943,22 @@ CDP__COLD bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
     func = m->on_oom;
     user = m->on_oom_user;
     cdp__mem_unlock(m);
-    if (dump && cdp_mem_dump(m, m->dump_path) != CDP_OK)
-        cdp__mem_warn(m, cdp_last_error()->text);
+    if (dump && cdp_mem_dump(m, m->dump_path) != CDP_OK) cdp__mem_warn(m, cdp_last_error()->text);
     again = func && func(user, m, oom);
     *cdp__error_slot() = error;
     return again;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_alloc_any(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
-    uint64_t bytes, void *stream, void **out) {
+CDP__PRIVATE cdp_status cdp__mem_alloc_any(
+    cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool, uint64_t bytes, void *stream, void **out) {
     cdp_mem_oom oom;
     cdp_status st;
     if (m->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_alloc: a recorder_only has no memory");
     if (bytes >= CDP__MEM_REQUEST_MAX)
-        return cdp__fail(CDP_ERR_NOMEM, "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
-                                        "number converted?",
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
+            "number converted?",
             (unsigned long long)bytes);
     st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
     if (st != CDP_ERR_NOMEM || !oom.bytes) return st;
@@ -5810,8 +6004,8 @@ CDP__MEM_HOT cdp_status cdp__mem_live(
         "%s: 0x%llx was freed already, and waits for the streams that use it", call, at);
 }
 
-CDP__PRIVATE cdp_status cdp__mem_free_any(cdp_mem *m, cdp__mem_call *c, const void *data,
-    const char *call) {
+CDP__PRIVATE cdp_status cdp__mem_free_any(
+    cdp_mem *m, cdp__mem_call *c, const void *data, const char *call) {
     cdp__mem_part *p;
     cdp_status st;
     cdp__mem_lock(m);
@@ -5819,8 +6013,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(cdp_mem *m, cdp__mem_call *c, const vo
     st = cdp__mem_live(m, data, call, &p);
     if (st == CDP_OK) {
         cdp_mem_pool *const pool = p->span->arena->pool;
-        if (pool != &m->base)
-            pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
+        if (pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
         st = cdp__mem_free_part(m, c, p);
     }
     cdp__mem_unlock(m);
@@ -5853,7 +6046,7 @@ CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream)
 }
 
 /* Nothing waits for this stream any more. */
-CDP__COLD void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_slab *s;
     for (s = m->slabs; s; s = s->next) {
         cdp__mem_use *const uses =
@@ -5866,7 +6059,7 @@ CDP__COLD void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *st
 }
 
 /* Give back what is free of this stream, and forget what the ordinary pool had for it. */
-CDP__COLD cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_span *s, *next;
     cdp__mem_arena **at, *a;
     for (s = m->spans; s; s = next) {
@@ -5876,7 +6069,8 @@ CDP__COLD cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, v
         st = cdp__mem_release(m, c, s);
         if (st != CDP_OK) return st;
     }
-    for (at = &m->base.arenas; *at && (*at)->stream != stream;) at = &(*at)->next;
+    for (at = &m->base.arenas; *at && (*at)->stream != stream;)
+        at = &(*at)->next;
     a = *at;
     if (!a) return CDP_OK;
     *at = a->next;
@@ -5896,7 +6090,8 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     for (s = mem->spans; s && st == CDP_OK; s = s->next) {
         const cdp__mem_part *p = s->first;
         if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
-        while (p && p->state == CDP_MEM_INACTIVE) p = p->next;
+        while (p && p->state == CDP_MEM_INACTIVE)
+            p = p->next;
         if (p)
             st = cdp__fail(p->state == CDP_MEM_ACTIVE ? CDP_ERR_INVALID : CDP_ERR_STATE,
                 "cdp_mem_forget_stream: 0x%llx, allocated for stream 0x%llx, is %s",
@@ -5955,7 +6150,8 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
     uint32_t i = 0;
     if (!mem || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch needs mem and a function");
     cdp__mem_lock(mem);
-    while (i < CDP__MEM_WATCHERS && mem->watchers[i].func) ++i;
+    while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
+        ++i;
     if (i < CDP__MEM_WATCHERS) {
         mem->watchers[i].func = func;
         mem->watchers[i].user = user;
@@ -5978,14 +6174,16 @@ CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
 }
 
 /* The number of a label; 0 while nothing is recorded. */
-CDP__COLD uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
+CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
     return l->label_memory ? cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text) : 0;
 }
 
-/* ---- pools ---- */
+/* ---- >>pool-calls: private pools, callbacks -------------------------------------------------- */
+
+/* Knows how pools come and go. May use: calls. */
 
 /* The one segment of a fixed pool. */
-CDP__COLD cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
+CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
     const uint64_t bytes = pool->fixed_bytes;
     cdp__mem_part *p;
     void *at = NULL;
@@ -6012,7 +6210,7 @@ CDP__COLD cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_po
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__mem_pool_check(const cdp_mem *m, const cdp_mem_pool_desc *d) {
+CDP__PRIVATE cdp_status cdp__mem_pool_check(const cdp_mem *m, const cdp_mem_pool_desc *d) {
     if (m->desc.recorder_only)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_pool_create: a recorder_only has no pools");
     if (d->source && cdp__mem_source_check(d->source) != CDP_OK) return CDP_ERR_INVALID;
@@ -6052,7 +6250,8 @@ CDP_API cdp_status cdp_mem_pool_create(
     cdp__mem_call_enter(mem, &c);
     if (pool->fixed_bytes) st = cdp__mem_pool_fill(mem, &c, pool);
     if (st == CDP_OK) {
-        for (last = &mem->base.next; *last;) last = &(*last)->next;
+        for (last = &mem->base.next; *last;)
+            last = &(*last)->next;
         *last = *out = pool;
     } else {
         cdp__mem_arenas_close(mem->os, pool);
@@ -6064,7 +6263,8 @@ CDP_API cdp_status cdp_mem_pool_create(
 }
 
 /* Give the segments of an unused pool back. */
-CDP__COLD cdp_status cdp__mem_pool_empty(cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
+CDP__PRIVATE cdp_status cdp__mem_pool_empty(
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
     cdp__mem_span *s, *next;
     for (s = m->spans; s; s = next) {
         cdp_status st;
@@ -6092,7 +6292,8 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
             pool->busy, pool->number);
     if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
     if (st == CDP_OK) {
-        for (at = &m->base.next; *at != pool;) at = &(*at)->next;
+        for (at = &m->base.next; *at != pool;)
+            at = &(*at)->next;
         *at = pool->next;
         cdp__mem_arenas_close(m->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
@@ -6157,32 +6358,36 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
     return a;
 }
 
-/* ---- record ---- */
+/* ---- >>recording: what the caller records ---------------------------------------------------- */
+
+/* Knows how a history is replaced, and the events that only callers make. May use: history. */
 
 /* Numbers of an old history mean nothing in the new one. */
-CDP__COLD void cdp__mem_forget_numbers(cdp_mem *m) {
+CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
     cdp__mem_outside *o;
     cdp_mem_pool *pool;
     cdp__mem_span *s;
     cdp__mem_part *p;
     for (s = m->spans; s; s = s->next) {
         s->stack = s->label = 0;
-        for (p = s->first; p; p = p->next) p->stack = p->label = 0;
+        for (p = s->first; p; p = p->next)
+            p->stack = p->label = 0;
     }
-    for (o = m->outside; o; o = o->next) o->label = cdp__mem_number_of(&m->log, o->text);
+    for (o = m->outside; o; o = o->next)
+        o->label = cdp__mem_number_of(&m->log, o->text);
     for (pool = &m->base; pool; pool = pool->next)
         pool->label = cdp__mem_number_of(&m->log, pool->text);
 }
 
 /* Whether the tables of the old history serve the new one. */
-CDP__COLD bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
-    return l->memory && d->keep && l->desc.max_frames == d->max_frames &&
-           l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries &&
-           l->desc.history == d->history;
+CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
+    return l->memory && d->keep && l->desc.max_frames == d->max_frames
+        && l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries
+        && l->desc.history == d->history;
 }
 
 /* `what` is read without the lock, so it is stored by itself. */
-CDP__COLD void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
+CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     const uint32_t what = fresh->what;
     const uint64_t before = offsetof(cdp__mem_log, what), after = before + sizeof what;
     memcpy(&m->log, fresh, before);
@@ -6228,8 +6433,10 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
 
 CDP_API void cdp_mem_label(const char *text) {
     cdp__mem_thread *const t = cdp__mem_thread_own();
-    if (text) cdp__mem_label_push(t, text);
-    else cdp__mem_label_pop(t);
+    if (text)
+        cdp__mem_label_push(t, text);
+    else
+        cdp__mem_label_pop(t);
 }
 
 CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
@@ -6247,8 +6454,8 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
         label = cdp__mem_labels_number(&mem->log.labels, cdp__mem_text_hash(text), text);
         c.label = label;
         if (p) p->label = label;
-        e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED,
-            p ? p->at : 0, p ? p->requested : 0);
+        e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED, p ? p->at : 0,
+            p ? p->requested : 0);
         if (p) cdp__mem_event_place(e, p->span->arena);
     }
     cdp__mem_unlock(mem);
@@ -6259,8 +6466,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
 CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes) {
     cdp__mem_outside **at, *o;
     cdp_status st = CDP_OK;
-    if (!mem || !label)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_external needs mem and a label");
+    if (!mem || !label) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_external needs mem and a label");
     cdp__mem_lock(mem);
     for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)
         at = &(*at)->next;
@@ -6271,7 +6477,8 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
         cdp__free(mem->os, o);
     } else if (!o && bytes) {
         o = (cdp__mem_outside *)cdp__alloc_zero(mem->os, sizeof *o);
-        if (!o) st = cdp__fail_nomem("cdp_mem_external", sizeof *o);
+        if (!o)
+            st = cdp__fail_nomem("cdp_mem_external", sizeof *o);
         else {
             ++mem->externals;
             o->at = CDP__MEM_OUTSIDE_FROM + (mem->external_places++ % 4096 << 40);
@@ -6331,12 +6538,14 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_note_free");
 }
 
-/* ---- statistics ---- */
+/* ---- >>figures: statistics ------------------------------------------------------------------- */
+
+/* Knows how tallies become statistics. May use: blocks. */
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
 
 /* A tally of active blocks as others are: with those in callers' hands. */
-CDP__COLD void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_tally *held) {
+CDP__PRIVATE void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_tally *held) {
     uint32_t i;
     for (i = 0; i < 2; ++i) {
         active->current[i] += held->current[i];
@@ -6344,14 +6553,14 @@ CDP__COLD void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_tall
     }
 }
 
-CDP__COLD void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
+CDP__PRIVATE void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
     out->current = t->current[large];
     out->peak = t->peak[large];
     out->allocated = t->allocated[large];
     out->freed = t->allocated[large] + t->before[large] - t->current[large];
 }
 
-CDP__COLD void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out[3]) {
+CDP__PRIVATE void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out[3]) {
     cdp__mem_stat_class(t, 0, &out[1]);
     cdp__mem_stat_class(t, 1, &out[2]);
     out[0].current = out[1].current + out[2].current;
@@ -6373,7 +6582,8 @@ CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
     all = mem->tally;
     cdp__mem_tally_active(&all.active, &all.allocation);
     cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
-    for (i = 0; i < CDP__MEM_TRIPLES; ++i) cdp__mem_stat_triple(&t[i], &s[3 * i]);
+    for (i = 0; i < CDP__MEM_TRIPLES; ++i)
+        cdp__mem_stat_triple(&t[i], &s[3 * i]);
     cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out->oversize_allocations);
     cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out->oversize_segments);
     out->events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
@@ -6382,7 +6592,7 @@ CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
     cdp__mem_unlock(mem);
 }
 
-CDP__COLD void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {
+CDP__PRIVATE void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {
     uint32_t i;
     for (i = 0; i < 2; ++i) {
         if (peak) t->peak[i] = t->current[i];
@@ -6392,7 +6602,7 @@ CDP__COLD void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulat
     if (peak) t->peak_all = cdp__mem_now(t);
 }
 
-CDP__COLD void cdp__mem_active_reset(
+CDP__PRIVATE void cdp__mem_active_reset(
     cdp__mem_tally *active, const cdp__mem_tally *held, bool peak, bool accumulated) {
     uint32_t i;
     for (i = 0; i < 2; ++i) {
@@ -6410,18 +6620,20 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);
-    for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i) cdp__mem_tally_reset(&t[i], peak, accumulated);
+    for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i)
+        cdp__mem_tally_reset(&t[i], peak, accumulated);
     cdp__mem_active_reset(&mem->tally.active, &mem->tally.allocation, peak, accumulated);
-    cdp__mem_active_reset(
-        &mem->tally.active_bytes, &mem->tally.allocated_bytes, peak, accumulated);
+    cdp__mem_active_reset(&mem->tally.active_bytes, &mem->tally.allocated_bytes, peak, accumulated);
     if (accumulated) s->alloc_retries = s->ooms = s->oom_rejections = s->sync_all_streams = 0;
     if (accumulated) s->device_allocs = s->device_frees = 0;
     cdp__mem_unlock(mem);
 }
 
-/* ---- shots ---- */
+/* ---- >>files: snapshots, writing and reading files ------------------------------------------- */
 
-CDP__COLD cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
+/* Knows the public calls around shots. May use: build, writer, svg, reports, import. */
+
+CDP__PRIVATE cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
     cdp__mem_raw r;
     cdp_status st = cdp__mem_raw_take(m, no_events, &r);
     if (st == CDP_OK && !cdp__mem_build(s, m, &r)) st = cdp__fail_nomem("a snapshot", r.room);
@@ -6439,16 +6651,19 @@ CDP_API cdp_status cdp_mem_snapshot(
     *out = NULL;
     for (i = 0; i < count; ++i)
         if (!mems[i] || mems[i]->desc.device >= CDP__MEM_DEVICES)
-            return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: allocator %u is NULL, or its "
-                                              "device has a number above 1023",
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_mem_snapshot: allocator %u is NULL, or its "
+                "device has a number above 1023",
                 i);
     s = cdp__mem_shot_new(mems[0]->os);
     if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
     for (i = 0; i < count && st == CDP_OK; ++i)
         st = cdp__mem_snapshot_one(s, mems[i], no_events);
     cdp__mem_shot_link(s);
-    if (st == CDP_OK) *out = s;
-    else cdp__mem_shot_close(s);
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp__mem_shot_close(s);
     return st;
 }
 
@@ -6457,7 +6672,7 @@ CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot) {
 }
 
 /* "module(function+0x1a) [address]" as backtrace_symbols() writes it. */
-CDP__COLD void cdp__mem_symbol(cdp_mem_shot *s, cdp_mem_frame *f, const char *symbol) {
+CDP__PRIVATE void cdp__mem_symbol(cdp_mem_shot *s, cdp_mem_frame *f, const char *symbol) {
     const char *const open = strrchr(symbol, '(');
     const char *const close = open ? strchr(open, ')') : NULL;
     char text[256];
@@ -6487,7 +6702,7 @@ CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
 }
 
 /* A file: numbers of texts and stacks that were written already need memory. */
-CDP__COLD bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
+CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
     w->text_memo = (uint32_t *)cdp__alloc_zero(s->os, s->texts.count * sizeof(uint32_t));
     w->stack_memo = (uint32_t *)cdp__alloc_zero(s->os, s->stack_count * sizeof(uint32_t));
     if (w->text_memo && w->stack_memo) cdp__mem_w_shot(w, s, &s->keys);
@@ -6496,7 +6711,8 @@ CDP__COLD bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
     return w->text_memo && w->stack_memo;
 }
 
-CDP__COLD bool cdp__mem_write_any(cdp__mem_pen *w, const cdp_mem_shot *s, cdp_mem_format format) {
+CDP__PRIVATE bool cdp__mem_write_any(
+    cdp__mem_pen *w, const cdp_mem_shot *s, cdp_mem_format format) {
     switch (format) {
     case CDP_MEM_PICKLE: return cdp__mem_write_data(w, s);
     case CDP_MEM_JSON: w->json = true; return cdp__mem_write_data(w, s);
@@ -6531,7 +6747,7 @@ typedef struct cdp__mem_file {
     int fd, err;
 } cdp__mem_file;
 
-CDP__COLD bool cdp__mem_file_sink(void *user, const void *data, uint64_t bytes) {
+CDP__PRIVATE bool cdp__mem_file_sink(void *user, const void *data, uint64_t bytes) {
     cdp__mem_file *const f = (cdp__mem_file *)user;
     const char *at = (const char *)data;
     while (bytes) {
@@ -6583,7 +6799,7 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 }
 
 /* The first byte says which form it is. */
-CDP__COLD bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
+CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
     if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
     if (cdp__mem_json_look(r) == '{') return cdp__mem_unjson(r, out);
     return cdp__mem_bad(r, "it is neither a pickle nor JSON");
@@ -6603,12 +6819,15 @@ CDP_API cdp_status cdp_mem_read(
     r.memory.os = cdp__def(os, cdp_os_default());
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);
-        if (!s) cdp__mem_dry(&r);
-        else if (cdp__mem_import(&r, s, &tree)) *out = s;
+        if (!s)
+            cdp__mem_dry(&r);
+        else if (cdp__mem_import(&r, s, &tree))
+            *out = s;
     }
     if (!*out) {
         if (s) cdp__mem_shot_close(s);
-        if (r.no_memory) st = cdp__fail_nomem("cdp_mem_read", bytes);
+        if (r.no_memory)
+            st = cdp__fail_nomem("cdp_mem_read", bytes);
         else
             st = cdp__fail(r.unknown ? CDP_ERR_UNSUPPORTED : CDP_ERR_INVALID,
                 "cdp_mem_read: byte %llu of %llu: %s", (unsigned long long)r.at,
@@ -6618,7 +6837,7 @@ CDP_API cdp_status cdp_mem_read(
     return st;
 }
 
-CDP__COLD void cdp__mem_compare_text(
+CDP__PRIVATE void cdp__mem_compare_text(
     const cdp__mem_sum *sums, uint64_t n, char *text, uint64_t room) {
     cdp__text t = {text, room, 0};
     uint64_t i;
@@ -6645,7 +6864,8 @@ CDP_API int64_t cdp_mem_compare(
     if (!sums) return 0;
     n = cdp__mem_sums_of(before, -1, sums);
     n += cdp__mem_sums_of(after, 1, sums + n);
-    for (i = 0; i < n; ++i) more += sums[i].bytes;
+    for (i = 0; i < n; ++i)
+        more += sums[i].bytes;
     n = cdp__mem_sums(sums, n);
     if (text) cdp__mem_compare_text(sums, n, text, room);
     cdp__free(after->os, sums);
@@ -6688,8 +6908,8 @@ CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_
     const char *filename, const char *name, uint32_t line) {
     cdp_mem_frame f;
     if (!shot || stack >= shot->stack_count || frame >= shot->stacks[stack].count)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_frame_set: there is no frame %u of stack %u",
-            frame, stack);
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_frame_set: there is no frame %u of stack %u", frame, stack);
     f.filename = cdp__mem_shot_text(shot, filename);
     f.name = cdp__mem_shot_text(shot, name);
     f.line = line;

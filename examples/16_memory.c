@@ -36,7 +36,8 @@ static void forward(int step, void **activations) {
     cdp_mem_label("forward");
     for (int i = 0; i < LAYERS; ++i) {
         cdp_mem_label("activation");
-        activations[i] = alloc((8 + (uint64_t)i) * MIB - 4096 * (uint64_t)(step % 7)); /* batches differ in length */
+        activations[i] = alloc(
+            (8 + (uint64_t)i) * MIB - 4096 * (uint64_t)(step % 7)); /* batches differ in length */
         cdp_mem_label(NULL);
     }
     cdp_mem_label("loss");
@@ -75,7 +76,8 @@ static cdp_mem_shot *train(cdp_mem_shot **early) {
     return late;
 }
 
-static void write_to(const cdp_mem_shot *shot, cdp_mem_format format, const char *folder, const char *name) {
+static void write_to(
+    const cdp_mem_shot *shot, cdp_mem_format format, const char *folder, const char *name) {
     char path[1000];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     check(cdp_mem_write_file(shot, format, path));
@@ -85,7 +87,8 @@ static void write_to(const cdp_mem_shot *shot, cdp_mem_format format, const char
 int main(int argc, char **argv) {
     const char *const folder = argc > 1 ? argv[1] : ".";
     cdp_mem_source device;
-    cdp_mem_desc desc = {.source = &device, .record = {.history = CDP_MEM_HISTORY_ALL, .stacks = CDP_MEM_STACKS_SITE}};
+    cdp_mem_desc desc = {.source = &device,
+        .record = {.history = CDP_MEM_HISTORY_ALL, .stacks = CDP_MEM_STACKS_SITE}};
     cdp_mem_shot *early = NULL, *late;
     cdp_mem_stats stats;
     char text[4000];
@@ -97,12 +100,17 @@ int main(int argc, char **argv) {
     printf("what grew from step 10 to the end:\n");
     const int64_t grew = cdp_mem_compare(early, late, text, sizeof text);
     printf("%s", text);
-    printf("%s\n", grew > 30 * (int64_t)MIB && strstr(text, "loss") ? "the leak is found: each step keeps its loss" : "no leak was found");
+    printf("%s\n",
+        grew > 30 * (int64_t)MIB && strstr(text, "loss")
+            ? "the leak is found: each step keeps its loss"
+            : "no leak was found");
 
     /* The losses that are left lie in every segment: plenty is free, but not in one piece. */
     cdp_mem_stats_of(mem, &stats);
-    if (cdp_mem_alloc(mem, 150 * MIB, NULL, &p) != CDP_OK) printf("and the fragmentation: %s\n", cdp_last_error()->text);
-    printf("free between blocks in use: %llu MiB of %llu MiB\n", (unsigned long long)(stats.inactive_split_bytes[0].current / MIB),
+    if (cdp_mem_alloc(mem, 150 * MIB, NULL, &p) != CDP_OK)
+        printf("and the fragmentation: %s\n", cdp_last_error()->text);
+    printf("free between blocks in use: %llu MiB of %llu MiB\n",
+        (unsigned long long)(stats.inactive_split_bytes[0].current / MIB),
         (unsigned long long)(stats.reserved_bytes[0].current / MIB));
 
     write_to(late, CDP_MEM_PICKLE, folder, "memory.pickle");
@@ -110,7 +118,8 @@ int main(int argc, char **argv) {
     write_to(late, CDP_MEM_SVG_SEGMENTS, folder, "blocks.svg");
     cdp_mem_shot_free(early);
     cdp_mem_shot_free(late);
-    for (int i = 0; i < STEPS; ++i) check(cdp_mem_free(mem, losses[i]));
+    for (int i = 0; i < STEPS; ++i)
+        check(cdp_mem_free(mem, losses[i]));
     cdp_mem_destroy(mem);
     return 0;
 }

@@ -19,9 +19,10 @@
 #include <string.h>
 
 static int usage(void) {
-    fprintf(stderr, "usage: memory_viz stats|trace|segments|memory|svg|blocks|json FILE\n"
-                    "       memory_viz compare BEFORE AFTER\n"
-                    "       memory_viz symbols FILE NEW\n");
+    fprintf(stderr,
+        "usage: memory_viz stats|trace|segments|memory|svg|blocks|json FILE\n"
+        "       memory_viz compare BEFORE AFTER\n"
+        "       memory_viz symbols FILE NEW\n");
     return 2;
 }
 
@@ -89,7 +90,8 @@ static uint32_t module_of(const cdp_mem_shot *s, const char *filename) {
     return UINT32_MAX;
 }
 
-static void add_place(places *p, const cdp_mem_shot *s, uint32_t stack, uint32_t frame, const cdp_mem_frame *f) {
+static void add_place(
+    places *p, const cdp_mem_shot *s, uint32_t stack, uint32_t frame, const cdp_mem_frame *f) {
     const char *const plus = strstr(f->name, "+0x");
     const uint32_t module = plus && !f->line ? module_of(s, f->filename) : UINT32_MAX;
     if (module == UINT32_MAX) return;
@@ -106,7 +108,8 @@ static places unnamed(const cdp_mem_shot *s, uint32_t stacks) {
     const cdp_mem_frame *f;
     for (uint32_t i = 1; i <= stacks; ++i) {
         const uint32_t n = cdp_mem_frames(s, i, &f);
-        for (uint32_t j = 0; j < n; ++j) add_place(&p, s, i, j, &f[j]);
+        for (uint32_t j = 0; j < n; ++j)
+            add_place(&p, s, i, j, &f[j]);
     }
     if (p.count) qsort(p.at, p.count, sizeof *p.at, by_module);
     return p;
@@ -140,24 +143,32 @@ static bool fixed_address(const char *path) {
 
 /* Paths come from the file, and go to a shell: only plain ones. */
 static bool plain(const char *path) {
-    return path[0] == '/' && strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./") == strlen(path);
+    return path[0] == '/'
+        && strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./")
+        == strlen(path);
 }
 
 /* Ask addr2line for places of one module, 200 at a time. */
-static void name_some(cdp_mem_shot *s, const place *p, size_t count, const char *path, uint64_t base) {
+static void name_some(
+    cdp_mem_shot *s, const place *p, size_t count, const char *path, uint64_t base) {
     char command[8192], name[1024], where[1024];
     int n = snprintf(command, sizeof command, "addr2line -f -C -e %s", path);
     FILE *pipe;
     for (size_t i = 0; i < count && n < (int)sizeof command - 64; ++i)
-        n += snprintf(command + n, sizeof command - (size_t)n, " 0x%llx", (unsigned long long)(p[i].offset + base));
+        n += snprintf(command + n, sizeof command - (size_t)n, " 0x%llx",
+            (unsigned long long)(p[i].offset + base));
     snprintf(command + n, sizeof command - (size_t)n, " 2> /dev/null");
     pipe = popen(command, "r");
-    for (size_t i = 0; pipe && i < count && fgets(name, sizeof name, pipe) && fgets(where, sizeof where, pipe); ++i) {
+    for (size_t i = 0;
+         pipe && i < count && fgets(name, sizeof name, pipe) && fgets(where, sizeof where, pipe);
+         ++i) {
         char *const colon = strrchr(where, ':');
         name[strcspn(name, "\n")] = 0;
         if (name[0] == '?' || !colon) continue;
         *colon = 0;
-        if (cdp_mem_frame_set(s, p[i].stack, p[i].frame, where[0] == '?' ? path : where, name, (uint32_t)strtoul(colon + 1, NULL, 10)) != CDP_OK)
+        if (cdp_mem_frame_set(s, p[i].stack, p[i].frame, where[0] == '?' ? path : where, name,
+                (uint32_t)strtoul(colon + 1, NULL, 10))
+            != CDP_OK)
             exit(cdp_print_error(stderr));
     }
     if (pipe) pclose(pipe);
@@ -171,9 +182,12 @@ static int symbols(const char *from, const char *to) {
         const char *path = "";
         uint64_t base = 0;
         cdp_mem_module(s, p.at[i].module, &path, &base);
-        for (n = 1; n < 200 && i + n < p.count && p.at[i + n].module == p.at[i].module; ++n) {}
-        if (plain(path)) name_some(s, p.at + i, n, path, fixed_address(path) ? base : 0);
-        else fprintf(stderr, "memory_viz: no names for %s: a path with odd characters\n", path);
+        for (n = 1; n < 200 && i + n < p.count && p.at[i + n].module == p.at[i].module; ++n) {
+        }
+        if (plain(path))
+            name_some(s, p.at + i, n, path, fixed_address(path) ? base : 0);
+        else
+            fprintf(stderr, "memory_viz: no names for %s: a path with odd characters\n", path);
     }
     free(p.at);
     if (cdp_mem_write_file(s, CDP_MEM_PICKLE, to) != CDP_OK) return cdp_print_error(stderr);
@@ -185,15 +199,17 @@ int main(int argc, char **argv) {
     static const struct {
         const char *word;
         cdp_mem_format format;
-    } forms[] = {{"stats", CDP_MEM_PEAK}, {"trace", CDP_MEM_TRACE}, {"segments", CDP_MEM_FLAME}, {"memory", CDP_MEM_FLAME_MEMORY},
-        {"svg", CDP_MEM_SVG}, {"blocks", CDP_MEM_SVG_SEGMENTS}, {"json", CDP_MEM_JSON}};
+    } forms[] = {{"stats", CDP_MEM_PEAK}, {"trace", CDP_MEM_TRACE}, {"segments", CDP_MEM_FLAME},
+        {"memory", CDP_MEM_FLAME_MEMORY}, {"svg", CDP_MEM_SVG}, {"blocks", CDP_MEM_SVG_SEGMENTS},
+        {"json", CDP_MEM_JSON}};
     if (argc == 4 && strcmp(argv[1], "compare") == 0) return compare(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "symbols") == 0) return symbols(argv[2], argv[3]);
     for (size_t i = 0; argc == 3 && i < sizeof forms / sizeof *forms; ++i) {
         cdp_mem_shot *s;
         if (strcmp(argv[1], forms[i].word) != 0) continue;
         s = read_shot(argv[2]);
-        if (cdp_mem_write(s, forms[i].format, to_stdout, NULL) != CDP_OK) return cdp_print_error(stderr);
+        if (cdp_mem_write(s, forms[i].format, to_stdout, NULL) != CDP_OK)
+            return cdp_print_error(stderr);
         cdp_mem_shot_free(s);
         return 0;
     }

@@ -34,7 +34,8 @@ static cdp_status number_release(void *user, void *at, uint64_t bytes) {
 }
 
 static cdp_mem *mem;
-static void mem_begin(const char *settings, bool coarse, bool no_cache, const cdp_mem_record_desc *record) {
+static void mem_begin(
+    const char *settings, bool coarse, bool no_cache, const cdp_mem_record_desc *record) {
     uint32_t divisions[16];
     cdp_mem_source source;
     cdp_mem_desc d;
@@ -47,7 +48,9 @@ static void mem_begin(const char *settings, bool coarse, bool no_cache, const cd
     d.coarse_bins = coarse;
     d.no_cache = no_cache;
     if (record) d.record = *record;
-    if (cdp_mem_settings_read(settings, divisions, &d) != CDP_OK || cdp_mem_create(&d, &mem) != CDP_OK) exit(cdp_print_error(stderr));
+    if (cdp_mem_settings_read(settings, divisions, &d) != CDP_OK
+        || cdp_mem_create(&d, &mem) != CDP_OK)
+        exit(cdp_print_error(stderr));
 }
 static void *mem_alloc(uint64_t bytes) {
     void *p;
@@ -65,10 +68,15 @@ void *model_alloc(uint64_t bytes);
 void model_free(void *p);
 uint64_t model_segments(void);
 #endif
-static void *glibc_alloc(uint64_t bytes) { return malloc(bytes); }
-static void glibc_free(void *p) { free(p); }
+static void *glibc_alloc(uint64_t bytes) {
+    return malloc(bytes);
+}
+static void glibc_free(void *p) {
+    free(p);
+}
 
-static bool load(subject *s, const char *name, const char *file, const char *alloc, const char *give_back) {
+static bool load(
+    subject *s, const char *name, const char *file, const char *alloc, const char *give_back) {
     void *const lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     void *const a = lib ? dlsym(lib, alloc) : NULL, *const f = lib ? dlsym(lib, give_back) : NULL;
     if (!a || !f) {
@@ -106,7 +114,8 @@ static double random_ns(const subject *s, uint32_t live_count) {
         which[i] = (uint32_t)(test_random(&random) % live_count);
         size[i] = 1 + (uint32_t)(test_random(&random) % 262144);
     }
-    for (uint32_t i = 0; i < live_count; ++i) live[i] = s->alloc(size[i]);
+    for (uint32_t i = 0; i < live_count; ++i)
+        live[i] = s->alloc(size[i]);
     for (int round = 0; round < 9; ++round) {
         const uint64_t from = test_cpu_ns();
         for (uint32_t i = 0; i < 65536; ++i) {
@@ -116,12 +125,14 @@ static double random_ns(const subject *s, uint32_t live_count) {
         const double ns = (double)(test_cpu_ns() - from) / 65536;
         if (round && ns < best) best = ns;
     }
-    for (uint32_t i = 0; i < live_count; ++i) s->free(live[i]);
+    for (uint32_t i = 0; i < live_count; ++i)
+        s->free(live[i]);
     return best;
 }
 
 static void row(const subject *s) {
-    printf("%-28s %8.1f %8.1f %9.1f %9.1f %9.1f\n", s->name, pair_ns(s, 512), pair_ns(s, 65536), random_ns(s, 100), random_ns(s, LIVE), random_ns(s, 10000));
+    printf("%-28s %8.1f %8.1f %9.1f %9.1f %9.1f\n", s->name, pair_ns(s, 512), pair_ns(s, 65536),
+        random_ns(s, 100), random_ns(s, LIVE), random_ns(s, 10000));
     fflush(stdout);
 }
 
@@ -131,9 +142,12 @@ static void variants(void) {
     static const struct {
         const char *name, *settings;
         bool coarse, no_cache;
-    } rows[] = {{"exact bins (default)", "", false, false}, {"coarse bins", "", true, false}, {"exact, sizes in 4 parts", "roundup_power2_divisions:4", false, false},
-        {"exact, split below 32 MiB", "max_split_size_mb:32", false, false}, {"no cache", "", false, true}};
-    printf("\n%-28s %8s %8s %9s %9s %9s   (ns for a pair; random: up to 256 KiB)\n", "variant", "512 B", "64 KiB", "live 100", "1,000", "10,000");
+    } rows[] = {{"exact bins (default)", "", false, false}, {"coarse bins", "", true, false},
+        {"exact, sizes in 4 parts", "roundup_power2_divisions:4", false, false},
+        {"exact, split below 32 MiB", "max_split_size_mb:32", false, false},
+        {"no cache", "", false, true}};
+    printf("\n%-28s %8s %8s %9s %9s %9s   (ns for a pair; random: up to 256 KiB)\n", "variant",
+        "512 B", "64 KiB", "live 100", "1,000", "10,000");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         subject s = ours;
         cdp_mem_stats stats;
@@ -141,8 +155,10 @@ static void variants(void) {
         mem_begin(rows[i].settings, rows[i].coarse, rows[i].no_cache, NULL);
         row(&s);
         cdp_mem_stats_of(mem, &stats);
-        printf("%-28s %llu segments taken, %.0f MiB at most for %.0f MiB asked at most\n", "", (unsigned long long)stats.segment[0].allocated,
-            (double)stats.reserved_bytes[0].peak / (double)MIB, (double)stats.requested_bytes[0].peak / (double)MIB);
+        printf("%-28s %llu segments taken, %.0f MiB at most for %.0f MiB asked at most\n", "",
+            (unsigned long long)stats.segment[0].allocated,
+            (double)stats.reserved_bytes[0].peak / (double)MIB,
+            (double)stats.requested_bytes[0].peak / (double)MIB);
         cdp_mem_destroy(mem);
     }
 }
@@ -169,21 +185,29 @@ static double recorded_ns(cdp_mem_history history, cdp_mem_context context, cdp_
 
 static void recording(void) {
     const double none = recorded_ns(CDP_MEM_HISTORY_OFF, CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
-    const double events = recorded_ns(CDP_MEM_HISTORY_ALL, CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
-    const double frames = recorded_ns(CDP_MEM_HISTORY_ALL, CDP_MEM_CONTEXT_ALL, CDP_MEM_STACKS_FRAME_POINTER);
-    const double unwound = recorded_ns(CDP_MEM_HISTORY_ALL, CDP_MEM_CONTEXT_ALL, CDP_MEM_STACKS_BACKTRACE);
+    const double events =
+        recorded_ns(CDP_MEM_HISTORY_ALL, CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    const double frames =
+        recorded_ns(CDP_MEM_HISTORY_ALL, CDP_MEM_CONTEXT_ALL, CDP_MEM_STACKS_FRAME_POINTER);
+    const double unwound =
+        recorded_ns(CDP_MEM_HISTORY_ALL, CDP_MEM_CONTEXT_ALL, CDP_MEM_STACKS_BACKTRACE);
     printf("\nrecording: a pair has three events, and with stacks two stacks of 16 frames\n");
     printf("off                          %8.1f ns a pair\n", none);
-    printf("events without stacks        %8.1f ns more for an event (goal 40)\n", (events - none) / 3);
-    printf("stacks by frame pointers     %8.1f ns more for an event (goal 100)\n", (frames - none) / 3);
-    printf("stacks by backtrace          %8.1f ns more for an event (goal 2600)\n", (unwound - none) / 3);
+    printf(
+        "events without stacks        %8.1f ns more for an event (goal 40)\n", (events - none) / 3);
+    printf("stacks by frame pointers     %8.1f ns more for an event (goal 100)\n",
+        (frames - none) / 3);
+    printf("stacks by backtrace          %8.1f ns more for an event (goal 2600)\n",
+        (unwound - none) / 3);
 }
 
 static __attribute__((noinline)) void *leaf(int depth, uint64_t path, uint64_t bytes) {
     void *volatile p;
     if (!depth) return mem_alloc(bytes);
-    if (path & 1) p = leaf(depth - 1, path >> 1, bytes); /* two calls, so two return addresses */
-    else p = leaf(depth - 1, path >> 1, bytes);
+    if (path & 1)
+        p = leaf(depth - 1, path >> 1, bytes); /* two calls, so two return addresses */
+    else
+        p = leaf(depth - 1, path >> 1, bytes);
     return p;
 }
 
@@ -198,7 +222,8 @@ static void dumps(void) {
     d.stacks = CDP_MEM_STACKS_FRAME_POINTER;
     d.max_frames = 16;
     mem_begin("", false, false, &d);
-    for (int i = 0; i < 40000; ++i) mem_free(leaf(12, (uint64_t)i % 2000, 1000 + (uint64_t)i % 2000 * 512));
+    for (int i = 0; i < 40000; ++i)
+        mem_free(leaf(12, (uint64_t)i % 2000, 1000 + (uint64_t)i % 2000 * 512));
     for (int round = 0; round < 7; ++round) {
         cdp__mem_raw raw;
         uint64_t from = test_cpu_ns();
@@ -210,7 +235,8 @@ static void dumps(void) {
         cdp_lock_release(&mem->lock);
         cdp__free(mem->os, raw.memory);
         from = test_cpu_ns();
-        if (cdp_mem_dump(mem, "/tmp/cdp_bench_memory.pickle") != CDP_OK) exit(cdp_print_error(stderr));
+        if (cdp_mem_dump(mem, "/tmp/cdp_bench_memory.pickle") != CDP_OK)
+            exit(cdp_print_error(stderr));
         const double all = (double)(test_cpu_ns() - from) / 1e6;
         if (locked < held) held = locked;
         if (all < whole) whole = all;
@@ -219,8 +245,10 @@ static void dumps(void) {
     if (cdp_mem_snapshot(&mem, 1, false, &shot) != CDP_OK) exit(cdp_print_error(stderr));
     FILE *const f = fopen("/tmp/cdp_bench_memory.pickle", "rb");
     fseek(f, 0, SEEK_END);
-    printf("\nsnapshot of %llu events, %llu stacks: lock held %.1f ms (goal 5), whole dump %.1f ms (goal 50), file %.1f MB\n", (unsigned long long)cdp_mem_events(shot, 0, NULL),
-        (unsigned long long)shot->stack_count, held, whole, (double)ftell(f) / 1e6);
+    printf("\nsnapshot of %llu events, %llu stacks: lock held %.1f ms (goal 5), whole dump %.1f ms "
+           "(goal 50), file %.1f MB\n",
+        (unsigned long long)cdp_mem_events(shot, 0, NULL), (unsigned long long)shot->stack_count,
+        held, whole, (double)ftell(f) / 1e6);
     fclose(f);
     remove("/tmp/cdp_bench_memory.pickle");
     cdp_mem_shot_free(shot);
@@ -229,7 +257,8 @@ static void dumps(void) {
 
 int main(void) {
     subject s;
-    printf("%-28s %8s %8s %9s %9s %9s   (ns for a pair; random: up to 256 KiB)\n", "allocator", "512 B", "64 KiB", "live 100", "1,000", "10,000");
+    printf("%-28s %8s %8s %9s %9s %9s   (ns for a pair; random: up to 256 KiB)\n", "allocator",
+        "512 B", "64 KiB", "live 100", "1,000", "10,000");
     mem_begin("", false, false, NULL);
     row(&ours);
     cdp_mem_destroy(mem);

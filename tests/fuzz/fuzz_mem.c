@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *const copy = (uint8_t *)malloc(size + 1); /* reading on is noticed */
     memcpy(copy, data, size);
     os.alloc = counted_alloc;
-    os.free = counted_free;
+    os.release = counted_free;
     taken = most = 0;
     if (cdp_mem_read(copy, size, &os, &s) == CDP_OK) {
         for (int f = CDP_MEM_PICKLE; f <= CDP_MEM_PEAK; ++f) {
@@ -67,7 +67,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         T(cdp_mem_compare(s, again, text, sizeof text) == 0);
         cdp_mem_shot_free(again);
         cdp_mem_shot_free(s);
-    } else T(!s);
+    } else
+        T(!s);
     T(taken == 0);
     T(most <= 4096 * 64 + 3000 * (uint64_t)(size + 1) + 60 * (uint64_t)a.bytes);
     free(a.at);
@@ -96,18 +97,21 @@ static const written *a_file(void) {
         T(cdp_mem_alloc_at(m, NULL, 1 + (uint64_t)i * 100000, NULL, CDP_MEM_HERE, &p[i]) == CDP_OK);
         cdp_mem_label(NULL);
     }
-    for (int i = 0; i < 20; i += 2) T(cdp_mem_free(m, p[i]) == CDP_OK);
+    for (int i = 0; i < 20; i += 2)
+        T(cdp_mem_free(m, p[i]) == CDP_OK);
     T(cdp_mem_snapshot(&m, 1, false, &s) == CDP_OK);
     T(cdp_mem_write(s, CDP_MEM_PICKLE, sink, &w) == CDP_OK);
     cdp_mem_shot_free(s);
-    for (int i = 1; i < 20; i += 2) T(cdp_mem_free(m, p[i]) == CDP_OK);
+    for (int i = 1; i < 20; i += 2)
+        T(cdp_mem_free(m, p[i]) == CDP_OK);
     cdp_mem_destroy(m);
     return &w;
 }
 
 static size_t from_opcodes(uint8_t *out) {
     static const char opcodes[] = "NK\x88\x89MJ\x8aGX\x8c])}(euas.ldt\x85\x86\x87qrhj\x94\x95";
-    static const char *const words[] = {"segments", "device_traces", "blocks", "frames", "size", "address", "addr", "action", "alloc", "state", "name", "device", "total_size"};
+    static const char *const words[] = {"segments", "device_traces", "blocks", "frames", "size",
+        "address", "addr", "action", "alloc", "state", "name", "device", "total_size"};
     size_t n = 2;
     out[0] = 0x80;
     out[1] = (uint8_t)(2 + pick(3));
@@ -122,15 +126,19 @@ static size_t from_opcodes(uint8_t *out) {
         } else if (k == 1) {
             out[n++] = 'K';
             out[n++] = (uint8_t)pick(256);
-        } else out[n++] = (uint8_t)opcodes[pick(sizeof opcodes - 1)];
+        } else
+            out[n++] = (uint8_t)opcodes[pick(sizeof opcodes - 1)];
     }
     out[n++] = '.';
     return n;
 }
 
 static size_t from_json(uint8_t *out) {
-    static const char *const pieces[] = {"{\"segments\":[", "{\"device\":0,\"address\":4096,\"total_size\":512,\"blocks\":[", "{\"size\":512,\"state\":\"active_allocated\"}", "]}", "],\"device_traces\":[[",
-        "{\"action\":\"alloc\",\"addr\":4096,\"size\":5}", "]]}", ",", "[", "]", "{", "}", "\"\\u00e4\\n\"", "-1.5", "99999999999999999999", "true", "null", ":", " "};
+    static const char *const pieces[] = {"{\"segments\":[",
+        "{\"device\":0,\"address\":4096,\"total_size\":512,\"blocks\":[",
+        "{\"size\":512,\"state\":\"active_allocated\"}", "]}", "],\"device_traces\":[[",
+        "{\"action\":\"alloc\",\"addr\":4096,\"size\":5}", "]]}", ",", "[", "]", "{", "}",
+        "\"\\u00e4\\n\"", "-1.5", "99999999999999999999", "true", "null", ":", " "};
     size_t n = 0;
     for (uint32_t left = 1 + pick(20), i = 0; i < left; ++i) {
         const char *const piece = pieces[pick(3) ? i % 7 : pick(19)];

@@ -30,7 +30,8 @@ static cdp_mem *begin(fake *f, const cdp_mem_record_desc *record, bool no_cache)
     return m;
 }
 
-static void run(const char *name, cdp_mem_record_desc record, uint32_t turns, bool no_cache, bool pending) {
+static void run(
+    const char *name, cdp_mem_record_desc record, uint32_t turns, bool no_cache, bool pending) {
     static void *live[200];
     fake f;
     uint64_t random = 4;
@@ -46,13 +47,17 @@ static void run(const char *name, cdp_mem_record_desc record, uint32_t turns, bo
             if (i % 50 == 0) fake_pass(&f, 2);
             (void)!cdp_mem_free(m, *at);
             *at = NULL;
-        } else (void)!cdp_mem_alloc_at(m, NULL, 1 + test_random(&random) % (i % 9 ? 20000 : 3 * MIB), fake_handle(pending ? i % 3 : 0), i % 2 ? CDP_MEM_HERE : NULL, at);
+        } else
+            (void)!cdp_mem_alloc_at(m, NULL, 1 + test_random(&random) % (i % 9 ? 20000 : 3 * MIB),
+                fake_handle(pending ? i % 3 : 0), i % 2 ? CDP_MEM_HERE : NULL, at);
         cdp_mem_label(NULL);
     }
     fake_pass(&f, 2);
     if (cdp_mem_alloc(m, 600 * MIB, NULL, &p) != CDP_ERR_NOMEM) exit(1);
     if (pending) { /* a free that waits at the end */
-        if (cdp_mem_alloc(m, 5000, NULL, &p) != CDP_OK || cdp_mem_record_stream(m, p, fake_handle(2)) != CDP_OK) exit(1);
+        if (cdp_mem_alloc(m, 5000, NULL, &p) != CDP_OK
+            || cdp_mem_record_stream(m, p, fake_handle(2)) != CDP_OK)
+            exit(1);
         fake_work(&f, 2);
         if (cdp_mem_free(m, p) != CDP_OK) exit(1);
     }

@@ -40,11 +40,13 @@ TEST_API bool fake_fails(fake *f) {
 TEST_API cdp_status fake_reserve(void *user, uint64_t bytes, void **out) {
     fake *const f = (fake *)user;
     if (fake_fails(f)) return f->fail_with;
-    if (f->limit && f->held + bytes > f->limit) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the device is full");
+    if (f->limit && f->held + bytes > f->limit)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the device is full");
     if (f->numbers) {
         *out = (void *)(uintptr_t)(0x100000000000u + f->next_number);
         f->next_number += (bytes + 0x1fffff) / 0x200000 * 0x200000 + 0x200000;
-    } else if (posix_memalign(out, 512, bytes) != 0) return CDP_ERR_NOMEM;
+    } else if (posix_memalign(out, 512, bytes) != 0)
+        return CDP_ERR_NOMEM;
     f->held += bytes;
     ++f->reserves;
     return CDP_OK;
@@ -79,8 +81,12 @@ TEST_API void fake_event_destroy(void *user, void *event) {
     free(event);
 }
 
-TEST_API uint32_t fake_number(void *stream) { return (uint32_t)(uintptr_t)stream / 16u; }
-TEST_API void *fake_handle(uint32_t number) { return (void *)(uintptr_t)(number * 16u); }
+TEST_API uint32_t fake_number(void *stream) {
+    return (uint32_t)(uintptr_t)stream / 16u;
+}
+TEST_API void *fake_handle(uint32_t number) {
+    return (void *)(uintptr_t)(number * 16u);
+}
 
 TEST_API cdp_status fake_event_record(void *user, void *event, void *stream) {
     fake *const f = (fake *)user;
@@ -104,10 +110,16 @@ TEST_API bool fake_capturing(void *user, void *stream) {
     return ((fake *)user)->streams[fake_number(stream)].captured;
 }
 
-TEST_API void fake_destroy(void *user) { ++((fake *)user)->destroyed; }
+TEST_API void fake_destroy(void *user) {
+    ++((fake *)user)->destroyed;
+}
 
-TEST_API void fake_work(fake *f, uint32_t stream) { ++f->streams[stream].queued; }
-TEST_API void fake_pass(fake *f, uint32_t stream) { f->streams[stream].done = f->streams[stream].queued; }
+TEST_API void fake_work(fake *f, uint32_t stream) {
+    ++f->streams[stream].queued;
+}
+TEST_API void fake_pass(fake *f, uint32_t stream) {
+    f->streams[stream].done = f->streams[stream].queued;
+}
 
 TEST_API cdp_mem_source fake_source(fake *f) {
     cdp_mem_source s;
@@ -162,7 +174,10 @@ TEST_API void sums_add(sums *s, bool large, uint64_t bytes) {
 
 TEST_API bool sums_equal(const sums *s, const cdp_mem_stat n[3], const cdp_mem_stat bytes[3]) {
     for (int i = 0; i < 3; ++i) {
-        if (n && (s->n[i] != n[i].current || n[i].peak < n[i].current || n[i].allocated - n[i].freed != n[i].current)) return false;
+        if (n
+            && (s->n[i] != n[i].current || n[i].peak < n[i].current
+                || n[i].allocated - n[i].freed != n[i].current))
+            return false;
         if (s->bytes[i] != bytes[i].current || bytes[i].peak < bytes[i].current) return false;
         if (bytes[i].allocated - bytes[i].freed != bytes[i].current) return false;
     }
@@ -174,7 +189,8 @@ TEST_API bool listed(const cdp__mem_part *p) {
     const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
     const cdp__mem_part *k;
     if (!(b->map[i / 64] >> i % 64 & 1) || !(b->top[i / 4096] >> i / 64 % 64 & 1)) return false;
-    for (k = b->head[i]; k && k != p; k = k->bin_next) {}
+    for (k = b->head[i]; k && k != p; k = k->bin_next) {
+    }
     return k == p;
 }
 
@@ -185,15 +201,18 @@ TEST_API uint64_t listed_count(const cdp_mem *m) {
             for (int large = 0; large < 2; ++large)
                 for (uint32_t i = 0; a->bins[large] && i < a->bins[large]->count; ++i) {
                     const cdp__mem_part *p = a->bins[large]->head[i];
-                    if ((p != NULL) != (a->bins[large]->map[i / 64] >> i % 64 & 1)) return UINT64_MAX;
-                    for (; p; p = p->bin_next) ++n;
+                    if ((p != NULL) != (a->bins[large]->map[i / 64] >> i % 64 & 1))
+                        return UINT64_MAX;
+                    for (; p; p = p->bin_next)
+                        ++n;
                 }
     return n;
 }
 
 /* What is wrong with an allocator; NULL: nothing. */
 TEST_API const char *mem_wrong(const cdp_mem *m) {
-    sums allocated = {{0}, {0}}, active = {{0}, {0}}, split = {{0}, {0}}, held = {{0}, {0}}, asked = {{0}, {0}};
+    sums allocated = {{0}, {0}}, active = {{0}, {0}}, split = {{0}, {0}}, held = {{0}, {0}},
+         asked = {{0}, {0}};
     uint64_t idle = 0, live = 0, parts = 0;
     cdp_mem_stats stats;
     cdp_mem_stats_of(m, &stats);
@@ -209,19 +228,23 @@ TEST_API const char *mem_wrong(const cdp_mem *m) {
             at += p->size;
             if (p->state == CDP_MEM_INACTIVE) {
                 ++idle;
-                if (p->next && p->next->state == CDP_MEM_INACTIVE) return "two free neighbours were not merged";
+                if (p->next && p->next->state == CDP_MEM_INACTIVE)
+                    return "two free neighbours were not merged";
                 if (!listed(p)) return "a free block is in no list";
                 if (p->prev || p->next) sums_add(&split, s->large, p->size);
                 continue;
             }
             ++busy;
             ++live;
-            if (cdp__mem_table_find(&m->table, p->at) != p) return "a block in use is not in the table";
+            if (cdp__mem_table_find(&m->table, p->at) != p)
+                return "a block in use is not in the table";
             sums_add(&active, s->large, p->size);
             sums_add(&asked, s->large, p->requested);
-            if (p->requested > p->size || !p->requested) return "a block is smaller than what was asked for";
+            if (p->requested > p->size || !p->requested)
+                return "a block is smaller than what was asked for";
             if (p->state == CDP_MEM_ACTIVE) sums_add(&allocated, s->large, p->size);
-            if ((p->state == CDP_MEM_PENDING) != (p->waits > 0)) return "a block waits for nothing, or is not freed and waits";
+            if ((p->state == CDP_MEM_PENDING) != (p->waits > 0))
+                return "a block waits for nothing, or is not freed and waits";
         }
         if (at != s->at + s->size) return "blocks do not fill their segment";
         if (busy != s->busy) return "the count of busy blocks is wrong";
@@ -230,11 +253,16 @@ TEST_API const char *mem_wrong(const cdp_mem *m) {
     if (m->table.used != live) return "the table has other blocks";
     if (m->part_count != parts) return "the count of blocks is wrong";
     if (m->held != held.bytes[0]) return "the held bytes are wrong";
-    if (!sums_equal(&allocated, stats.allocation, stats.allocated_bytes)) return "statistics of allocations are wrong";
-    if (!sums_equal(&active, stats.active, stats.active_bytes)) return "statistics of active blocks are wrong";
-    if (!sums_equal(&split, stats.inactive_split, stats.inactive_split_bytes)) return "statistics of split blocks are wrong";
-    if (!sums_equal(&held, stats.segment, stats.reserved_bytes)) return "statistics of segments are wrong";
-    if (!sums_equal(&asked, NULL, stats.requested_bytes)) return "statistics of requested bytes are wrong";
+    if (!sums_equal(&allocated, stats.allocation, stats.allocated_bytes))
+        return "statistics of allocations are wrong";
+    if (!sums_equal(&active, stats.active, stats.active_bytes))
+        return "statistics of active blocks are wrong";
+    if (!sums_equal(&split, stats.inactive_split, stats.inactive_split_bytes))
+        return "statistics of split blocks are wrong";
+    if (!sums_equal(&held, stats.segment, stats.reserved_bytes))
+        return "statistics of segments are wrong";
+    if (!sums_equal(&asked, NULL, stats.requested_bytes))
+        return "statistics of requested bytes are wrong";
     return NULL;
 }
 
@@ -244,10 +272,11 @@ TEST_API bool test__well(const cdp_mem *m, const char *file, int line) {
     return test_check(!wrong, file, line, "%s", wrong ? wrong : "");
 }
 
-#define OK(call) test_check((call) == CDP_OK, __FILE__, __LINE__, "%s: %s", #call, cdp_last_error()->text)
-#define FAILS(status, part, call) \
-    do { \
-        T_EQ((status), (call)); \
+#define OK(call) \
+    test_check((call) == CDP_OK, __FILE__, __LINE__, "%s: %s", #call, cdp_last_error()->text)
+#define FAILS(status, part, call)               \
+    do {                                        \
+        T_EQ((status), (call));                 \
         T_TEXT((part), cdp_last_error()->text); \
     } while (0)
 

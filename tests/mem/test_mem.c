@@ -71,7 +71,8 @@ TEST(bins_find_the_best) {
         b->count = coarse ? CDP__MEM_COARSE_BINS : CDP__MEM_BINS;
         for (int turn = 0; turn < 40000; ++turn) {
             const uint32_t i = (uint32_t)(test_random(&random) % 600);
-            if (in[i]) cdp__mem_bins_take(b, &parts[i]);
+            if (in[i])
+                cdp__mem_bins_take(b, &parts[i]);
             else {
                 parts[i].size = 512 * (1 + test_random(&random) % (i % 5 ? 4096 : 400000));
                 cdp__mem_bins_put(b, &parts[i]);
@@ -85,8 +86,10 @@ TEST(bins_find_the_best) {
             T((got != NULL) == (best != UINT64_MAX));
             if (!got) continue;
             T(got->size >= want);
-            if (!coarse && best <= 2 * MIB) T_EQ(best, got->size);
-            else T(got->size <= best + best / 16); /* of the same list, or of the next one */
+            if (!coarse && best <= 2 * MIB)
+                T_EQ(best, got->size);
+            else
+                T(got->size <= best + best / 16); /* of the same list, or of the next one */
         }
         free(b);
     }
@@ -94,7 +97,8 @@ TEST(bins_find_the_best) {
 
 TEST(bins_cover_every_size) {
     uint32_t last = 0;
-    for (uint64_t size = 512; size < 1ull << 52; size += size < 8 * MIB ? 512 : size / 70 / 512 * 512) {
+    for (uint64_t size = 512; size < 1ull << 52;
+         size += size < 8 * MIB ? 512 : size / 70 / 512 * 512) {
         const uint32_t i = cdp__mem_bin_of(false, size);
         T(i < CDP__MEM_BINS && i >= last && i <= last + 1);
         T(cdp__mem_bin_of(true, size) < CDP__MEM_COARSE_BINS);
@@ -104,17 +108,22 @@ TEST(bins_cover_every_size) {
 }
 
 TEST(table_against_a_list) {
-    enum { N = 700 };
+    enum {
+        N = 700
+    };
     static cdp__mem_part parts[N];
     cdp__mem_part *slots[2048] = {NULL};
     cdp__mem_table t = {slots, 2047, 0, 64 - 11};
     bool in[N] = {false};
     uint64_t random = 9;
-    for (int i = 0; i < N; ++i) parts[i].at = 512 * (test_random(&random) % 100000 * N + (uint64_t)i);
+    for (int i = 0; i < N; ++i)
+        parts[i].at = 512 * (test_random(&random) % 100000 * N + (uint64_t)i);
     for (int turn = 0; turn < 100000; ++turn) {
         const uint32_t i = (uint32_t)(test_random(&random) % N);
-        if (in[i]) cdp__mem_table_take(&t, &parts[i]);
-        else cdp__mem_table_put(&t, &parts[i]);
+        if (in[i])
+            cdp__mem_table_take(&t, &parts[i]);
+        else
+            cdp__mem_table_put(&t, &parts[i]);
         in[i] = !in[i];
         const uint32_t k = (uint32_t)(test_random(&random) % N);
         T(cdp__mem_table_find(&t, parts[k].at) == (in[k] ? &parts[k] : NULL));
@@ -130,7 +139,8 @@ TEST(ring_keeps_the_last) {
         T_EQ(i < 5 ? i : 5, n);
         T_EQ(i < 5 ? 0 : i - 5, cdp__mem_ring_lost(&r));
         cdp__mem_ring_copy(&r, out);
-        for (uint32_t k = 0; k < n; ++k) T_EQ(i - n + 1 + k, out[k].size);
+        for (uint32_t k = 0; k < n; ++k)
+            T_EQ(i - n + 1 + k, out[k].size);
     }
 }
 
@@ -187,24 +197,32 @@ static void pickled(written *w, void (*func)(cdp__mem_pen *w)) {
 }
 
 static int64_t pickle_this;
-static void pickle_number(cdp__mem_pen *w) { cdp__mem_pickle_number(w, pickle_this); }
-static void pickle_half(cdp__mem_pen *w) { cdp__mem_pickle_real(w, 0.5); }
+static void pickle_number(cdp__mem_pen *w) {
+    cdp__mem_pickle_number(w, pickle_this);
+}
+static void pickle_half(cdp__mem_pen *w) {
+    cdp__mem_pickle_real(w, 0.5);
+}
 
 TEST(pickle_numbers_byte_by_byte) {
     static const struct {
         int64_t value;
         const char *bytes;
         size_t count;
-    } rows[] = {{0, "\x4b\x00", 2}, {255, "\x4b\xff", 2}, {256, "\x4d\x00\x01", 3}, {65535, "\x4d\xff\xff", 3},
-        {65536, "\x4a\x00\x00\x01\x00", 5}, {-1, "\x4a\xff\xff\xff\xff", 5}, {INT32_MAX, "\x4a\xff\xff\xff\x7f", 5},
-        {1ll << 31, "\x8a\x05\x00\x00\x00\x80\x00", 7}, {0x7f064c000000, "\x8a\x06\x00\x00\x00\x4c\x06\x7f", 8},
-        {-(1ll << 31) - 1, "\x8a\x05\xff\xff\xff\x7f\xff", 7}, {1ll << 53, "\x8a\x07\x00\x00\x00\x00\x00\x00\x20", 9},
+    } rows[] = {{0, "\x4b\x00", 2}, {255, "\x4b\xff", 2}, {256, "\x4d\x00\x01", 3},
+        {65535, "\x4d\xff\xff", 3}, {65536, "\x4a\x00\x00\x01\x00", 5},
+        {-1, "\x4a\xff\xff\xff\xff", 5}, {INT32_MAX, "\x4a\xff\xff\xff\x7f", 5},
+        {1ll << 31, "\x8a\x05\x00\x00\x00\x80\x00", 7},
+        {0x7f064c000000, "\x8a\x06\x00\x00\x00\x4c\x06\x7f", 8},
+        {-(1ll << 31) - 1, "\x8a\x05\xff\xff\xff\x7f\xff", 7},
+        {1ll << 53, "\x8a\x07\x00\x00\x00\x00\x00\x00\x20", 9},
         {INT64_MAX, "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", 10}};
     written w = {NULL, 0, 0, 0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         pickle_this = rows[i].value;
         pickled(&w, pickle_number);
-        test_check(w.bytes == rows[i].count && memcmp(w.at, rows[i].bytes, w.bytes) == 0, __FILE__, __LINE__, "%lld is written otherwise", (long long)rows[i].value);
+        test_check(w.bytes == rows[i].count && memcmp(w.at, rows[i].bytes, w.bytes) == 0, __FILE__,
+            __LINE__, "%lld is written otherwise", (long long)rows[i].value);
     }
     pickled(&w, pickle_half);
     T(w.bytes == 9 && memcmp(w.at, "\x47\x3f\xe0\x00\x00\x00\x00\x00\x00", 9) == 0);
@@ -212,17 +230,21 @@ TEST(pickle_numbers_byte_by_byte) {
 }
 
 static const char *utf8_this;
-static void put_utf8(cdp__mem_pen *w) { cdp__mem_put_utf8(w, utf8_this, strlen(utf8_this)); }
+static void put_utf8(cdp__mem_pen *w) {
+    cdp__mem_put_utf8(w, utf8_this, strlen(utf8_this));
+}
 
 TEST(bad_utf8_is_replaced) {
-    static const char *const rows[][2] = {{"abc", "abc"}, {"\xc3\xa4", "\xc3\xa4"}, {"\xe2\x82\xac!", "\xe2\x82\xac!"},
-        {"\xf0\x9f\x99\x82", "\xf0\x9f\x99\x82"}, {"\xc3", "?"}, {"\xff\xfe", "??"}, {"\xc0\x80", "??"}, {"\xed\xa0\x80", "???"},
-        {"\xe2\x82", "??"}, {"\xf5\x80\x80\x80", "????"}, {"a\x80z", "a?z"}};
+    static const char *const rows[][2] = {{"abc", "abc"}, {"\xc3\xa4", "\xc3\xa4"},
+        {"\xe2\x82\xac!", "\xe2\x82\xac!"}, {"\xf0\x9f\x99\x82", "\xf0\x9f\x99\x82"}, {"\xc3", "?"},
+        {"\xff\xfe", "??"}, {"\xc0\x80", "??"}, {"\xed\xa0\x80", "???"}, {"\xe2\x82", "??"},
+        {"\xf5\x80\x80\x80", "????"}, {"a\x80z", "a?z"}};
     written w = {NULL, 0, 0, 0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         utf8_this = rows[i][0];
         pickled(&w, put_utf8);
-        test_check(w.bytes == strlen(rows[i][1]) && memcmp(w.at, rows[i][1], w.bytes) == 0, __FILE__, __LINE__, "row %zu: %s", i, w.at);
+        test_check(w.bytes == strlen(rows[i][1]) && memcmp(w.at, rows[i][1], w.bytes) == 0,
+            __FILE__, __LINE__, "row %zu: %s", i, w.at);
     }
     free(w.at);
 }
@@ -310,7 +332,8 @@ TEST(memory_comes_and_goes) {
     OK(cdp_mem_free(w.mem, p[1]));
     OK(cdp_mem_alloc(w.mem, 900, NULL, &q));
     T(q == p[1]);
-    for (int i = 0; i < 5; ++i) OK(cdp_mem_free(w.mem, p[i]));
+    for (int i = 0; i < 5; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
     T_WELL(w.mem);
     T_EQ(52 * MIB, cdp_mem_trim(w.mem));
     T_EQ(0, cdp_mem_trim(w.mem));
@@ -400,19 +423,28 @@ TEST(settings_of_pytorch) {
     uint32_t div[16];
     cdp_mem_desc d;
     memset(&d, 0, sizeof d);
-    OK(cdp_mem_settings_read("max_split_size_mb:128,garbage_collection_threshold:0.8, roundup_power2_divisions:[2:1,8:2,>:4]", div, &d));
+    OK(cdp_mem_settings_read("max_split_size_mb:128,garbage_collection_threshold:0.8, "
+                             "roundup_power2_divisions:[2:1,8:2,>:4]",
+        div, &d));
     T_EQ(128 * MIB, d.max_split_bytes);
     T(d.gc_threshold > 0.7999 && d.gc_threshold < 0.8001);
-    T(d.roundup_divisions == div && div[0] == 1 && div[1] == 1 && div[2] == 2 && div[3] == 2 && div[4] == 4 && div[15] == 4);
-    OK(cdp_mem_settings_read("roundup_power2_divisions:8,large_segment_size_mb:32,max_non_split_rounding_mb:7", div, &d));
-    T(div[0] == 8 && div[15] == 8 && d.large_segment_bytes == 32 * MIB && d.max_non_split_rounding_bytes == 7 * MIB);
-    static const char *const bad[] = {"nonsense:1", "max_split_size_mb:2", "max_split_size_mb", "garbage_collection_threshold:1.2",
-        "garbage_collection_threshold:", "roundup_power2_divisions:3", "roundup_power2_divisions:[256:1", "roundup_power2_divisions:[3:1]",
+    T(d.roundup_divisions == div && div[0] == 1 && div[1] == 1 && div[2] == 2 && div[3] == 2
+        && div[4] == 4 && div[15] == 4);
+    OK(cdp_mem_settings_read(
+        "roundup_power2_divisions:8,large_segment_size_mb:32,max_non_split_rounding_mb:7", div,
+        &d));
+    T(div[0] == 8 && div[15] == 8 && d.large_segment_bytes == 32 * MIB
+        && d.max_non_split_rounding_bytes == 7 * MIB);
+    static const char *const bad[] = {"nonsense:1", "max_split_size_mb:2", "max_split_size_mb",
+        "garbage_collection_threshold:1.2",
+        "garbage_collection_threshold:", "roundup_power2_divisions:3",
+        "roundup_power2_divisions:[256:1", "roundup_power2_divisions:[3:1]",
         "max_split_size_mb:128;x", "roundup_power2_divisions:[>:4]x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         cdp_mem_desc e;
         memset(&e, 0, sizeof e);
-        test_check(cdp_mem_settings_read(bad[i], div, &e) == CDP_ERR_INVALID, __FILE__, __LINE__, "%s was taken", bad[i]);
+        test_check(cdp_mem_settings_read(bad[i], div, &e) == CDP_ERR_INVALID, __FILE__, __LINE__,
+            "%s was taken", bad[i]);
         T(e.max_split_bytes == 0 && e.roundup_divisions == NULL);
     }
     OK(cdp_mem_settings_read("", div, &d));
@@ -497,7 +529,8 @@ TEST(out_of_memory_is_explained) {
     OK(cdp_mem_alloc(w.mem, 40 * MIB, NULL, &p));
     cdp_mem_label(NULL);
     OK(cdp_mem_alloc(w.mem, 5000, NULL, &q));
-    FAILS(CDP_ERR_NOMEM, "no 30.0 MiB for stream 0x0 on fake:0", cdp_mem_alloc(w.mem, 30 * MIB, NULL, &r));
+    FAILS(CDP_ERR_NOMEM, "no 30.0 MiB for stream 0x0 on fake:0",
+        cdp_mem_alloc(w.mem, 30 * MIB, NULL, &r));
     T_TEXT("has 22.0 MiB free of 64.0 MiB", cdp_last_error()->text);
     T_TEXT("held here 42.0 MiB", cdp_last_error()->text);
     T_TEXT("cached in pieces of at most", cdp_last_error()->text);
@@ -547,7 +580,8 @@ TEST(out_of_memory_is_dumped) {
     remove("/tmp/cdp_test_mem_oom.pickle");
     OK(cdp_mem_read(bytes, n, NULL, &shot));
     n = cdp_mem_events(shot, 0, &e);
-    T(n >= 1 && e[n - 1].action == CDP_MEM_OOM && e[n - 1].size == 80 * MIB && e[n - 1].device_free == 64 * MIB);
+    T(n >= 1 && e[n - 1].action == CDP_MEM_OOM && e[n - 1].size == 80 * MIB
+        && e[n - 1].device_free == 64 * MIB);
     cdp_mem_shot_free(shot);
     FAILS(CDP_ERR_NOMEM, "no 80.0 MiB", cdp_mem_alloc(w.mem, 80 * MIB, NULL, &p));
     T(fopen("/tmp/cdp_test_mem_oom.pickle", "rb") == NULL); /* the first failure alone */
@@ -562,7 +596,8 @@ TEST(pending_frees_come_back_on_need) {
     OK(cdp_mem_record_stream(w.mem, p, fake_handle(2)));
     fake_work(&w.f, 2);
     OK(cdp_mem_free(w.mem, p));
-    FAILS(CDP_ERR_TIMEOUT, "1 events of freed blocks on fake:0 have not passed after 200 ms", cdp_mem_alloc(w.mem, 60 * MIB, NULL, &q));
+    FAILS(CDP_ERR_TIMEOUT, "1 events of freed blocks on fake:0 have not passed after 200 ms",
+        cdp_mem_alloc(w.mem, 60 * MIB, NULL, &q));
     T_WELL(w.mem);
     fake_pass(&w.f, 2);
     OK(cdp_mem_alloc(w.mem, 60 * MIB, NULL, &q));
@@ -580,10 +615,12 @@ TEST(limits_and_collection) {
     world w;
     void *p[8], *q;
     world_begin(&w, limited);
-    for (int i = 0; i < 4; ++i) OK(cdp_mem_alloc(w.mem, (20 + (uint64_t)i) * MIB, NULL, &p[i]));
+    for (int i = 0; i < 4; ++i)
+        OK(cdp_mem_alloc(w.mem, (20 + (uint64_t)i) * MIB, NULL, &p[i]));
     FAILS(CDP_ERR_NOMEM, "limit 100.0 MiB", cdp_mem_alloc(w.mem, 40 * MIB, NULL, &q));
     T(stats_of(&w).oom_rejections >= 1);
-    for (int i = 0; i < 4; ++i) OK(cdp_mem_free(w.mem, p[i]));
+    for (int i = 0; i < 4; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
     T_EQ(88 * MIB, w.f.held); /* 20, 22, 22, 24 */
     const uint64_t retries = stats_of(&w).alloc_retries;
     for (int i = 0; i < 20; ++i) { /* the requests make the others old */
@@ -678,7 +715,8 @@ TEST(pools_keep_their_memory) {
         OK(cdp_mem_alloc_at(w.mem, of, 2 * MIB, NULL, NULL, &r));
         T(r == p);
         T_EQ(3 * MIB, (char *)q - (char *)p);
-        FAILS(CDP_ERR_NOMEM, "the pool is fixed at 8.0 MiB", cdp_mem_alloc_at(w.mem, of, 7 * MIB, NULL, NULL, &s));
+        FAILS(CDP_ERR_NOMEM, "the pool is fixed at 8.0 MiB",
+            cdp_mem_alloc_at(w.mem, of, 7 * MIB, NULL, NULL, &s));
         OK(cdp_mem_free(w.mem, q));
         OK(cdp_mem_free(w.mem, r));
     }
@@ -774,8 +812,10 @@ typedef struct heard {
 static void hear(void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool) {
     heard *const h = (heard *)user;
     T(at != NULL && pool == NULL);
-    if (action == CDP_MEM_SEGMENT_ALLOC) ++h->come;
-    else ++h->gone;
+    if (action == CDP_MEM_SEGMENT_ALLOC)
+        ++h->come;
+    else
+        ++h->gone;
     h->bytes += action == CDP_MEM_SEGMENT_ALLOC ? bytes : 0 - bytes;
 }
 
@@ -786,7 +826,8 @@ TEST(watchers_hear_of_segments) {
     memset(h, 0, sizeof h);
     world_begin(&w, NULL);
     OK(cdp_mem_alloc(w.mem, 1000, NULL, &p));
-    for (int i = 0; i < 8; ++i) OK(cdp_mem_watch(w.mem, hear, &h[i]));
+    for (int i = 0; i < 8; ++i)
+        OK(cdp_mem_watch(w.mem, hear, &h[i]));
     FAILS(CDP_ERR_INVALID, "8 watch already", cdp_mem_watch(w.mem, hear, &h[8]));
     T(h[0].come == 1 && h[0].bytes == 2 * MIB); /* those that are there already */
     OK(cdp_mem_alloc(w.mem, 30 * MIB, NULL, &q));
@@ -820,17 +861,33 @@ TEST(leaks_are_named) {
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"sizes_are_rounded", sizes_are_rounded, 10}, {"sizes_split_and_suit", sizes_split_and_suit, 10},
-        {"bins_find_the_best", bins_find_the_best, 30}, {"bins_cover_every_size", bins_cover_every_size, 30}, {"table_against_a_list", table_against_a_list, 30},
-        {"ring_keeps_the_last", ring_keeps_the_last, 10}, {"depot_shares_and_fills", depot_shares_and_fills, 10}, {"labels_share_and_fill", labels_share_and_fill, 10},
-        {"pickle_numbers_byte_by_byte", pickle_numbers_byte_by_byte, 10}, {"bad_utf8_is_replaced", bad_utf8_is_replaced, 10},
-        {"memory_comes_and_goes", memory_comes_and_goes, 10}, {"mistakes_are_one_sentence", mistakes_are_one_sentence, 10},
-        {"descs_are_checked", descs_are_checked, 10}, {"settings_of_pytorch", settings_of_pytorch, 10}, {"streams_are_waited_for", streams_are_waited_for, 10},
-        {"a_stream_can_be_forgotten", a_stream_can_be_forgotten, 10}, {"out_of_memory_is_explained", out_of_memory_is_explained, 10},
-        {"out_of_memory_is_dumped", out_of_memory_is_dumped, 10}, {"pending_frees_come_back_on_need", pending_frees_come_back_on_need, 10},
-        {"limits_and_collection", limits_and_collection, 10}, {"oversize_blocks_stay_whole", oversize_blocks_stay_whole, 10}, {"without_cache", without_cache, 10},
-        {"pools_keep_their_memory", pools_keep_their_memory, 10}, {"pools_as_a_last_resort", pools_as_a_last_resort, 10},
-        {"a_pool_with_its_own_source", a_pool_with_its_own_source, 10}, {"captures_put_things_off", captures_put_things_off, 10},
-        {"watchers_hear_of_segments", watchers_hear_of_segments, 10}, {"leaks_are_named", leaks_are_named, 10}};
+    static const test_case cases[] = {{"sizes_are_rounded", sizes_are_rounded, 10},
+        {"sizes_split_and_suit", sizes_split_and_suit, 10},
+        {"bins_find_the_best", bins_find_the_best, 30},
+        {"bins_cover_every_size", bins_cover_every_size, 30},
+        {"table_against_a_list", table_against_a_list, 30},
+        {"ring_keeps_the_last", ring_keeps_the_last, 10},
+        {"depot_shares_and_fills", depot_shares_and_fills, 10},
+        {"labels_share_and_fill", labels_share_and_fill, 10},
+        {"pickle_numbers_byte_by_byte", pickle_numbers_byte_by_byte, 10},
+        {"bad_utf8_is_replaced", bad_utf8_is_replaced, 10},
+        {"memory_comes_and_goes", memory_comes_and_goes, 10},
+        {"mistakes_are_one_sentence", mistakes_are_one_sentence, 10},
+        {"descs_are_checked", descs_are_checked, 10},
+        {"settings_of_pytorch", settings_of_pytorch, 10},
+        {"streams_are_waited_for", streams_are_waited_for, 10},
+        {"a_stream_can_be_forgotten", a_stream_can_be_forgotten, 10},
+        {"out_of_memory_is_explained", out_of_memory_is_explained, 10},
+        {"out_of_memory_is_dumped", out_of_memory_is_dumped, 10},
+        {"pending_frees_come_back_on_need", pending_frees_come_back_on_need, 10},
+        {"limits_and_collection", limits_and_collection, 10},
+        {"oversize_blocks_stay_whole", oversize_blocks_stay_whole, 10},
+        {"without_cache", without_cache, 10},
+        {"pools_keep_their_memory", pools_keep_their_memory, 10},
+        {"pools_as_a_last_resort", pools_as_a_last_resort, 10},
+        {"a_pool_with_its_own_source", a_pool_with_its_own_source, 10},
+        {"captures_put_things_off", captures_put_things_off, 10},
+        {"watchers_hear_of_segments", watchers_hear_of_segments, 10},
+        {"leaks_are_named", leaks_are_named, 10}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -60,8 +60,10 @@ static bool has_frame(const cdp_mem_shot *s, uint32_t stack, const char *name) {
 }
 
 TEST(events_in_their_order) {
-    static const cdp_mem_action want[] = {CDP_MEM_SEGMENT_ALLOC, CDP_MEM_ALLOC, CDP_MEM_FREE_REQUESTED, CDP_MEM_FREE_COMPLETED, CDP_MEM_ALLOC,
-        CDP_MEM_FREE_REQUESTED, CDP_MEM_ANNOTATE, CDP_MEM_USER_DEFINED, CDP_MEM_OOM, CDP_MEM_SNAPSHOT, CDP_MEM_FREE_COMPLETED, CDP_MEM_SEGMENT_FREE};
+    static const cdp_mem_action want[] = {CDP_MEM_SEGMENT_ALLOC, CDP_MEM_ALLOC,
+        CDP_MEM_FREE_REQUESTED, CDP_MEM_FREE_COMPLETED, CDP_MEM_ALLOC, CDP_MEM_FREE_REQUESTED,
+        CDP_MEM_ANNOTATE, CDP_MEM_USER_DEFINED, CDP_MEM_OOM, CDP_MEM_SNAPSHOT,
+        CDP_MEM_FREE_COMPLETED, CDP_MEM_SEGMENT_FREE};
     const cdp_mem_record_desc d = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
     const cdp_mem_event *e;
     world w;
@@ -76,7 +78,8 @@ TEST(events_in_their_order) {
     OK(cdp_mem_free(w.mem, p));
     cdp_mem_note(w.mem, p, "what it is");
     cdp_mem_note(w.mem, NULL, "a moment");
-    FAILS(CDP_ERR_TIMEOUT, "not passed", (w.mem->desc.timeout_ms = 1, cdp_mem_alloc(w.mem, 2000 * MIB, NULL, &q)));
+    FAILS(CDP_ERR_TIMEOUT, "not passed",
+        (w.mem->desc.timeout_ms = 1, cdp_mem_alloc(w.mem, 2000 * MIB, NULL, &q)));
     w.mem->desc.timeout_ms = 1000;
     fake_pass(&w.f, 4);
     w.f.streams[4].queued = w.f.streams[4].done + 1; /* still busy for what comes next */
@@ -87,7 +90,8 @@ TEST(events_in_their_order) {
     s = shot_of(&w);
     const uint64_t n = cdp_mem_events(s, 0, &e);
     uint32_t seen[CDP_MEM_ACTION_COUNT] = {0};
-    for (uint64_t i = 0; i < n; ++i) ++seen[e[i].action];
+    for (uint64_t i = 0; i < n; ++i)
+        ++seen[e[i].action];
     T_EQ(2, seen[CDP_MEM_ALLOC]);
     T_EQ(2, seen[CDP_MEM_FREE_REQUESTED]);
     T_EQ(2, seen[CDP_MEM_FREE_COMPLETED]);
@@ -97,12 +101,14 @@ TEST(events_in_their_order) {
     T_EQ(1, seen[CDP_MEM_OOM]);
     T_EQ(1, seen[CDP_MEM_ANNOTATE]);
     T_EQ(1, seen[CDP_MEM_USER_DEFINED]);
-    for (uint32_t i = 0; i < 5 && i < n; ++i) T_EQ(want[i], e[i].action);
+    for (uint32_t i = 0; i < 5 && i < n; ++i)
+        T_EQ(want[i], e[i].action);
     T_EQ(1000, e[1].size); /* as requested */
     T_EQ(2 * MIB, e[0].size);
     T_EQ((int64_t)(uintptr_t)fake_handle(3), e[1].stream);
     T_EQ(e[1].address, e[3].address);
-    T(e[0].time_us > 1600000000000000u && e[n - 1].time_us >= e[0].time_us && e[n - 1].time_us < e[0].time_us + 100000000u);
+    T(e[0].time_us > 1600000000000000u && e[n - 1].time_us >= e[0].time_us
+        && e[n - 1].time_us < e[0].time_us + 100000000u);
     for (uint64_t i = 0; i < n; ++i)
         if (e[i].action == CDP_MEM_OOM) T(e[i].device_free > 0 && e[i].size == 2000 * MIB);
     cdp_mem_shot_free(s);
@@ -168,7 +174,9 @@ TEST(contexts) {
         T((g->blocks[0].stack != 0) == (level != CDP_MEM_CONTEXT_NONE));
         T((e[1].stack != 0) == (level <= CDP_MEM_CONTEXT_ALLOC));
         T((e[3].stack != 0) == (level <= CDP_MEM_CONTEXT_ALLOC));
-        T((e[3].stack == e[2].stack) == (level != CDP_MEM_CONTEXT_ALL)); /* its own at ALL, that of the allocation at ALLOC */
+        T((e[3].stack == e[2].stack)
+            == (level
+                != CDP_MEM_CONTEXT_ALL)); /* its own at ALL, that of the allocation at ALLOC */
         T_EQ(0, g->blocks[1].stack);
         cdp_mem_shot_free(s);
         OK(cdp_mem_free(w.mem, p));
@@ -202,12 +210,14 @@ TEST(stacks_begin_at_the_caller) {
         s = shot_of(&w);
         T_EQ(1, cdp_mem_segments(s, &g));
         uint32_t n = cdp_mem_frames(s, g->blocks[0].stack, &f);
-        T(n >= 1 && strcmp(f[n - 1].name, "a phase") == 0 && strcmp(f[n - 1].filename, "label") == 0);
+        T(n >= 1 && strcmp(f[n - 1].name, "a phase") == 0
+            && strcmp(f[n - 1].filename, "label") == 0);
         T_TEXT("a phase", g->blocks[0].label);
         T_TEXT("a phase/inner", g->blocks[1].label);
         if (how != CDP_MEM_STACKS_SITE) {
             T(n >= 3);
-            from = (uint64_t)(uintptr_t)test_mem_leaf; /* the innermost frame is in the function that called */
+            from = (uint64_t)(uintptr_t)
+                test_mem_leaf; /* the innermost frame is in the function that called */
             address = s->addresses[s->stacks[g->blocks[0].stack].first];
             T(address > from && address < from + 400);
             T_TEXT("test_mem_files+0x", f[0].name);
@@ -232,10 +242,12 @@ TEST(labels_nest) {
     world w;
     void *p;
     world_begin(&w, &d);
-    for (int i = 0; i < 40; ++i) cdp_mem_label("0123456789"); /* deeper and longer than there is room for */
+    for (int i = 0; i < 40; ++i)
+        cdp_mem_label("0123456789"); /* deeper and longer than there is room for */
     OK(cdp_mem_alloc(w.mem, 1, NULL, &p));
     OK(cdp_mem_free(w.mem, p));
-    for (int i = 0; i < 39; ++i) cdp_mem_label(NULL);
+    for (int i = 0; i < 39; ++i)
+        cdp_mem_label(NULL);
     OK(cdp_mem_alloc(w.mem, 1, NULL, &p));
     s = shot_of(&w);
     cdp_mem_segments(s, &g);
@@ -281,7 +293,8 @@ TEST(memory_of_others) {
     OK(cdp_mem_external(w.mem, "nccl world", 301 * MIB));
     s = shot_of(&w);
     T_EQ(2, cdp_mem_segments(s, &g));
-    T(g[0].external && g[0].size == 301 * MIB && strcmp(g[0].label, "nccl world") == 0 && g[0].address >= 1ull << 52 && g[1].address < 1ull << 53);
+    T(g[0].external && g[0].size == 301 * MIB && strcmp(g[0].label, "nccl world") == 0
+        && g[0].address >= 1ull << 52 && g[1].address < 1ull << 53);
     json = text_of(s, CDP_MEM_JSON);
     T_TEXT("\"is_external\":true", json);
     free(json);
@@ -315,7 +328,8 @@ TEST(an_allocator_that_is_not_ours) {
         OK(cdp_mem_note_alloc(m, p[i], 100 + (uint64_t)i * 100, NULL));
     }
     FAILS(CDP_ERR_INVALID, "in use already", cdp_mem_note_alloc(m, p[3], 5, NULL));
-    for (int i = 0; i < 50; i += 2) OK(cdp_mem_note_free(m, p[i]));
+    for (int i = 0; i < 50; i += 2)
+        OK(cdp_mem_note_free(m, p[i]));
     FAILS(CDP_ERR_INVALID, "no block", cdp_mem_note_free(m, p[0]));
     OK(cdp_mem_snapshot(&m, 1, false, &s));
     T_EQ(25, cdp_mem_segments(s, &g));
@@ -327,14 +341,17 @@ TEST(an_allocator_that_is_not_ours) {
     viewer_close(&v);
     free(a.at);
     cdp_mem_shot_free(s);
-    for (int i = 1; i < 50; i += 2) OK(cdp_mem_note_free(m, p[i]));
-    for (int i = 0; i < 50; ++i) free(p[i]);
+    for (int i = 1; i < 50; i += 2)
+        OK(cdp_mem_note_free(m, p[i]));
+    for (int i = 0; i < 50; ++i)
+        free(p[i]);
     T_EQ(0, cdp_mem_destroy(m));
 }
 
 /* The smallest file, byte by byte, and a file with nothing in it. */
 TEST(the_smallest_file) {
-    static const char bytes[] = "\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00" "device_traces](]eu.";
+    static const char bytes[] = "\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00"
+                                "device_traces](]eu.";
     const cdp_mem_event *e;
     cdp_mem_shot *s;
     viewer_file v;
@@ -355,16 +372,33 @@ TEST(the_smallest_file) {
 
 /* What Python writes with protocol 4: frames, MEMOIZE, short texts. */
 TEST(files_of_python) {
-    static const uint8_t bytes[] = "\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x08segments\x94]\x94}\x94(\x8c\x06" "device\x94K\x01\x8c\x07" "address\x94"
-        "\x8a\x06\x00\x00\x00\x4c\x06\x7f\x8c\x0atotal_sizeJ\x00\x00\x20\x00\x8c\x06streamK\x00\x8c\x0csegment_type\x8c\x05small\x8c\x06" "blocks]}(\x8c\x04sizeJ\x00\x00\x20\x00\x8c\x05state"
-        "\x8c\x10" "active_allocated\x8c\x06" "frames]\x94}(\x8c\x08" "filename\x8c\x04" "a.py\x8c\x04lineK\x07\x8c\x04name\x8c\x01" "fuaua" "ua\x8c\x0d" "device_traces](]]}(\x8c\x06" "action\x8c\x05" "alloc\x8c\x04" "addrK\x09\x8c\x04sizeK\x05\x8c\x06" "framesh\x06\x8c\x04noneN\x8c\x01tG?\xf0\x00\x00\x00\x00\x00\x00uaeu.";
+    static const uint8_t bytes[] =
+        "\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x08segments\x94]\x94}\x94(\x8c\x06"
+        "device\x94K\x01\x8c\x07"
+        "address\x94"
+        "\x8a\x06\x00\x00\x00\x4c\x06\x7f\x8c\x0atotal_"
+        "sizeJ\x00\x00\x20\x00\x8c\x06streamK\x00\x8c\x0csegment_type\x8c\x05small\x8c\x06"
+        "blocks]}(\x8c\x04sizeJ\x00\x00\x20\x00\x8c\x05state"
+        "\x8c\x10"
+        "active_allocated\x8c\x06"
+        "frames]\x94}(\x8c\x08"
+        "filename\x8c\x04"
+        "a.py\x8c\x04lineK\x07\x8c\x04name\x8c\x01"
+        "fuaua"
+        "ua\x8c\x0d"
+        "device_traces](]]}(\x8c\x06"
+        "action\x8c\x05"
+        "alloc\x8c\x04"
+        "addrK\x09\x8c\x04sizeK\x05\x8c\x06"
+        "framesh\x06\x8c\x04noneN\x8c\x01tG?\xf0\x00\x00\x00\x00\x00\x00uaeu.";
     const cdp_mem_segment *g;
     const cdp_mem_event *e;
     const cdp_mem_frame *f;
     cdp_mem_shot *s;
     if (!OK(cdp_mem_read(bytes, sizeof bytes - 1, NULL, &s))) return;
     T_EQ(1, cdp_mem_segments(s, &g));
-    T(g->device == 1 && !g->large && g->block_count == 1 && g->allocated == 2 * MIB && g->blocks[0].address == 0x7f064c000000u);
+    T(g->device == 1 && !g->large && g->block_count == 1 && g->allocated == 2 * MIB
+        && g->blocks[0].address == 0x7f064c000000u);
     T_EQ(1, cdp_mem_frames(s, g->blocks[0].stack, &f));
     T(strcmp(f->filename, "a.py") == 0 && strcmp(f->name, "f") == 0 && f->line == 7);
     T_EQ(1, cdp_mem_events(s, 1, &e));
@@ -378,22 +412,43 @@ TEST(bad_files_are_refused) {
         size_t count;
         cdp_status status;
         const char *part;
-    } rows[] = {{"", 0, CDP_ERR_INVALID, "neither"}, {"hello", 5, CDP_ERR_INVALID, "neither"}, {"\x80\x02", 2, CDP_ERR_INVALID, "ends in the middle"},
-        {"\x80\x06N.", 4, CDP_ERR_INVALID, "protocol"}, {"\x80\x02N.", 4, CDP_ERR_INVALID, "no list of segments"}, {"\x80\x02" "cos\nsystem\n.", 14, CDP_ERR_UNSUPPORTED, "opcode"},
-        {"\x80\x02R.", 4, CDP_ERR_UNSUPPORTED, "opcode"}, {"\x80\x02h\x05.", 5, CDP_ERR_INVALID, "never remembered"}, {"\x80\x02q\x00.", 5, CDP_ERR_INVALID, "no value to remember"},
-        {"\x80\x02" "e.", 4, CDP_ERR_INVALID, "no mark"}, {"\x80\x02}(K\x01u.", 8, CDP_ERR_INVALID, "no value"}, {"\x80\x02\x8a\x09" "123456789.", 14, CDP_ERR_INVALID, "8 bytes"},
-        {"\x80\x02NN.", 5, CDP_ERR_INVALID, "one value"}, {"\x80\x02N(.", 5, CDP_ERR_INVALID, "one value"}, {"\x80\x02X\xff\xff\xff\xff.", 8, CDP_ERR_INVALID, "ends in the middle"},
-        {"\x80\x02Nr\xff\xff\xff\xff.", 9, CDP_ERR_INVALID, "too large a number"}, {"\x80\x02N(a.", 6, CDP_ERR_INVALID, "missing"},
-        {"{", 1, CDP_ERR_INVALID, "key"}, {"{\"segments\":[],\"device_traces\":3}", 33, CDP_ERR_INVALID, "no list"}, {"{\"segments\":[1],\"device_traces\":[]}", 35, CDP_ERR_INVALID, "no dict"},
-        {"{\"a\":1e5}", 9, CDP_ERR_INVALID, "exponent"}, {"{\"a\":\"x", 7, CDP_ERR_INVALID, "does not end"}, {"{\"a\":[1,]}", 10, CDP_ERR_INVALID, "value is expected"},
-        {"{\"a\" 1}", 7, CDP_ERR_INVALID, "colon"}, {"{\"a\":[1 2]}", 11, CDP_ERR_INVALID, "comma"}};
+    } rows[] = {{"", 0, CDP_ERR_INVALID, "neither"}, {"hello", 5, CDP_ERR_INVALID, "neither"},
+        {"\x80\x02", 2, CDP_ERR_INVALID, "ends in the middle"},
+        {"\x80\x06N.", 4, CDP_ERR_INVALID, "protocol"},
+        {"\x80\x02N.", 4, CDP_ERR_INVALID, "no list of segments"},
+        {"\x80\x02"
+         "cos\nsystem\n.",
+            14, CDP_ERR_UNSUPPORTED, "opcode"},
+        {"\x80\x02R.", 4, CDP_ERR_UNSUPPORTED, "opcode"},
+        {"\x80\x02h\x05.", 5, CDP_ERR_INVALID, "never remembered"},
+        {"\x80\x02q\x00.", 5, CDP_ERR_INVALID, "no value to remember"},
+        {"\x80\x02"
+         "e.",
+            4, CDP_ERR_INVALID, "no mark"},
+        {"\x80\x02}(K\x01u.", 8, CDP_ERR_INVALID, "no value"},
+        {"\x80\x02\x8a\x09"
+         "123456789.",
+            14, CDP_ERR_INVALID, "8 bytes"},
+        {"\x80\x02NN.", 5, CDP_ERR_INVALID, "one value"},
+        {"\x80\x02N(.", 5, CDP_ERR_INVALID, "one value"},
+        {"\x80\x02X\xff\xff\xff\xff.", 8, CDP_ERR_INVALID, "ends in the middle"},
+        {"\x80\x02Nr\xff\xff\xff\xff.", 9, CDP_ERR_INVALID, "too large a number"},
+        {"\x80\x02N(a.", 6, CDP_ERR_INVALID, "missing"}, {"{", 1, CDP_ERR_INVALID, "key"},
+        {"{\"segments\":[],\"device_traces\":3}", 33, CDP_ERR_INVALID, "no list"},
+        {"{\"segments\":[1],\"device_traces\":[]}", 35, CDP_ERR_INVALID, "no dict"},
+        {"{\"a\":1e5}", 9, CDP_ERR_INVALID, "exponent"},
+        {"{\"a\":\"x", 7, CDP_ERR_INVALID, "does not end"},
+        {"{\"a\":[1,]}", 10, CDP_ERR_INVALID, "value is expected"},
+        {"{\"a\" 1}", 7, CDP_ERR_INVALID, "colon"},
+        {"{\"a\":[1 2]}", 11, CDP_ERR_INVALID, "comma"}};
     cdp_mem_shot *s;
     char deep[200];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char *const copy = (char *)malloc(rows[i].count + 1); /* reading on is noticed */
         memcpy(copy, rows[i].bytes, rows[i].count);
         const cdp_status st = cdp_mem_read(copy, rows[i].count, NULL, &s);
-        test_check(st == rows[i].status && strstr(cdp_last_error()->text, rows[i].part), __FILE__, __LINE__, "row %zu: %d, %s", i, (int)st, cdp_last_error()->text);
+        test_check(st == rows[i].status && strstr(cdp_last_error()->text, rows[i].part), __FILE__,
+            __LINE__, "row %zu: %d, %s", i, (int)st, cdp_last_error()->text);
         T(s == NULL);
         free(copy);
     }
@@ -416,7 +471,8 @@ static cdp_mem_shot *full_shot(world *w) {
     OK(cdp_mem_external(w->mem, "nccl <world>", 5 * MIB));
     for (int i = 0; i < 300; ++i) {
         cdp_mem_label(i % 2 ? "even\t\xc3\xa4" : "odd & \\ bad \xff");
-        OK(cdp_mem_alloc_at(w->mem, i % 3 ? NULL : pool, 1 + (uint64_t)i * 5000, fake_handle((uint32_t)i % 3), i % 5 ? NULL : CDP_MEM_HERE, &p[i]));
+        OK(cdp_mem_alloc_at(w->mem, i % 3 ? NULL : pool, 1 + (uint64_t)i * 5000,
+            fake_handle((uint32_t)i % 3), i % 5 ? NULL : CDP_MEM_HERE, &p[i]));
         cdp_mem_label(NULL);
     }
     T(cdp_mem_alloc(w->mem, 4000 * MIB, NULL, &q) == CDP_ERR_NOMEM);
@@ -433,10 +489,12 @@ static void full_end(world *w) {
     const cdp_mem_segment *g;
     cdp_mem_shot *const s = shot_of(w);
     const uint32_t n = cdp_mem_segments(s, &g);
-    for (uint32_t i = 0; i < 10; ++i) fake_pass(&w->f, i);
+    for (uint32_t i = 0; i < 10; ++i)
+        fake_pass(&w->f, i);
     for (uint32_t i = 0; i < n; ++i)
         for (uint32_t j = 0; j < g[i].block_count; ++j)
-            if (g[i].blocks[j].state == CDP_MEM_ACTIVE && !g[i].external) OK(cdp_mem_free(w->mem, (void *)(uintptr_t)g[i].blocks[j].address));
+            if (g[i].blocks[j].state == CDP_MEM_ACTIVE && !g[i].external)
+                OK(cdp_mem_free(w->mem, (void *)(uintptr_t)g[i].blocks[j].address));
     cdp_mem_shot_free(s);
     world_end(w);
 }
@@ -456,7 +514,8 @@ TEST(both_forms_and_back) {
     T(b.bytes == c.bytes && memcmp(b.at, c.at, b.bytes) == 0); /* through JSON */
     const char *wrong = viewer_open(&v, a.at, a.bytes);
     if (!wrong) wrong = viewer_replay(&v, 0, true);
-    test_check(!wrong || strstr(wrong, "left at the beginning"), __FILE__, __LINE__, "the viewer would fail: %s", wrong ? wrong : "");
+    test_check(!wrong || strstr(wrong, "left at the beginning"), __FILE__, __LINE__,
+        "the viewer would fail: %s", wrong ? wrong : "");
     viewer_close(&v);
     T_EQ(0, cdp_mem_compare(s, t, NULL, 0));
     /* the sink may say no at any byte */
@@ -480,7 +539,9 @@ static const char *xml_wrong(const char *at) {
     int depth = 0;
     while (*at) {
         if (*at == '&') {
-            if (strncmp(at, "&lt;", 4) && strncmp(at, "&amp;", 5) && strncmp(at, "&quot;", 6) && strncmp(at, "&gt;", 4)) return "a bare &";
+            if (strncmp(at, "&lt;", 4) && strncmp(at, "&amp;", 5) && strncmp(at, "&quot;", 6)
+                && strncmp(at, "&gt;", 4))
+                return "a bare &";
         } else if (*at == '<') {
             const char *end = at + 1;
             for (bool quoted = false; *end && (quoted || *end != '>'); ++end) {
@@ -488,11 +549,14 @@ static const char *xml_wrong(const char *at) {
                 if (*end == '<') return "a < inside a tag";
             }
             if (!*end) return "a tag does not end";
-            if (at[1] == '/') --depth;
-            else if (end[-1] != '/') ++depth;
+            if (at[1] == '/')
+                --depth;
+            else if (end[-1] != '/')
+                ++depth;
             if (depth < 0) return "a tag too many is closed";
             at = end;
-        } else if (*at == '>') return "a bare >";
+        } else if (*at == '>')
+            return "a bare >";
         ++at;
     }
     return depth ? "a tag is not closed" : NULL;
@@ -500,7 +564,8 @@ static const char *xml_wrong(const char *at) {
 
 static size_t count_of(const char *text, const char *part) {
     size_t n = 0;
-    for (; (text = strstr(text, part)) != NULL; text += strlen(part)) ++n;
+    for (; (text = strstr(text, part)) != NULL; text += strlen(part))
+        ++n;
     return n;
 }
 
@@ -585,14 +650,16 @@ TEST(frames_can_be_named_later) {
     const cdp_mem_segment *g;
     cdp_mem_segments(s, &g);
     uint32_t of = 0;
-    for (uint32_t i = 0; i < g[0].block_count && !of; ++i) of = g[0].blocks[i].stack;
+    for (uint32_t i = 0; i < g[0].block_count && !of; ++i)
+        of = g[0].blocks[i].stack;
     OK(cdp_mem_frame_set(s, of, 0, "train.c", "forward", 33));
     FAILS(CDP_ERR_INVALID, "no frame 500", cdp_mem_frame_set(s, 1, 500, "", "", 0));
     FAILS(CDP_ERR_INVALID, "no frame", cdp_mem_frame_set(s, 9999999, 0, "", "", 0));
     OK(cdp_mem_write(s, CDP_MEM_PICKLE, written_sink, &a));
     OK(cdp_mem_read(a.at, a.bytes, NULL, &t));
     bool found = false;
-    for (uint32_t i = 1; i < 400; ++i) found = found || (has_frame(t, i, "forward") && cdp_mem_frames(t, i, &f) && f->line == 33);
+    for (uint32_t i = 1; i < 400; ++i)
+        found = found || (has_frame(t, i, "forward") && cdp_mem_frames(t, i, &f) && f->line == 33);
     T(found);
     const char *path;
     uint64_t base;
@@ -647,6 +714,7 @@ TEST(files_are_replaced_whole) {
     remove(path);
     FAILS(CDP_ERR_IO, "No such file", cdp_mem_dump(w.mem, "/nowhere/at/all"));
     FAILS(CDP_ERR_INVALID, "needs", cdp_mem_dump(w.mem, NULL));
+    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_write_file(NULL, CDP_MEM_SVG, path));
     world_end(&w);
 }
 
@@ -713,7 +781,8 @@ TEST(host_memory) {
     OK(cdp_mem_create(&d, &m));
     OK(cdp_mem_alloc(m, 3 * MIB, NULL, &p));
     memset(p, 1, 3 * MIB);
-    FAILS(CDP_ERR_NOMEM, "host: the device has 10.0 MiB free of 30.0 MiB", cdp_mem_alloc(m, 20 * MIB, NULL, &q));
+    FAILS(CDP_ERR_NOMEM, "host: the device has 10.0 MiB free of 30.0 MiB",
+        cdp_mem_alloc(m, 20 * MIB, NULL, &q));
     OK(cdp_mem_free(m, p));
     OK(cdp_mem_alloc(m, 24 * MIB, NULL, &q)); /* the cached segment goes back for it */
     memset(q, 1, 24 * MIB);
@@ -722,12 +791,21 @@ TEST(host_memory) {
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"events_in_their_order", events_in_their_order, 20}, {"ring_is_bounded_and_counted", ring_is_bounded_and_counted, 20},
-        {"contexts", contexts, 20}, {"stacks_begin_at_the_caller", stacks_begin_at_the_caller, 20}, {"labels_nest", labels_nest, 20},
-        {"small_events_are_left_out", small_events_are_left_out, 20}, {"memory_of_others", memory_of_others, 20}, {"an_allocator_that_is_not_ours", an_allocator_that_is_not_ours, 20},
-        {"the_smallest_file", the_smallest_file, 20}, {"files_of_python", files_of_python, 20}, {"bad_files_are_refused", bad_files_are_refused, 20},
-        {"both_forms_and_back", both_forms_and_back, 20}, {"pictures", pictures, 20}, {"reports", reports, 20}, {"what_grew", what_grew, 20},
-        {"frames_can_be_named_later", frames_can_be_named_later, 20}, {"several_devices", several_devices, 20}, {"files_are_replaced_whole", files_are_replaced_whole, 20},
-        {"names_of_actions", names_of_actions, 20}, {"callbacks", callbacks, 20}, {"host_memory", host_memory, 20}};
+    static const test_case cases[] = {{"events_in_their_order", events_in_their_order, 20},
+        {"ring_is_bounded_and_counted", ring_is_bounded_and_counted, 20},
+        {"contexts", contexts, 20}, {"stacks_begin_at_the_caller", stacks_begin_at_the_caller, 20},
+        {"labels_nest", labels_nest, 20},
+        {"small_events_are_left_out", small_events_are_left_out, 20},
+        {"memory_of_others", memory_of_others, 20},
+        {"an_allocator_that_is_not_ours", an_allocator_that_is_not_ours, 20},
+        {"the_smallest_file", the_smallest_file, 20}, {"files_of_python", files_of_python, 20},
+        {"bad_files_are_refused", bad_files_are_refused, 20},
+        {"both_forms_and_back", both_forms_and_back, 20}, {"pictures", pictures, 20},
+        {"reports", reports, 20}, {"what_grew", what_grew, 20},
+        {"frames_can_be_named_later", frames_can_be_named_later, 20},
+        {"several_devices", several_devices, 20},
+        {"files_are_replaced_whole", files_are_replaced_whole, 20},
+        {"names_of_actions", names_of_actions, 20}, {"callbacks", callbacks, 20},
+        {"host_memory", host_memory, 20}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -38,8 +38,8 @@ typedef struct run {
     uint32_t live_count, wait_count, labels;
     uint32_t *stream_of; /* by 2 MiB of addresses: stream + 1 */
     uint64_t stream_room;
-    bool whole;          /* the history is complete */
-    uint64_t host_fail;  /* the n-th allocation of host memory from now on fails; 0: none */
+    bool whole;         /* the history is complete */
+    uint64_t host_fail; /* the n-th allocation of host memory from now on fails; 0: none */
     uint64_t host_calls;
     int64_t host_left;
     uint64_t now;
@@ -56,7 +56,9 @@ static void wrong(run *r, const char *what) {
         (unsigned long long)r->operation, what);
 }
 
-static uint64_t pick(run *r, uint64_t n) { return test_random(&r->random) % n; }
+static uint64_t pick(run *r, uint64_t n) {
+    return test_random(&r->random) % n;
+}
 
 /* ---- the system under it: memory that may fail, a clock that every look moves, streams that work while one waits ---- */
 
@@ -95,8 +97,10 @@ static void check_all(run *r) {
     if (r->mem->held != r->f.held) wrong(r, "the source has given other bytes than are held");
     for (uint32_t i = 0; i < r->live_count; ++i) {
         const live *const l = &r->live[i];
-        const cdp__mem_part *const p = cdp__mem_table_find(&r->mem->table, (uint64_t)(uintptr_t)l->at);
-        if (!p || p->state != CDP_MEM_ACTIVE || p->requested != l->bytes || p->size != l->size) wrong(r, "a live block is not as it was given out");
+        const cdp__mem_part *const p =
+            cdp__mem_table_find(&r->mem->table, (uint64_t)(uintptr_t)l->at);
+        if (!p || p->state != CDP_MEM_ACTIVE || p->requested != l->bytes || p->size != l->size)
+            wrong(r, "a live block is not as it was given out");
     }
 }
 
@@ -116,14 +120,16 @@ static void check_file(run *r) {
         return;
     }
     bad = viewer_open(&v, a.at, a.bytes);
-    if (!bad && r->mem->log.desc.history == CDP_MEM_HISTORY_ALL && !r->mem->log.desc.min_bytes && r->whole)
+    if (!bad && r->mem->log.desc.history == CDP_MEM_HISTORY_ALL && !r->mem->log.desc.min_bytes
+        && r->whole)
         bad = viewer_replay(&v, 0, false);
     if (bad) wrong(r, bad);
     viewer_close(&v);
     if (cdp_mem_read(a.at, a.bytes, &r->os, &again) != CDP_OK) {
         if (cdp_last_error()->status != CDP_ERR_NOMEM) wrong(r, "the file cannot be read");
     } else {
-        if (cdp_mem_write(again, CDP_MEM_PICKLE, written_sink, &b) == CDP_OK && (a.bytes != b.bytes || memcmp(a.at, b.at, a.bytes) != 0))
+        if (cdp_mem_write(again, CDP_MEM_PICKLE, written_sink, &b) == CDP_OK
+            && (a.bytes != b.bytes || memcmp(a.at, b.at, a.bytes) != 0))
             wrong(r, "the file read and written is another one");
         cdp_mem_shot_free(again);
     }
@@ -141,9 +147,12 @@ static void check_new(run *r, const live *l) {
         bool over = true;
         for (uint32_t s = 0; s < STREAMS; ++s)
             if (w->uses >> s & 1 && r->f.streams[s].done < w->until[s]) over = false;
-        if (!over && at < w->at + w->size && w->at < at + l->size) wrong(r, "a block was reused before a stream was done with it");
-        if (over) r->waits[i] = r->waits[--r->wait_count];
-        else ++i;
+        if (!over && at < w->at + w->size && w->at < at + l->size)
+            wrong(r, "a block was reused before a stream was done with it");
+        if (over)
+            r->waits[i] = r->waits[--r->wait_count];
+        else
+            ++i;
     }
     if (!r->f.numbers) return;
     if (slot >= r->stream_room) {
@@ -152,7 +161,8 @@ static void check_new(run *r, const live *l) {
         memset(r->stream_of + r->stream_room, 0, (room - r->stream_room) * sizeof *r->stream_of);
         r->stream_room = room;
     }
-    if (r->stream_of[slot] && r->stream_of[slot] != l->stream + 1) wrong(r, "a block changed its stream");
+    if (r->stream_of[slot] && r->stream_of[slot] != l->stream + 1)
+        wrong(r, "a block changed its stream");
     r->stream_of[slot] = l->stream + 1;
 }
 
@@ -160,7 +170,8 @@ static void check_new(run *r, const live *l) {
 static uint64_t oracle(const run *r, uint64_t size, uint32_t stream) {
     uint64_t best = UINT64_MAX;
     for (const cdp__mem_span *s = r->mem->spans; s; s = s->next) {
-        if (s->large || s->arena->pool != &r->mem->base || s->arena->stream != fake_handle(stream)) continue;
+        if (s->large || s->arena->pool != &r->mem->base || s->arena->stream != fake_handle(stream))
+            continue;
         for (const cdp__mem_part *p = s->first; p; p = p->next)
             if (p->state == CDP_MEM_INACTIVE && p->size >= size && p->size < best) best = p->size;
     }
@@ -200,16 +211,19 @@ static void do_alloc(run *r) {
     l.pool = pick(r, 6) ? 0 : (uint32_t)pick(r, 4);
     pool = r->pools[l.pool];
     if (!pool) l.pool = 0;
-    const bool ask = !pool && l.bytes <= MIB && r->operation % 16 == 0 && !r->mem->waiting && !r->mem->delayed && !r->f.fail_at && !r->host_fail;
+    const bool ask = !pool && l.bytes <= MIB && r->operation % 16 == 0 && !r->mem->waiting
+        && !r->mem->delayed && !r->f.fail_at && !r->host_fail;
     const uint64_t size = cdp__mem_round(&r->mem->sizes, l.bytes);
     if (ask) best = oracle(r, size, l.stream);
     const uint64_t segments = r->f.reserves;
-    st = cdp_mem_alloc_at(r->mem, pool, l.bytes, fake_handle(l.stream), pick(r, 2) ? CDP_MEM_HERE : NULL, &at);
+    st = cdp_mem_alloc_at(
+        r->mem, pool, l.bytes, fake_handle(l.stream), pick(r, 2) ? CDP_MEM_HERE : NULL, &at);
     r->hash = cdp__mem_mix(r->hash, (uint64_t)(uintptr_t)at);
     if (st != CDP_OK) {
         if (at) wrong(r, "a failing request has a result");
         ++r->ooms;
-        if (!pool && r->f.streams[l.stream].captured && st != CDP_ERR_STATE) wrong(r, "a capture without a pool was served");
+        if (!pool && r->f.streams[l.stream].captured && st != CDP_ERR_STATE)
+            wrong(r, "a capture without a pool was served");
         return;
     }
     l.at = (char *)at;
@@ -220,7 +234,9 @@ static void do_alloc(run *r) {
         const uint64_t rest = l.size < best ? size_at(r, l.at + l.size) : 0;
         if (l.size + rest != best) wrong(r, "it was not the best fit");
     }
-    if (pool && cdp__mem_table_find(&r->mem->table, (uint64_t)(uintptr_t)at)->span->arena->pool != pool) wrong(r, "a block is of another pool");
+    if (pool
+        && cdp__mem_table_find(&r->mem->table, (uint64_t)(uintptr_t)at)->span->arena->pool != pool)
+        wrong(r, "a block is of another pool");
     if (!r->f.numbers) memset(l.at, (int)(l.bytes * 7 + l.stream), l.bytes);
     if (!(pool && pool->fixed_bytes)) check_new(r, &l);
     r->live[r->live_count++] = l;
@@ -242,7 +258,8 @@ static void do_free(run *r) {
     w.at = (uint64_t)(uintptr_t)l->at;
     w.size = l->size;
     w.uses = l->uses;
-    for (uint32_t s = 0; s < STREAMS; ++s) w.until[s] = r->f.streams[s].queued;
+    for (uint32_t s = 0; s < STREAMS; ++s)
+        w.until[s] = r->f.streams[s].queued;
     if (cdp_mem_free(r->mem, l->at) != CDP_OK) {
         ++r->failures;
         if (!cdp_mem_usable(r->mem, l->at)) wrong(r, "a failing free took the block");
@@ -250,7 +267,8 @@ static void do_free(run *r) {
     }
     if (w.uses && r->wait_count < WAITS_MAX) r->waits[r->wait_count++] = w;
     if (cdp_mem_usable(r->mem, l->at)) wrong(r, "a freed block is still there");
-    if (pick(r, 50) == 0 && cdp_mem_free(r->mem, l->at) != CDP_ERR_INVALID) wrong(r, "a double free was taken");
+    if (pick(r, 50) == 0 && cdp_mem_free(r->mem, l->at) != CDP_ERR_INVALID)
+        wrong(r, "a double free was taken");
     *l = r->live[--r->live_count];
 }
 
@@ -287,7 +305,8 @@ static void do_history(run *r) {
     d.max_stacks = pick(r, 2) ? 20 : 1000;
     d.min_bytes = pick(r, 4) ? 0 : 5000;
     d.keep = pick(r, 2);
-    if (cdp_mem_record(r->mem, &d) == CDP_OK) r->whole = !d.keep; /* what was left out may be missing from a kept one */
+    if (cdp_mem_record(r->mem, &d) == CDP_OK)
+        r->whole = !d.keep; /* what was left out may be missing from a kept one */
 }
 
 static void do_seldom(run *r) {
@@ -296,11 +315,14 @@ static void do_seldom(run *r) {
     case 0: cdp_mem_trim(r->mem); break;
     case 1: cdp_mem_set_limit(r->mem, pick(r, 2) ? 0 : (40 + pick(r, 200)) * MIB); break;
     case 2: do_pool(r); break;
-    case 3: r->f.streams[s].captured = s && !r->f.streams[s].captured; break; /* the default stream cannot be */
+    case 3:
+        r->f.streams[s].captured = s && !r->f.streams[s].captured;
+        break; /* the default stream cannot be */
     case 4: do_history(r); break;
     case 5:
         if (cdp_mem_forget_stream(r->mem, fake_handle(s)) == CDP_OK)
-            for (uint32_t i = 0; i < r->live_count; ++i) r->live[i].uses &= ~(1u << s);
+            for (uint32_t i = 0; i < r->live_count; ++i)
+                r->live[i].uses &= ~(1u << s);
         fake_pass(&r->f, s); /* its work is over, as the caller promises */
         break;
     case 6:
@@ -308,26 +330,36 @@ static void do_seldom(run *r) {
         r->f.fail_with = pick(r, 2) ? CDP_ERR_NOMEM : CDP_ERR_IO;
         break;
     case 7: r->f.limit = (60 + pick(r, 300)) * MIB; break;
-    case 8: cdp_mem_note(r->mem, r->live_count && pick(r, 2) ? r->live[0].at : NULL, "a note"); break;
-    default: (void)!cdp_mem_external(r->mem, pick(r, 2) ? "context" : "nccl", pick(r, 2) * 300 * MIB); break;
+    case 8:
+        cdp_mem_note(r->mem, r->live_count && pick(r, 2) ? r->live[0].at : NULL, "a note");
+        break;
+    default:
+        (void)!cdp_mem_external(r->mem, pick(r, 2) ? "context" : "nccl", pick(r, 2) * 300 * MIB);
+        break;
     }
 }
 
 static void do_one(run *r) {
     const uint64_t what = pick(r, 1000);
     const uint32_t s = (uint32_t)pick(r, STREAMS);
-    if (what < 450) do_alloc(r);
-    else if (what < 860) do_free(r);
-    else if (what < 910) do_record(r);
-    else if (what < 950) fake_work(&r->f, s);
-    else if (what < 985) fake_pass(&r->f, s);
+    if (what < 450)
+        do_alloc(r);
+    else if (what < 860)
+        do_free(r);
+    else if (what < 910)
+        do_record(r);
+    else if (what < 950)
+        fake_work(&r->f, s);
+    else if (what < 985)
+        fake_pass(&r->f, s);
     else if (what < 992 && r->labels < 5) {
         cdp_mem_label(pick(r, 2) ? "step" : "layer");
         ++r->labels;
     } else if (what < 996 && r->labels) {
         cdp_mem_label(NULL);
         --r->labels;
-    } else do_seldom(r);
+    } else
+        do_seldom(r);
 }
 
 /* ---- a run ---- */
@@ -343,9 +375,9 @@ static void begin(run *r, uint64_t seed, bool numbers) {
     r->f.limit = 400 * MIB;
     r->os = *cdp_os_default();
     r->os.alloc = host_alloc;
-    r->os.free = host_free;
+    r->os.release = host_free;
     r->os.now_ns = host_now;
-    r->os.thread_yield = host_yield;
+    r->os.threads.yield = host_yield;
     source = fake_source(&r->f);
     memset(&d, 0, sizeof d);
     d.source = &source;
@@ -363,17 +395,22 @@ static void begin(run *r, uint64_t seed, bool numbers) {
 static void finish(run *r) {
     cdp_mem_stats s;
     r->f.fail_at = r->host_fail = 0;
-    for (; r->labels; --r->labels) cdp_mem_label(NULL);
-    for (uint32_t i = 0; i < STREAMS; ++i) r->f.streams[i].captured = false;
-    while (r->live_count && !gone_wrong) do_free(r);
-    for (uint32_t i = 0; i < STREAMS; ++i) fake_pass(&r->f, i);
+    for (; r->labels; --r->labels)
+        cdp_mem_label(NULL);
+    for (uint32_t i = 0; i < STREAMS; ++i)
+        r->f.streams[i].captured = false;
+    while (r->live_count && !gone_wrong)
+        do_free(r);
+    for (uint32_t i = 0; i < STREAMS; ++i)
+        fake_pass(&r->f, i);
     cdp_mem_trim(r->mem);
     for (uint32_t i = 1; i < 4; ++i)
         if (cdp_mem_pool_destroy(r->pools[i]) != CDP_OK) wrong(r, "a pool cannot be destroyed");
     cdp_mem_trim(r->mem);
     check_all(r);
     cdp_mem_stats_of(r->mem, &s);
-    if (r->mem->spans || s.reserved_bytes[0].current || r->f.held) wrong(r, "something is left when all is free");
+    if (r->mem->spans || s.reserved_bytes[0].current || r->f.held)
+        wrong(r, "something is left when all is free");
     check_file(r);
     if (cdp_mem_destroy(r->mem) != 0) wrong(r, "blocks are left");
     if (r->f.events) wrong(r, "events are left");
@@ -401,11 +438,13 @@ TEST(random_operations) {
         one(chosen_seed, chosen_count, true, 64);
         return;
     }
-    for (uint64_t seed = 1; seed <= (TEST_SLOW ? 3 : 20) && !gone_wrong; ++seed) one(seed, 12000, true, 64);
+    for (uint64_t seed = 1; seed <= (TEST_SLOW ? 3 : 20) && !gone_wrong; ++seed)
+        one(seed, 12000, true, 64);
 }
 
 TEST(random_operations_with_contents) {
-    for (uint64_t seed = 101; seed <= 102 && !gone_wrong; ++seed) one(seed, TEST_SLOW ? 1000 : 4000, false, 64);
+    for (uint64_t seed = 101; seed <= 102 && !gone_wrong; ++seed)
+        one(seed, TEST_SLOW ? 1000 : 4000, false, 64);
 }
 
 TEST(equal_seeds_give_equal_offsets) {
@@ -443,13 +482,16 @@ TEST(ten_million_operations) {
         test_skip("10^7 operations take a minute; set MEM_LONG=1, as .ci/run does");
         return;
     }
-    for (i = 0; i < 20 && !gone_wrong; ++i) one(10000 + i, 500000, true, 4096);
+    for (i = 0; i < 20 && !gone_wrong; ++i)
+        one(10000 + i, 500000, true, 4096);
     printf("  %llu operations\n", (unsigned long long)(i * 500000));
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"random_operations", random_operations, 120}, {"random_operations_with_contents", random_operations_with_contents, 60},
-        {"equal_seeds_give_equal_offsets", equal_seeds_give_equal_offsets, 60}, {"host_memory_fails_everywhere", host_memory_fails_everywhere, 60},
+    static const test_case cases[] = {{"random_operations", random_operations, 120},
+        {"random_operations_with_contents", random_operations_with_contents, 60},
+        {"equal_seeds_give_equal_offsets", equal_seeds_give_equal_offsets, 60},
+        {"host_memory_fails_everywhere", host_memory_fails_everywhere, 60},
         {"ten_million_operations", ten_million_operations, 900}};
     if (argc >= 3 && strcmp(argv[1], "--seed") == 0) {
         chosen_seed = strtoull(argv[2], NULL, 10);

@@ -12,14 +12,16 @@
 #define SLOTS 64
 
 static cdp_mem *mem;
-static uint64_t *slots[SLOTS]; /* blocks that any thread may take and free; the first word is their size */
+static uint64_t
+    *slots[SLOTS]; /* blocks that any thread may take and free; the first word is their size */
 static int going;
 
 static void work_of(uint64_t seed) {
     uint64_t random = seed;
     const int turns = TEST_SLOW ? 1500 : 20000;
     for (int i = 0; i < turns; ++i) {
-        const uint64_t bytes = 16 + test_random(&random) % (test_random(&random) % 10 ? 5000 : 2 * MIB);
+        const uint64_t bytes =
+            16 + test_random(&random) % (test_random(&random) % 10 ? 5000 : 2 * MIB);
         uint64_t **const slot = &slots[test_random(&random) % SLOTS], *p;
         void *at;
         cdp_mem_label(i % 2 ? "worker" : "other");
@@ -54,14 +56,16 @@ static void look(int turn) {
     d.max_entries = 500;
     if (turn % 4 == 0) OK(cdp_mem_record(mem, turn % 8 ? &d : NULL));
     cdp_mem_stats_of(mem, &stats);
-    T(stats.allocation[0].current <= WORKERS + SLOTS && stats.active[0].peak >= stats.active[0].current);
+    T(stats.allocation[0].current <= WORKERS + SLOTS
+        && stats.active[0].peak >= stats.active[0].current);
     if (turn % 5 == 0) cdp_mem_trim(mem);
     OK(cdp_mem_snapshot(&mem, 1, false, &s));
     OK(cdp_mem_write(s, CDP_MEM_PICKLE, written_sink, &w));
     const char *const wrong = viewer_open(&v, w.at, w.bytes);
     test_check(!wrong, __FILE__, __LINE__, "the viewer would fail: %s", wrong ? wrong : "");
     if (!wrong) {
-        const char *const bad = viewer_replay(&v, 0, false); /* segments and events were copied at one moment */
+        const char *const bad =
+            viewer_replay(&v, 0, false); /* segments and events were copied at one moment */
         test_check(!bad, __FILE__, __LINE__, "the viewer would fail: %s", bad ? bad : "");
     }
     viewer_close(&v);
@@ -88,12 +92,14 @@ static void run(bool streams) {
     d.source = &source;
     OK(cdp_mem_create(&d, &mem));
     going = WORKERS;
-    for (uintptr_t i = 0; i < WORKERS; ++i) pthread_create(&threads[i], NULL, worker, (void *)(i + 1));
+    for (uintptr_t i = 0; i < WORKERS; ++i)
+        pthread_create(&threads[i], NULL, worker, (void *)(i + 1));
     for (int turn = 0; __atomic_load_n(&going, __ATOMIC_ACQUIRE); ++turn) {
         look(turn);
         test_sleep_ms(1);
     }
-    for (int i = 0; i < WORKERS; ++i) pthread_join(threads[i], NULL);
+    for (int i = 0; i < WORKERS; ++i)
+        pthread_join(threads[i], NULL);
     for (int i = 0; i < SLOTS; ++i) {
         OK(cdp_mem_free(mem, slots[i]));
         slots[i] = NULL;
@@ -104,10 +110,15 @@ static void run(bool streams) {
     T_EQ(0, f.events);
 }
 
-TEST(threads_without_streams) { run(false); }
-TEST(threads_with_streams) { run(true); }
+TEST(threads_without_streams) {
+    run(false);
+}
+TEST(threads_with_streams) {
+    run(true);
+}
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"threads_without_streams", threads_without_streams, 60}, {"threads_with_streams", threads_with_streams, 60}};
+    static const test_case cases[] = {{"threads_without_streams", threads_without_streams, 60},
+        {"threads_with_streams", threads_with_streams, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -56,7 +56,8 @@ VIEWER_API uint32_t viewer_node_new(viewer_file *f, char kind) {
 VIEWER_API uint64_t viewer_bytes(viewer_file *f, uint32_t n) {
     uint64_t v = 0;
     if (f->end - f->at < (ptrdiff_t)n) return viewer_says(f, "it stops early");
-    for (uint32_t i = 0; i < n; ++i) v |= (uint64_t)f->at[i] << 8 * i;
+    for (uint32_t i = 0; i < n; ++i)
+        v |= (uint64_t)f->at[i] << 8 * i;
     f->at += n;
     return v;
 }
@@ -90,7 +91,8 @@ VIEWER_API void viewer_long(viewer_file *f) {
 
 VIEWER_API void viewer_real(viewer_file *f) {
     uint64_t bits = 0;
-    for (int i = 0; i < 8; ++i) bits = bits << 8 | viewer_bytes(f, 1);
+    for (int i = 0; i < 8; ++i)
+        bits = bits << 8 | viewer_bytes(f, 1);
     const uint32_t n = viewer_node_new(f, 'F');
     memcpy(&f->nodes[n].real, &bits, 8);
     viewer_push(f, n);
@@ -165,8 +167,10 @@ VIEWER_API void viewer_put(viewer_file *f, uint32_t n) {
 }
 
 VIEWER_API void viewer_take(viewer_file *f, uint32_t n) {
-    if (n >= f->memo_count || f->memo[n] == UINT32_MAX) viewer_says(f, "a GET of what was never put");
-    else viewer_push(f, f->memo[n]);
+    if (n >= f->memo_count || f->memo[n] == UINT32_MAX)
+        viewer_says(f, "a GET of what was never put");
+    else
+        viewer_push(f, f->memo[n]);
 }
 
 VIEWER_API void viewer_opcode(viewer_file *f, uint8_t code) {
@@ -200,7 +204,8 @@ VIEWER_API void viewer_opcode(viewer_file *f, uint8_t code) {
 }
 
 VIEWER_API void viewer_close(viewer_file *f) {
-    for (uint32_t i = 0; i < f->node_count; ++i) free(f->nodes[i].items);
+    for (uint32_t i = 0; i < f->node_count; ++i)
+        free(f->nodes[i].items);
     free(f->nodes);
     free(f->stack);
     free(f->marks);
@@ -221,7 +226,8 @@ VIEWER_API const char *viewer_open(viewer_file *f, const void *data, size_t byte
         if (code == '.') break;
         viewer_opcode(f, code);
     }
-    if (!f->wrong[0] && (f->depth != 1 || f->mark_count)) viewer_says(f, "it does not end with one value");
+    if (!f->wrong[0] && (f->depth != 1 || f->mark_count))
+        viewer_says(f, "it does not end with one value");
     if (!f->wrong[0] && f->at != f->end) viewer_says(f, "bytes after the end");
     if (!f->wrong[0]) f->root = f->stack[0];
     return f->wrong[0] ? f->wrong : NULL;
@@ -239,8 +245,8 @@ VIEWER_API uint32_t viewer_get(const viewer_file *f, uint32_t dict, const char *
 }
 
 VIEWER_API bool viewer_is(const viewer_file *f, uint32_t node, const char *text) {
-    return node != UINT32_MAX && f->nodes[node].kind == 'S' && f->nodes[node].length == strlen(text) &&
-           memcmp(f->nodes[node].text, text, strlen(text)) == 0;
+    return node != UINT32_MAX && f->nodes[node].kind == 'S' && f->nodes[node].length == strlen(text)
+        && memcmp(f->nodes[node].text, text, strlen(text)) == 0;
 }
 
 VIEWER_API uint64_t viewer_number(const viewer_file *f, uint32_t dict, const char *key) {
@@ -277,7 +283,9 @@ VIEWER_API viewer_range *viewer_range_of(viewer_ranges *r, uint64_t at) {
     return NULL;
 }
 
-VIEWER_API void viewer_range_drop(viewer_ranges *r, viewer_range *k) { *k = r->at[--r->count]; }
+VIEWER_API void viewer_range_drop(viewer_ranges *r, viewer_range *k) {
+    *k = r->at[--r->count];
+}
 
 VIEWER_API bool viewer_inside(const viewer_ranges *segments, uint64_t at, uint64_t size) {
     for (uint32_t i = segments->count; i > 0; --i) {
@@ -300,10 +308,14 @@ VIEWER_API const char *viewer_final(
         for (uint32_t j = 0; j < f->nodes[parts].count; ++j) {
             const uint32_t b = f->nodes[parts].items[j], state = viewer_get(f, b, "state");
             const uint64_t size = viewer_number(f, b, "size");
-            if (viewer_number(f, b, "address") != at + sum) return "blocks do not tile their segment";
-            if (viewer_is(f, state, "active_allocated")) viewer_range_add(blocks, at + sum, size, false);
-            else if (viewer_is(f, state, "active_pending_free")) viewer_range_add(blocks, at + sum, size, true);
-            else if (!viewer_is(f, state, "inactive")) return "a block has an unknown state";
+            if (viewer_number(f, b, "address") != at + sum)
+                return "blocks do not tile their segment";
+            if (viewer_is(f, state, "active_allocated"))
+                viewer_range_add(blocks, at + sum, size, false);
+            else if (viewer_is(f, state, "active_pending_free"))
+                viewer_range_add(blocks, at + sum, size, true);
+            else if (!viewer_is(f, state, "inactive"))
+                return "a block has an unknown state";
             sum += size;
         }
         if (sum != viewer_number(f, s, "total_size")) return "blocks do not fill their segment";
@@ -318,7 +330,8 @@ VIEWER_API const char *viewer_undo(
     viewer_range *b = viewer_range_of(blocks, at), *s = viewer_range_of(segments, at);
     if (size == UINT64_MAX) return "an event has no size";
     if (viewer_is(f, a, "oom"))
-        return viewer_number(f, event, "device_free") == UINT64_MAX ? "an oom has no device_free" : NULL;
+        return viewer_number(f, event, "device_free") == UINT64_MAX ? "an oom has no device_free"
+                                                                    : NULL;
     if (at == UINT64_MAX) return "an event has no addr";
     if (viewer_is(f, a, "alloc")) {
         if (!b || b->waits) return "an alloc of a block that is not there afterwards";
@@ -331,14 +344,19 @@ VIEWER_API const char *viewer_undo(
         if (!viewer_inside(segments, at, size)) return "a block lies in no segment";
         viewer_range_add(blocks, at, size, true);
     } else if (viewer_is(f, a, "segment_free")) {
-        if (viewer_inside(segments, at, size)) return "a segment_free of a segment that is still there";
+        if (viewer_inside(segments, at, size))
+            return "a segment_free of a segment that is still there";
         viewer_range_add(segments, at, size, false);
     } else if (viewer_is(f, a, "segment_alloc")) {
-        if (!s || s->size != size) return "a segment_alloc of a segment that is not there afterwards";
+        if (!s || s->size != size)
+            return "a segment_alloc of a segment that is not there afterwards";
         for (uint32_t i = 0; i < blocks->count; ++i)
-            if (blocks->at[i].at >= at && blocks->at[i].at < at + size) return "a segment appears under a block";
+            if (blocks->at[i].at >= at && blocks->at[i].at < at + size)
+                return "a segment appears under a block";
         viewer_range_drop(segments, s);
-    } else if (!viewer_is(f, a, "snapshot") && !viewer_is(f, a, "user_defined") && !viewer_is(f, a, "annotate")) return "an unknown action";
+    } else if (!viewer_is(f, a, "snapshot") && !viewer_is(f, a, "user_defined")
+        && !viewer_is(f, a, "annotate"))
+        return "an unknown action";
     return NULL;
 }
 
@@ -347,13 +365,17 @@ VIEWER_API const char *viewer_replay(const viewer_file *f, uint32_t device, bool
     viewer_ranges segments = {NULL, 0, 0}, blocks = {NULL, 0, 0};
     const uint32_t traces = viewer_get(f, f->root, "device_traces");
     const char *wrong = viewer_final(f, device, &segments, &blocks);
-    if (traces == UINT32_MAX || f->nodes[traces].count <= device) wrong = "there is no trace of the device";
+    if (traces == UINT32_MAX || f->nodes[traces].count <= device)
+        wrong = "there is no trace of the device";
     if (!wrong) {
         const viewer_node *const list = &f->nodes[f->nodes[traces].items[device]];
-        for (uint32_t i = list->count; i > 0 && !wrong; --i) wrong = viewer_undo(f, list->items[i - 1], &segments, &blocks);
+        for (uint32_t i = list->count; i > 0 && !wrong; --i)
+            wrong = viewer_undo(f, list->items[i - 1], &segments, &blocks);
         for (uint32_t i = 0; i < blocks.count && !wrong; ++i)
-            if (!viewer_inside(&segments, blocks.at[i].at, blocks.at[i].size)) wrong = "a block of the beginning lies in no segment";
-        if (!wrong && whole && (segments.count || blocks.count)) wrong = "something is left at the beginning";
+            if (!viewer_inside(&segments, blocks.at[i].at, blocks.at[i].size))
+                wrong = "a block of the beginning lies in no segment";
+        if (!wrong && whole && (segments.count || blocks.count))
+            wrong = "something is left at the beginning";
     }
     free(segments.at);
     free(blocks.at);
