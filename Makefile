@@ -17,6 +17,7 @@ HEADERS   := $(wildcard cdp*.h)
 UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 NCCL_SRC  := $(wildcard tests/nccl/test_*.c)
+MEM_SRC   := $(wildcard tests/mem/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c)
@@ -29,6 +30,7 @@ EXAMPLE_SRC := $(wildcard examples/*.c)
 UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 NCCL     := $(NCCL_SRC:tests/nccl/%.c=%)
+MEM      := $(MEM_SRC:tests/mem/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
 SCRIPTS  := $(SCRIPT_SRC:tests/sim/%.c=%)
 ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
@@ -37,7 +39,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
 .PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize format format-check clean
 .DEFAULT_GOAL := help
@@ -83,6 +85,9 @@ $(BUILD)/$(1)/%: tests/procs/%.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/nccl/libnccl.so
+	@mkdir -p $$(@D)
+	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
+$(BUILD)/$(1)/%: tests/mem/%.c $(BUILD)/$(1)/nccl/libnccl.so
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
 $(BUILD)/$(1)/nccl/libnccl.so: $(wildcard tests/nccl/standin* tests/nccl/build.sh)
@@ -145,7 +150,7 @@ sim: $(SIM:%=$(BUILD)/test/%)
 # simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
 # of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-THREADED := $(UNIT) $(PROCS) $(NCCL)
+THREADED := $(UNIT) $(PROCS) $(NCCL) $(MEM)
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)

@@ -591,6 +591,16 @@ struct cdp_os {
    until the answer comes. All descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
+/* Where a part of the library takes memory of a certain kind (device memory, say), in place of its own
+   way; cdp_mem.h makes one. `stream` is where the memory is used first, NULL for the default one;
+   `label` says what it is for. alloc returns NULL when there is none, and sets the last error. Both may
+   be called by any thread that uses the part. */
+typedef struct cdp_allocator {
+    void *user;
+    void *(*alloc)(void *user, uint64_t bytes, void *stream, const char *label);
+    void (*free)(void *user, void *data);
+} cdp_allocator;
+
 /* ---- >>store interface ----------------------------------------------------------------------- */
 
 /* A key-value store that all ranks reach: how they find each other before they have connections.

@@ -1,0 +1,6924 @@
+/*  cdp_mem.h - a caching allocator for device memory, recorded - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        What torch.cuda.memory does, for programs written in C: a caching allocator with streams,
+        private pools and statistics; a bounded history of every event with stacks and labels; a
+        snapshot file that PyTorch's memory viewer opens unchanged; a dump when memory runs out;
+        pictures without a browser. The memory may come from CUDA, from the host, or from
+        functions of the caller. The recorder also works for an allocator that is not this one.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_mem.h"            which brings cdp.h along
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_mem.h"
+        #include <stdio.h>
+        int main(void) {
+            cdp_mem_source host;                        // cdp_mem_source_cuda(NULL, &host) on a GPU
+            cdp_mem_desc desc = { .source = &host, .record = { .history = CDP_MEM_HISTORY_ALL } };
+            cdp_mem *mem;
+            void *x, *y;
+            if (cdp_mem_source_host(NULL, 0, &host) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_mem_create(&desc, &mem) != CDP_OK) return cdp_print_error(stderr);
+            cdp_mem_label("weights");
+            if (cdp_mem_alloc(mem, 3u << 20, NULL, &x) != CDP_OK) return cdp_print_error(stderr);
+            cdp_mem_label(NULL);
+            if (cdp_mem_alloc(mem, 5000, NULL, &y) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_mem_free(mem, y) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_mem_dump(mem, "memory.pickle") != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_mem_free(mem, x) != CDP_OK) return cdp_print_error(stderr);
+            cdp_mem_destroy(mem);
+            return 0;
+        }
+        gcc -O2 quick.c -o quick -pthread
+        then open memory.pickle at pytorch.org/memory_viz, or
+        ./memory_viz svg memory.pickle > memory.svg        with examples/memory_viz.c
+
+    CONTENTS (search for the name with >> before it)
+        source, desc          where memory comes from; settings
+        allocator, pools      alloc and free, streams; private pools
+        record                history, labels, notes; memory of other allocators
+        statistics, shots     figures; snapshots, files, pictures
+        (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams,
+        request, out-of-memory, pools-inside, texts, shot, build, writer, pickle, json, value,
+        unpickle, unjson, import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
+        pool-calls, recording, figures, files
+
+    API BY TASK
+        I want to...                                       call
+        allocate on a GPU                                  cdp_mem_source_cuda, cdp_mem_create,
+                                                           cdp_mem_alloc
+        test without a GPU                                 cdp_mem_source_host
+        use a block on a second stream                     cdp_mem_record_stream before
+                                                           cdp_mem_free
+        give cached memory back                            cdp_mem_trim
+        stay below a limit                                 desc.limit_bytes, cdp_mem_set_limit
+        keep a graph's memory apart                        cdp_mem_pool_create, cdp_mem_alloc_at
+        have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes,
+                                                           cdp_mem_pool_hash
+        know who holds memory                              desc.record, cdp_mem_label,
+                                                           cdp_mem_dump
+        know why an allocation failed                      its error text, desc.dump_path,
+                                                           cdp_mem_on_oom
+        record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
+                                                           cdp_mem_note_free
+        see it without a browser                           cdp_mem_write with CDP_MEM_SVG;
+                                                           examples/memory_viz.c
+        find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
+        let NCCL or DDP allocate here                      cdp_mem_allocator
+
+    COMING FROM torch.cuda.memory
+        torch.empty(n, device="cuda"), del t               cdp_mem_alloc, cdp_mem_free
+        t.record_stream(s)                                 cdp_mem_record_stream
+        empty_cache()                                      cdp_mem_trim
+        set_per_process_memory_fraction(f)                 cdp_mem_set_limit(mem, f * total)
+        memory_stats(), reset_peak_memory_stats()          cdp_mem_stats_of, cdp_mem_reset(mem,
+                                                           true, false)
+        PYTORCH_CUDA_ALLOC_CONF                            cdp_mem_settings_read
+        PYTORCH_NO_CUDA_MEMORY_CACHING=1                   desc.no_cache
+        MemPool, graph_pool_handle()                       cdp_mem_pool_create
+        _record_memory_history(...)                        desc.record, cdp_mem_record
+        _set_memory_metadata("x")                          cdp_mem_label("x") ...
+                                                           cdp_mem_label(NULL)
+        _snapshot(), _dump_snapshot(f)                     cdp_mem_snapshot, cdp_mem_dump
+        _memory_viz.py trace, segments, memory, compare    examples/memory_viz.c, the same words
+        attach_out_of_memory_observer                      cdp_mem_on_oom
+        Different here: the history is bounded by default, and lost events are counted; stacks
+        hold addresses of C functions, which are named by `memory_viz symbols`; segments never
+        grow (expandable_segments).
+
+    CONFIGURATION
+        Macros of cdp.h only. Before glibc 2.34, cdp_mem_source_cuda needs -ldl.
+
+    THREADS
+        All functions may be called from any thread at any time, but cdp_mem_destroy: when no
+        other thread uses the allocator any more. A block may be freed by any thread. Labels
+        belong to the thread. One mutex guards one allocator; the source is called under it. A
+        child of fork() must not use it.
+
+    MEMORY
+        From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
+        history max_entries x 64 bytes, max_stacks x 16 addresses, and labels. Nothing is
+        allocated for an operation once as many blocks have existed at one time.
+
+    ERRORS
+        INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
+        after all retries; the text has the figures. IO: the source failed; its words are in the
+        text; nothing changed. TIMEOUT: events did not pass in time. STATE: not possible now (a
+        graph is being captured, blocks are in use).
+
+    LIMITS
+        Requests below 2^60 bytes | labels: 16 nested, 4096 different, 127 bytes | frames of a
+        stack: 64 | watchers: 8 | numbers in files: 2^53
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
+#if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
+#define CDP_CORE_IMPLEMENTATION
+#endif
+#include "cdp.h"
+
+#ifndef CDP_MEM_INCLUDED
+#define CDP_MEM_INCLUDED
+
+#define CDP_MEM_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#if CDP_MEM_VERSION != CDP_VERSION
+#error "cdp_mem.h and cdp.h are of different versions: copy all headers from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>source -------------------------------------------------------------------------------- */
+
+/* Where segments come from: CUDA, the host, another allocator, or functions of the caller. The
+   allocator calls these functions under its lock, so they must not call it. A failing function
+   sets its sentence by cdp_error_set() and returns the status. A stream is what the caller calls
+   one; NULL is the default. */
+typedef struct cdp_mem_source {
+    void *user;       /* first argument of every function                                     */
+    const char *name; /* in texts: "cuda:0"; must outlive the allocator                       */
+    uint32_t device;  /* ordinal in snapshots                                                 */
+    /* A segment of `bytes`, aligned to 512. NOMEM: asked again after some came back. */
+    cdp_status (*reserve)(void *user, uint64_t bytes, void **out);
+    /* Give a segment back; nothing uses it any more. */
+    cdp_status (*release)(void *user, void *at, uint64_t bytes);
+    /* Optional: what the device has. */
+    cdp_status (*info)(void *user, uint64_t *free_bytes, uint64_t *total_bytes);
+    /* Events: all four or none. Without them a free is complete at once. */
+    cdp_status (*event_create)(void *user, void **event);
+    void (*event_destroy)(void *user, void *event);
+    cdp_status (*event_record)(void *user, void *event, void *stream);
+    cdp_status (*event_query)(void *user, void *event); /* OK: passed; PENDING; or an error   */
+    /* Optional: whether a graph is being captured from this stream. */
+    bool (*capturing)(void *user, void *stream);
+    /* Optional: called once, by cdp_mem_destroy or cdp_mem_pool_destroy. */
+    void (*destroy)(void *user);
+} cdp_mem_source;
+
+/* The CUDA device that is current on this thread. `cudart`: file of the CUDA runtime to load,
+   NULL for the usual names. Errors: UNSUPPORTED (no such library, or no device; the text names
+   what was looked for), IO, NOMEM. Pass the result to one allocator or pool, which destroys it. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out);
+
+/* Host memory from os->alloc (`os` NULL: cdp_os_default()), at most `limit_bytes` at a time (0:
+   no limit). It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one
+   allocator or pool. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
+    const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out);
+
+/* Segments from another allocator (of cdp_nccl_allocator(), say), which must return memory
+   aligned to 512. `from` is copied; `os` as above. Errors: INVALID, NOMEM. Pass it to one
+   allocator or pool. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_of(
+    const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out);
+
+/* ---- >>desc ---------------------------------------------------------------------------------- */
+
+typedef enum cdp_mem_history {
+    CDP_MEM_HISTORY_OFF = 0,
+    CDP_MEM_HISTORY_STATE, /* stacks and labels of blocks that live now; no events */
+    CDP_MEM_HISTORY_ALL    /* and events                                           */
+} cdp_mem_history;
+
+/* Which stacks are collected: of everything; of allocations, shown at their frees as well; of
+   live blocks alone, not in events; none. */
+typedef enum cdp_mem_context {
+    CDP_MEM_CONTEXT_ALL = 0,
+    CDP_MEM_CONTEXT_ALLOC,
+    CDP_MEM_CONTEXT_STATE,
+    CDP_MEM_CONTEXT_NONE
+} cdp_mem_context;
+
+/* How: by backtrace(3), where the C library has it, some 150 ns a frame; by the chain of frame
+   pointers, 1 ns a frame, for programs compiled with -fno-omit-frame-pointer; or only the site of
+   CDP_MEM_HERE. */
+typedef enum cdp_mem_stacks {
+    CDP_MEM_STACKS_BACKTRACE = 0,
+    CDP_MEM_STACKS_FRAME_POINTER,
+    CDP_MEM_STACKS_SITE
+} cdp_mem_stacks;
+
+/* What a history records; PyTorch's words, except MAP and UNMAP, which occur in its files only. */
+typedef enum cdp_mem_action {
+    CDP_MEM_ALLOC = 0,
+    CDP_MEM_FREE_REQUESTED,
+    CDP_MEM_FREE_COMPLETED,
+    CDP_MEM_SEGMENT_ALLOC,
+    CDP_MEM_SEGMENT_FREE,
+    CDP_MEM_SEGMENT_MAP,
+    CDP_MEM_SEGMENT_UNMAP,
+    CDP_MEM_OOM,
+    CDP_MEM_SNAPSHOT,
+    CDP_MEM_USER_DEFINED, /* a moment, of cdp_mem_note(mem, NULL, text)     */
+    CDP_MEM_ANNOTATE,     /* what a block is, of cdp_mem_note(mem, p, text) */
+    CDP_MEM_ACTION_COUNT
+} cdp_mem_action;
+
+/* The word that files use ("free_requested"); "?" for a value that is no action. Static memory. */
+CDP_API const char *cdp_mem_action_name(cdp_mem_action action);
+
+typedef struct cdp_mem_record_desc {
+    cdp_mem_history history; /* (default: OFF)                                            */
+    cdp_mem_context context; /* (default: ALL)                                            */
+    cdp_mem_stacks stacks;   /* (default: BACKTRACE)                                      */
+    uint32_t max_entries;    /* events kept, 64 bytes each (default: 100000)              */
+    uint32_t max_frames;     /* of one stack, at most 64 (default: 32)                    */
+    uint32_t max_stacks;     /* different ones (default: 16384)                           */
+    uint32_t skip;           /* bit i: action i is not recorded; only SNAPSHOT,
+                                USER_DEFINED, ANNOTATE and OOM, else the file could not be
+                                replayed                                                  */
+    uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0)  */
+    bool keep;               /* what is recorded already stays (default: starts empty)    */
+} cdp_mem_record_desc;
+
+typedef struct cdp_mem_desc {
+    const cdp_mem_source *source; /* copied, and destroyed with the allocator (default: CUDA)   */
+    bool recorder_only;           /* no source: cdp_mem_note_alloc and _free alone              */
+    uint32_t device;              /* ordinal in snapshots of a recorder_only                    */
+    uint64_t limit_bytes;         /* never hold more (default: no limit)                        */
+    uint64_t max_split_bytes;     /* larger blocks are not split (default: no limit; else at
+                                     least 20 MiB)                                              */
+    uint64_t max_non_split_rounding_bytes; /* (default: 20 MiB)                                 */
+    uint64_t large_segment_bytes; /* for requests from 1 to 10 MiB (default: 20 MiB)            */
+    const uint32_t *roundup_divisions; /* NULL, or 16 numbers for sizes from 1, 2, 4 MiB .. 32
+                                     GiB; 0, or a power of two up to 64                         */
+    double gc_threshold;        /* of the limit, between 0 and 1 (default: 0, no collection)  */
+    bool coarse_bins;           /* 32 bins for each power of two in place of one for each
+                                     size: 10 KiB a stream in place of 40; worse fit            */
+    bool no_cache;              /* every request goes to the source                           */
+    uint32_t timeout_ms;        /* longest wait for events (default: 60000)                   */
+    cdp_mem_record_desc record; /* recording from the start (default: off)                    */
+    const char *dump_path;      /* first failing request: a snapshot into this file (default:
+                                     none); copied                                              */
+    const cdp_os *os;           /* (default: cdp_os_default())                                */
+    cdp_logger logger;          /* (default: warnings to stderr)                              */
+    uint64_t (*wall_us)(void *user); /* microseconds since 1970 (default: the system's clock)   */
+    void *wall_user;
+} cdp_mem_desc;
+
+/* Read settings in PyTorch's form, "max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]",
+   into `desc`. `divisions` has 16 numbers and must live until cdp_mem_create. Known:
+   max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb,
+   garbage_collection_threshold, roundup_power2_divisions. Errors: INVALID (names the word that is
+   unknown or out of range); `desc` is then unchanged. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_settings_read(
+    const char *text, uint32_t divisions[16], cdp_mem_desc *desc);
+
+/* ---- >>allocator ----------------------------------------------------------------------------- */
+
+typedef struct cdp_mem cdp_mem;
+typedef struct cdp_mem_pool cdp_mem_pool;
+typedef struct cdp_mem_shot cdp_mem_shot;
+
+/* Make an allocator. Takes over the source also when it fails. Errors: INVALID (desc),
+   UNSUPPORTED (default source without CUDA; backtrace where the C library has none), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out);
+
+/* Wait at most timeout_ms for pending frees, give all segments back that no live block lies in,
+   destroy the pools that are left, the source and the allocator. Returns the bytes of blocks that
+   were still allocated: each is named in the log, and their segments are not given back. NULL is
+   allowed. */
+CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem);
+
+/* The place of a call, for stacks without unwinding. Texts are copied when they are new. */
+typedef struct cdp_mem_site {
+    const char *file;
+    uint32_t line;
+    const char *function;
+} cdp_mem_site;
+#ifndef __cplusplus
+#define CDP_MEM_HERE (&(const cdp_mem_site){__FILE__, (uint32_t)__LINE__, __func__})
+#endif
+
+/* `bytes` of memory for work in `stream`, aligned to 512, not zeroed. 0 bytes: *out is NULL.
+   Errors: NOMEM (after all retries; the text says what was asked, what is free, cached and
+   fragmented, and who holds the most), IO, TIMEOUT, STATE (the stream is being captured and this
+   is no private pool), INVALID. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_alloc(
+    cdp_mem *mem, uint64_t bytes, void *stream, void **out);
+
+/* The same from a private pool (NULL: the ordinary one), by a call at `site` (NULL: not said). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t bytes,
+    void *stream, const cdp_mem_site *site, void **out);
+
+/* Free a block in the order of the stream it was allocated for, and after the work that recorded
+   streams hold now. NULL is allowed. Errors: INVALID (not a block of this allocator, or freed
+   already), IO (an event could not be recorded, because a stream is gone, say): the block stays
+   allocated. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data);
+
+/* The block is used in `stream`, too: it is not reused before the work that the stream holds at
+   the time of the free is over. Ignored for the block's own stream, for fixed pools, and without
+   events. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream);
+
+/* `stream` is about to be destroyed, and all its work is over: forget it. Blocks recorded on it
+   no longer wait for it, and free segments that served it are given back. Errors: INVALID (a
+   block allocated for it is still in use; nothing changed), IO, STATE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream);
+
+/* Bytes that the caller may use at `data`; 0 when it is no live block of `mem`. */
+CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
+
+/* Complete the frees whose events have passed, and give back all segments without any block in use.
+   Returns the bytes given back. Private pools keep theirs. */
+CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
+
+/* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see
+   cdp_mem_trim. */
+CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes);
+
+/* Called on the thread whose request failed, without the lock, before the error returns. True:
+   something was freed, try once more. `func` may use the allocator and take a snapshot. NULL:
+   none. */
+typedef struct cdp_mem_oom {
+    uint32_t device;
+    uint64_t bytes, held_bytes, limit_bytes,
+        free_bytes; /* free_bytes: of the device, 0: not known */
+} cdp_mem_oom;
+typedef bool (*cdp_mem_oom_func)(void *user, cdp_mem *mem, const cdp_mem_oom *oom);
+/* One function at a time; a second call replaces the first. */
+CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user);
+
+/* Hear of segments: those that are there now, those that come, and those that are about to go.
+   Called under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID (8 watch
+   already). unwatch: those with this `user`. */
+typedef void (*cdp_mem_watch_func)(
+    void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool);
+/* `user` also names the watcher for cdp_mem_unwatch. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user);
+CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user);
+
+/* ---- >>pools --------------------------------------------------------------------------------- */
+
+/* A pool with segments of its own: for a graph, whose replays need the same addresses, or for
+   memory from another source. */
+typedef struct cdp_mem_pool_desc {
+    const char *label; /* of its segments; copied                                           */
+    /* copied, and destroyed with the pool (default: the allocator's) */
+    const cdp_mem_source *source;
+    /* One segment of this size now, and never another: offsets follow from the order of calls
+       alone, so equal calls give equal offsets on all ranks. Frees wait for no events. */
+    uint64_t fixed_bytes;
+    bool no_split;   /* blocks are not split                                              */
+    bool use_on_oom; /* the ordinary pool may use its free blocks before it fails         */
+} cdp_mem_pool_desc;
+
+/* Make a pool. Errors: INVALID, NOMEM, IO. Takes over the source also when it fails. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_create(
+    cdp_mem *mem, const cdp_mem_pool_desc *desc, cdp_mem_pool **out);
+
+/* Give its segments back and destroy it. Errors: STATE (blocks are in use or pending; nothing
+   changed), IO. NULL is allowed. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool);
+
+/* A hash of all sizes and offsets of its calls so far: compare it between ranks. */
+CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool);
+
+/* Allocator callbacks over `mem` and `pool` (NULL: the ordinary one), for cdp_nccl_desc,
+   cdp_ddp_desc and others; labels of the caller are recorded. `pool`, or `mem`, must outlive
+   their use. */
+CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem);
+CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool);
+
+/* ---- >>record -------------------------------------------------------------------------------- */
+
+/* Start recording, or change it; `desc` NULL or history OFF: stop and forget. Blocks that live
+   already have no stacks. Errors: INVALID, UNSUPPORTED, NOMEM (recording stays as it was). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc);
+
+/* What this thread does from now on ("step 12", "ddp bucket 3"): goes into events and blocks.
+   Nests up to 16 deep, written with / between them. NULL ends the innermost one. */
+CDP_API void cdp_mem_label(const char *text);
+
+/* Record a text for this moment (`data` NULL), or for a live block. Ignored when nothing is
+   recorded. */
+CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text);
+
+/* Memory that others hold (a communicator, the context): shown as a segment of its own at a
+   made-up address, and not in the statistics. A second call with the same label replaces the
+   first; 0 bytes removes it. Errors: NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes);
+
+/* For desc.recorder_only: another allocator gave out `bytes` at `data`, or is about to take them
+   back. Each block is shown as a segment of its own. Errors: INVALID (known already; not known),
+   NOMEM, STATE (this allocator has a source). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_alloc(
+    cdp_mem *mem, const void *data, uint64_t bytes, void *stream);
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data);
+
+/* ---- >>statistics ---------------------------------------------------------------------------- */
+
+typedef struct cdp_mem_stat {
+    uint64_t current, peak, allocated, freed;
+} cdp_mem_stat;
+
+/* Arrays: [0] all, [1] small requests (up to 1 MiB), [2] large ones. allocation: in callers'
+   hands; active: also frees that wait for streams; inactive_split: free parts of segments that
+   are partly in use, which cannot be given back. */
+typedef struct cdp_mem_stats { /* 29 of cdp_mem_stat come first */
+    cdp_mem_stat allocation[3], segment[3], active[3], inactive_split[3];
+    cdp_mem_stat allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3];
+    cdp_mem_stat requested_bytes[3];
+    cdp_mem_stat oversize_allocations, oversize_segments;
+    uint64_t alloc_retries, ooms, oom_rejections, sync_all_streams, device_allocs, device_frees;
+    uint64_t events_lost; /* overwritten in the ring, since recording began */
+    uint64_t stacks_lost; /* not stored: the table was full                 */
+    uint64_t labels_lost;
+} cdp_mem_stats;
+/* All zero when `mem` is NULL. */
+CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out);
+
+/* Set peaks to the current figures, and sums of what was allocated and freed to 0. */
+CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
+
+/* ---- >>shots --------------------------------------------------------------------------------- */
+
+/* What several allocators hold and did, each copied at one moment under its lock. All that memory
+   is allocated before the lock is taken. `no_events`: only what they hold. Errors: INVALID,
+   NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
+    cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
+CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
+
+/* Replace addresses by names of functions, as far as the running program exports them
+   (-rdynamic); some 2 us an address. Only for a shot of this process. Does nothing where the C
+   library cannot. */
+CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot);
+
+typedef enum cdp_mem_format {
+    CDP_MEM_PICKLE = 0,   /* for pytorch.org/memory_viz and _memory_viz.py */
+    CDP_MEM_JSON,         /* the same as JSON                              */
+    CDP_MEM_SVG,          /* active memory over time                       */
+    CDP_MEM_SVG_SEGMENTS, /* segments and blocks                           */
+    CDP_MEM_FLAME,        /* lines for flamegraph.pl, with segments        */
+    CDP_MEM_FLAME_MEMORY, /* the same without segments                     */
+    CDP_MEM_TRACE,        /* events as a program                           */
+    CDP_MEM_PEAK          /* who held what at the peak and at the end      */
+} cdp_mem_format;
+
+/* Write a shot in pieces, as they are made: no second copy in memory. `sink` returns false to
+   stop. Errors: IO (it did), INVALID, NOMEM (pictures need memory for their elements). */
+typedef bool (*cdp_mem_sink)(void *user, const void *data, uint64_t bytes);
+/* Returns when the last piece was written. The same bytes for the same shot. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write(
+    const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user);
+
+/* The same into a file: PATH.tmp, then renamed. Errors: also IO (the system's reason). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write_file(
+    const cdp_mem_shot *shot, cdp_mem_format format, const char *path);
+
+/* Take a snapshot of one allocator and write it to `path` as a pickle. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
+
+/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes may come from anywhere.
+   Errors: INVALID (says at which byte and why), UNSUPPORTED (an opcode that no snapshot has),
+   NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
+    const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
+
+/* Write a text that says what grew and shrank between two shots, by label and innermost frame,
+   largest first; cut to `room` bytes. Returns the bytes that `after` holds more. */
+CDP_API int64_t cdp_mem_compare(
+    const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room);
+
+/* Look into a shot. Everything below belongs to it. */
+typedef struct cdp_mem_frame {
+    const char *filename, *name;
+    uint32_t line;
+} cdp_mem_frame;
+
+typedef enum cdp_mem_state {
+    CDP_MEM_INACTIVE = 0,
+    CDP_MEM_ACTIVE,
+    CDP_MEM_PENDING
+} cdp_mem_state;
+
+typedef struct cdp_mem_block {
+    uint64_t address, size, requested;
+    cdp_mem_state state;
+    uint32_t stack;    /* for cdp_mem_frames; 0: none */
+    const char *label; /* NULL: none                  */
+} cdp_mem_block;
+
+typedef struct cdp_mem_segment {
+    uint32_t device, stack, block_count;
+    uint64_t pool[2]; /* (0, 0): the ordinary pool */
+    uint64_t address, size, stream, allocated, active, requested;
+    bool large, grows, external;
+    const char *label;
+    const cdp_mem_block *blocks; /* in the order of addresses; they tile the segment */
+} cdp_mem_segment;
+
+typedef struct cdp_mem_event {
+    uint64_t address, size, stream, time_us;
+    uint64_t device_free; /* OOM only */
+    uint64_t pool[2];
+    cdp_mem_action action;
+    uint32_t stack;
+    const char *label;
+} cdp_mem_event;
+
+CDP_API uint32_t cdp_mem_segments(const cdp_mem_shot *shot, const cdp_mem_segment **out);
+CDP_API uint32_t cdp_mem_devices(const cdp_mem_shot *shot); /* the highest ordinal + 1 */
+CDP_API uint64_t cdp_mem_events(
+    const cdp_mem_shot *shot, uint32_t device, const cdp_mem_event **out);
+CDP_API uint32_t cdp_mem_frames(
+    const cdp_mem_shot *shot, uint32_t stack, const cdp_mem_frame **out);
+/* Where the modules lay that frames named "module+0x4f1a" are of, for addr2line; false: no i-th
+   one. */
+CDP_API bool cdp_mem_module(
+    const cdp_mem_shot *shot, uint32_t i, const char **path, uint64_t *base);
+/* Give a frame other texts (names found later); both are copied. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack,
+    uint32_t frame, const char *filename, const char *name, uint32_t line);
+
+/* ---- >>c++ ----------------------------------------------------------------------------------- */
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_mem_create(const cdp_mem_desc &desc, cdp_mem **out) {
+    return cdp_mem_create(&desc, out);
+}
+inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) {
+    return cdp_mem_record(mem, &desc);
+}
+#endif
+
+#endif /* CDP_MEM_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) \
+    && !defined(CDP_MEM_IMPL_INCLUDED)
+#define CDP_MEM_IMPL_INCLUDED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>sizes: size classes and rounding (pure) ----------------------------------------------- */
+
+/* Knows how large blocks and segments are, and when a block is split. May use nothing. The
+   constants are PyTorch's, so that a file from here reads like one from there. */
+
+/* On the way of every request: worth inlining. */
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__MEM_HOT __attribute__((unused)) static inline
+#else
+#define CDP__MEM_HOT static inline
+#endif
+
+#define CDP__MEM_UNIT 512ull
+#define CDP__MEM_MIB (1ull << 20)
+#define CDP__MEM_SMALL CDP__MEM_MIB               /* largest request of the small class   */
+#define CDP__MEM_SMALL_SEGMENT (2 * CDP__MEM_MIB) /* where small requests share a segment */
+#define CDP__MEM_OWN_SEGMENT (10 * CDP__MEM_MIB)  /* from here on: a segment of its own   */
+#define CDP__MEM_REQUEST_MAX (1ull << 60)
+
+typedef struct cdp__mem_sizes {
+    uint64_t max_split, max_non_split_rounding, large_segment;
+    uint32_t divisions[16];
+} cdp__mem_sizes;
+
+CDP__PRIVATE uint64_t cdp__mem_up_to(uint64_t n, uint64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* The position of the highest bit that is set; n > 0. */
+CDP__PRIVATE uint32_t cdp__mem_log2(uint64_t n) {
+    return 63u - (uint32_t)__builtin_clzll(n);
+}
+
+/* Which of the 16 intervals a size is in: from 1, 2, 4 MiB .. 32 GiB on; smaller ones in the
+   first. */
+CDP__MEM_HOT uint32_t cdp__mem_interval(uint64_t bytes) {
+    const uint32_t log = cdp__mem_log2(bytes);
+    if (log < 20) return 0;
+    return log > 35 ? 15 : log - 20;
+}
+
+/* Up to the next of `parts` equal parts of the power-of-two interval; powers of two stay. */
+CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
+    const uint64_t low = 1ull << cdp__mem_log2(bytes);
+    const uint64_t part = low / parts;
+    return cdp__mem_up_to(bytes, part);
+}
+
+/* The size of the block for a request. */
+CDP__MEM_HOT uint64_t cdp__mem_round(const cdp__mem_sizes *s, uint64_t bytes) {
+    uint32_t parts;
+    if (bytes < CDP__MEM_UNIT) return CDP__MEM_UNIT;
+    parts = s->divisions[cdp__mem_interval(bytes)];
+    if (parts > 1 && bytes > CDP__MEM_UNIT * parts) return cdp__mem_next_part(bytes, parts);
+    return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
+}
+
+CDP__PRIVATE bool cdp__mem_is_large(uint64_t size) {
+    return size > CDP__MEM_SMALL;
+}
+
+/* The size of the segment for a block. */
+CDP__PRIVATE uint64_t cdp__mem_segment_size(const cdp__mem_sizes *s, uint64_t size) {
+    if (!cdp__mem_is_large(size)) return CDP__MEM_SMALL_SEGMENT;
+    if (size < CDP__MEM_OWN_SEGMENT) return s->large_segment;
+    return cdp__mem_up_to(size, CDP__MEM_SMALL_SEGMENT);
+}
+
+/* Whether a free block of `have` bytes may serve a request of `size`: oversize blocks are kept
+   for oversize requests, and are not wasted on much smaller ones. */
+CDP__MEM_HOT bool cdp__mem_suits(const cdp__mem_sizes *s, uint64_t size, uint64_t have) {
+    if (size < s->max_split) return have < s->max_split;
+    return have < size + s->max_non_split_rounding;
+}
+
+/* Whether what is left of `have` becomes a block of its own. */
+CDP__MEM_HOT bool cdp__mem_splits(
+    const cdp__mem_sizes *s, bool large, uint64_t size, uint64_t have) {
+    if (!large) return have - size >= CDP__MEM_UNIT;
+    return size < s->max_split && have - size > CDP__MEM_SMALL;
+}
+
+CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+    return h ^ h >> 29;
+}
+
+/* ---- >>bins: free blocks by size (pure) ------------------------------------------------------ */
+
+/* Knows free blocks of one stream and size class, and promises best fit: one list for each
+   multiple of 512 up to 2 MiB, then 32 lists for each power of two, of which the first 8 blocks
+   are compared. A bitmap over the lists, and one over its words, find the next list that is not
+   empty. May use: sizes. */
+
+typedef struct cdp__mem_use cdp__mem_use;
+typedef struct cdp__mem_part cdp__mem_part;
+typedef struct cdp__mem_span cdp__mem_span;
+typedef struct cdp__mem_arena cdp__mem_arena;
+
+/* A block: a part of a segment (a span), in use, waiting, or free. */
+struct cdp__mem_part {
+    uint64_t at, size, requested;
+    cdp__mem_span *span;
+    cdp__mem_part *prev, *next;         /* neighbours in the segment             */
+    cdp__mem_part *bin_prev, *bin_next; /* in a list of free blocks, or of slabs */
+    cdp__mem_use *uses;                 /* other streams that use it             */
+    uint64_t freed_at;                  /* number of requests at that time       */
+    uint32_t stack, label;
+    uint32_t waits; /* events that have not passed           */
+    cdp_mem_state state;
+};
+
+#define CDP__MEM_EXACT 4096u
+#define CDP__MEM_BINS (CDP__MEM_EXACT + 27u * 32u)
+#define CDP__MEM_MAP ((CDP__MEM_BINS + 63u) / 64u)
+#define CDP__MEM_COARSE_BINS (39u * 32u)
+#define CDP__MEM_LOOKS 8u
+
+typedef struct cdp__mem_bins {
+    bool coarse;
+    uint32_t count;
+    uint64_t top[2];            /* bit i: map[i] is not 0         */
+    uint64_t map[CDP__MEM_MAP]; /* bit i: head[i] is not NULL     */
+    cdp__mem_part *head[1];     /* in truth `count`               */
+} cdp__mem_bins;
+
+CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
+    const uint32_t count = coarse ? CDP__MEM_COARSE_BINS : CDP__MEM_BINS;
+    return sizeof(cdp__mem_bins) + (count - 1) * sizeof(cdp__mem_part *);
+}
+
+/* 32 lists for each power of two from 2^first on. */
+CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
+    const uint32_t log = cdp__mem_log2(size);
+    if (log >= first + powers) return powers * 32 - 1;
+    return (log - first) * 32 + (uint32_t)(size >> (log - 5) & 31);
+}
+
+/* The list for blocks of `size`, a multiple of 512. */
+CDP__MEM_HOT uint32_t cdp__mem_bin_of(bool coarse, uint64_t size) {
+    if (coarse) return cdp__mem_bin_coarse(size, 9, 39);
+    if (size <= CDP__MEM_EXACT * CDP__MEM_UNIT) return (uint32_t)(size / CDP__MEM_UNIT) - 1;
+    return CDP__MEM_EXACT + cdp__mem_bin_coarse(size, 21, 27);
+}
+
+CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
+    const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
+    p->bin_prev = NULL;
+    p->bin_next = b->head[i];
+    if (p->bin_next) p->bin_next->bin_prev = p;
+    b->head[i] = p;
+    b->map[i / 64] |= 1ull << i % 64;
+    b->top[i / 4096] |= 1ull << i / 64 % 64;
+}
+
+CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
+    const uint32_t i = cdp__mem_bin_of(b->coarse, p->size);
+    if (p->bin_next) p->bin_next->bin_prev = p->bin_prev;
+    if (p->bin_prev)
+        p->bin_prev->bin_next = p->bin_next;
+    else
+        b->head[i] = p->bin_next;
+    if (b->head[i]) return;
+    b->map[i / 64] &= ~(1ull << i % 64);
+    if (!b->map[i / 64]) b->top[i / 4096] &= ~(1ull << i / 64 % 64);
+}
+
+/* The first list from `i` on that is not empty; CDP__MEM_BINS: none. */
+CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
+    uint32_t word = i / 64;
+    uint64_t bits;
+    if (i >= b->count) return CDP__MEM_BINS;
+    bits = b->map[word] & ~0ull << i % 64;
+    if (bits) return word * 64 + (uint32_t)__builtin_ctzll(bits);
+    for (++word; word < CDP__MEM_MAP; word = (word / 64 + 1) * 64) {
+        bits = b->top[word / 64] & ~0ull << word % 64;
+        if (!bits) continue;
+        word = word / 64 * 64 + (uint32_t)__builtin_ctzll(bits);
+        return word * 64 + (uint32_t)__builtin_ctzll(b->map[word]);
+    }
+    return CDP__MEM_BINS;
+}
+
+/* The smallest of the first blocks of a list that has room for `size`. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size) {
+    cdp__mem_part *best = NULL;
+    uint32_t looks;
+    for (looks = 0; p && looks < CDP__MEM_LOOKS; p = p->bin_next, ++looks) {
+        if (p->size < size) continue;
+        if (!best || p->size < best->size) best = p;
+    }
+    return best;
+}
+
+/* The best fit for `size`, or NULL. It stays in its list. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t size) {
+    const uint32_t first = cdp__mem_bin_of(b->coarse, size);
+    uint32_t i = cdp__mem_bins_next(b, first);
+    cdp__mem_part *p;
+    if (i == CDP__MEM_BINS) return NULL;
+    if (!b->coarse && i < CDP__MEM_EXACT) return b->head[i];
+    p = cdp__mem_bin_best(b->head[i], size);
+    if (p || i > first) return p;
+    i = cdp__mem_bins_next(b, first + 1);
+    return i == CDP__MEM_BINS ? NULL : cdp__mem_bin_best(b->head[i], size);
+}
+
+/* ---- >>table: from an address to its block (pure) -------------------------------------------- */
+
+/* Knows where blocks in use begin. Open addressing with linear probing; a removed entry is filled
+   by shifting later ones back. The caller keeps it at most half full. May use: bins. */
+
+typedef struct cdp__mem_table {
+    cdp__mem_part **slots;
+    uint64_t mask, used;
+    uint32_t shift; /* 64 - log2 of the number of slots */
+} cdp__mem_table;
+
+CDP__MEM_HOT uint64_t cdp__mem_table_home(const cdp__mem_table *t, uint64_t at) {
+    return at * 0x9e3779b97f4a7c15ull >> t->shift;
+}
+
+CDP__MEM_HOT cdp__mem_part *cdp__mem_table_find(const cdp__mem_table *t, uint64_t at) {
+    uint64_t i;
+    if (!t->slots) return NULL;
+    for (i = cdp__mem_table_home(t, at); t->slots[i]; i = (i + 1) & t->mask)
+        if (t->slots[i]->at == at) return t->slots[i];
+    return NULL;
+}
+
+CDP__MEM_HOT void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
+    uint64_t i = cdp__mem_table_home(t, p->at);
+    while (t->slots[i])
+        i = (i + 1) & t->mask;
+    t->slots[i] = p;
+    ++t->used;
+}
+
+/* Whether the entry of slot `i` may move to the hole: its home does not lie behind the hole. */
+CDP__MEM_HOT bool cdp__mem_table_moves(const cdp__mem_table *t, uint64_t i, uint64_t hole) {
+    const uint64_t home = cdp__mem_table_home(t, t->slots[i]->at);
+    return ((i - home) & t->mask) >= ((i - hole) & t->mask);
+}
+
+CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p) {
+    uint64_t hole = cdp__mem_table_home(t, p->at);
+    uint64_t i;
+    while (t->slots[hole] != p)
+        hole = (hole + 1) & t->mask;
+    for (i = (hole + 1) & t->mask; t->slots[i]; i = (i + 1) & t->mask) {
+        if (!cdp__mem_table_moves(t, i, hole)) continue;
+        t->slots[hole] = t->slots[i];
+        hole = i;
+    }
+    t->slots[hole] = NULL;
+    --t->used;
+}
+
+/* ---- >>ring: events, the oldest overwritten (pure) ------------------------------------------- */
+
+/* Knows the last `room` events. May use nothing. */
+
+typedef struct cdp__mem_record { /* 64 bytes */
+    uint64_t address, size, stream, time_ns;
+    uint64_t extra; /* OOM: what the device has free */
+    uint32_t stack, label;
+    uint32_t pool[2];
+    uint8_t action, unused[7];
+} cdp__mem_record;
+
+typedef struct cdp__mem_ring {
+    cdp__mem_record *at;
+    uint32_t room, next;
+    uint64_t total; /* ever recorded */
+} cdp__mem_ring;
+
+/* The place of a new event; what was there is lost. */
+CDP__PRIVATE cdp__mem_record *cdp__mem_ring_push(cdp__mem_ring *r) {
+    cdp__mem_record *const e = &r->at[r->next];
+    r->next = r->next + 1 == r->room ? 0 : r->next + 1;
+    ++r->total;
+    return e;
+}
+
+CDP__PRIVATE uint32_t cdp__mem_ring_count(const cdp__mem_ring *r) {
+    return r->total < r->room ? (uint32_t)r->total : r->room;
+}
+
+CDP__PRIVATE uint64_t cdp__mem_ring_lost(const cdp__mem_ring *r) {
+    return r->total - cdp__mem_ring_count(r);
+}
+
+/* All events, oldest first. */
+CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *out) {
+    const uint32_t n = cdp__mem_ring_count(r);
+    const uint32_t first = n < r->room ? 0 : r->next;
+    const uint32_t head = n - first;
+    if (!n) return;
+    memcpy(out, r->at + first, head * sizeof *out);
+    if (first) memcpy(out + head, r->at, first * sizeof *out);
+}
+
+/* ---- >>depot: different stacks and texts, each once (pure) ----------------------------------- */
+
+/* Knows stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
+   address, or, with a tag in its upper bits, the number of a site or of a label. Everything lies
+   in tables of fixed size: when one is full, the answer is its last number, and a counter grows.
+   May use: sizes. */
+
+#define CDP__MEM_FRAMES 64u
+#define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
+#define CDP__MEM_TAG_SITE (0xfffeull << 48)
+#define CDP__MEM_TAG_LABEL (0xfffdull << 48)
+#define CDP__MEM_TAG_FULL (0xfffcull << 48)
+#define CDP__MEM_TAG (0xffffull << 48)
+#define CDP__MEM_LABELS 4096u
+#define CDP__MEM_LABEL_BYTES 128u
+
+typedef struct cdp__mem_row { /* one stack */
+    uint64_t hash;
+    uint32_t first, count; /* of its words */
+} cdp__mem_row;
+
+typedef struct cdp__mem_depot {
+    cdp__mem_row *rows; /* rows[0]: "table full"; row i is the stack of number i + 1 */
+    uint64_t *words;
+    uint32_t *slots; /* open addressing: numbers of stacks, twice as many as rows */
+    uint32_t rows_used, rows_room;
+    uint32_t words_used, words_room;
+    uint32_t slot_mask;
+    uint64_t lost;
+} cdp__mem_depot;
+
+typedef struct cdp__mem_trace { /* a stack that was just collected */
+    uint64_t words[CDP__MEM_WORDS];
+    uint32_t count;
+} cdp__mem_trace;
+
+CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count) {
+    uint64_t h = count;
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        h = cdp__mem_mix(h, words[i]);
+    return h;
+}
+
+CDP__PRIVATE bool cdp__mem_row_is(
+    const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash, const cdp__mem_trace *t) {
+    if (r->hash != hash || r->count != t->count) return false;
+    return memcmp(d->words + r->first, t->words, t->count * sizeof *t->words) == 0;
+}
+
+/* Number 1 is the stack that stands for all that found no room. */
+CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
+    memset(d->slots, 0, (d->slot_mask + 1ull) * sizeof *d->slots);
+    d->words[0] = CDP__MEM_TAG_FULL;
+    d->rows[0].hash = 0;
+    d->rows[0].first = 0;
+    d->rows[0].count = 1;
+    d->rows_used = d->words_used = 1;
+    d->lost = 0;
+}
+
+CDP__PRIVATE uint32_t cdp__mem_depot_add(
+    cdp__mem_depot *d, uint64_t hash, const cdp__mem_trace *t, uint32_t slot) {
+    cdp__mem_row *r;
+    if (d->rows_used == d->rows_room || d->words_room - d->words_used < t->count) {
+        ++d->lost;
+        return 1;
+    }
+    r = &d->rows[d->rows_used++];
+    r->hash = hash;
+    r->first = d->words_used;
+    r->count = t->count;
+    memcpy(d->words + r->first, t->words, t->count * sizeof *t->words);
+    d->words_used += t->count;
+    d->slots[slot] = d->rows_used;
+    return d->rows_used;
+}
+
+/* The number of this stack, which is stored when it is new; 0 for an empty one. */
+CDP__PRIVATE uint32_t cdp__mem_depot_number(cdp__mem_depot *d, const cdp__mem_trace *t) {
+    uint64_t hash;
+    uint32_t i;
+    if (!t->count) return 0;
+    hash = cdp__mem_words_hash(t->words, t->count);
+    for (i = (uint32_t)hash & d->slot_mask; d->slots[i]; i = (i + 1) & d->slot_mask)
+        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, t)) return d->slots[i];
+    return cdp__mem_depot_add(d, hash, t, i);
+}
+
+typedef struct cdp__mem_labels {
+    char (*text)[CDP__MEM_LABEL_BYTES]; /* text[i]: of number i + 1 */
+    uint64_t *hash;
+    uint16_t *slots; /* open addressing, 2 * CDP__MEM_LABELS of them */
+    uint32_t used;
+    uint64_t lost;
+} cdp__mem_labels;
+
+CDP__PRIVATE uint64_t cdp__mem_text_hash(const char *text) {
+    uint64_t h = 0xcbf29ce484222325ull;
+    for (; *text; ++text)
+        h = (h ^ (uint8_t)*text) * 0x100000001b3ull;
+    return h ^ h >> 32;
+}
+
+CDP__PRIVATE void cdp__mem_text_copy(char *to, const char *text, uint64_t room) {
+    uint64_t n = strlen(text);
+    if (n > room - 1) n = room - 1;
+    memcpy(to, text, (size_t)n);
+    to[n] = 0;
+}
+
+CDP__PRIVATE uint32_t cdp__mem_labels_add(
+    cdp__mem_labels *l, uint64_t hash, const char *text, uint32_t slot) {
+    if (l->used + 1 == CDP__MEM_LABELS) { /* the last one stands for all further ones */
+        ++l->lost;
+        cdp__mem_text_copy(l->text[l->used], "(too many labels)", CDP__MEM_LABEL_BYTES);
+        return CDP__MEM_LABELS;
+    }
+    cdp__mem_text_copy(l->text[l->used], text, CDP__MEM_LABEL_BYTES);
+    l->hash[l->used] = hash;
+    l->slots[slot] = (uint16_t)++l->used;
+    return l->used;
+}
+
+/* The number of the text with this hash; 0: there is none. */
+CDP__PRIVATE uint32_t cdp__mem_labels_known(const cdp__mem_labels *l, uint64_t hash) {
+    const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
+    uint32_t i = (uint32_t)hash & mask;
+    for (; l->slots[i]; i = (i + 1) & mask)
+        if (l->hash[l->slots[i] - 1] == hash) return l->slots[i];
+    return 0;
+}
+
+/* The number of this text, which is copied when it is new; 0 for an empty one. `hash` is its
+   hash. */
+CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
+    const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
+    uint32_t i;
+    if (!text[0] || !l->slots) return 0;
+    for (i = (uint32_t)hash & mask; l->slots[i]; i = (i + 1) & mask) {
+        const uint32_t n = l->slots[i] - 1u;
+        if (l->hash[n] == hash && strncmp(l->text[n], text, CDP__MEM_LABEL_BYTES - 1) == 0)
+            return n + 1;
+    }
+    return cdp__mem_labels_add(l, hash, text, i);
+}
+
+/* The bytes of a text before `slots` in one piece of memory: see cdp__mem_labels_at. */
+#define CDP__MEM_LABELS_ALL                                      \
+    (CDP__MEM_LABELS * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
+        + 2 * CDP__MEM_LABELS * sizeof(uint16_t))
+
+/* Lay the tables into `memory`, CDP__MEM_LABELS_ALL zeroed bytes. */
+CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
+    char *at = (char *)memory;
+    l->hash = (uint64_t *)(void *)at;
+    at += CDP__MEM_LABELS * sizeof(uint64_t);
+    l->slots = (uint16_t *)(void *)at;
+    at += 2 * CDP__MEM_LABELS * sizeof(uint16_t);
+    l->text = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
+    l->used = 0;
+    l->lost = 0;
+}
+
+/* ---- >>os-stacks: addresses of callers, and where modules lie -------------------------------- */
+
+/* Knows how to find return addresses on this system. May use: depot. */
+
+#if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
+#include <execinfo.h>
+#define CDP__MEM_BACKTRACE 1
+#else
+#define CDP__MEM_BACKTRACE 0
+#endif
+
+typedef struct cdp__mem_module {
+    uint64_t low, high,
+        base;      /* code lies from low to high; base: where the file's start would lie */
+    uint32_t path; /* number of its text                                                */
+} cdp__mem_module;
+
+/* Read a line of /proc/self/maps: "low-high rwxp offset device inode   path". */
+typedef struct cdp__mem_map_line {
+    uint64_t low, high, offset;
+    bool code;
+    char path[512];
+} cdp__mem_map_line;
+
+CDP__PRIVATE uint64_t cdp__mem_hex(const char **at) {
+    uint64_t v = 0;
+    for (;; ++*at) {
+        const char c = **at;
+        if (c >= '0' && c <= '9')
+            v = v * 16 + (uint64_t)(c - '0');
+        else if (c >= 'a' && c <= 'f')
+            v = v * 16 + (uint64_t)(c - 'a') + 10;
+        else
+            return v;
+    }
+}
+
+CDP__PRIVATE bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
+    uint32_t i;
+    out->low = cdp__mem_hex(&text);
+    if (*text++ != '-') return false;
+    out->high = cdp__mem_hex(&text);
+    if (*text++ != ' ' || strlen(text) < 5) return false;
+    out->code = text[2] == 'x';
+    text += 5;
+    out->offset = cdp__mem_hex(&text);
+    for (i = 0; i < 3; ++i) { /* the rest of offset; device; inode */
+        while (*text == ' ')
+            ++text;
+        while (i < 2 && *text && *text != ' ')
+            ++text;
+    }
+    cdp__mem_text_copy(out->path, text, sizeof out->path);
+    return true;
+}
+
+/* Call `func` with each line; it returns false to stop. Nothing happens where there is no such
+   file. */
+CDP__PRIVATE void cdp__mem_maps(
+    bool (*func)(void *user, const cdp__mem_map_line *line), void *user) {
+    char text[8192];
+    uint64_t have = 0;
+    bool more = true;
+    const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && more) {
+        const ssize_t got = read(fd, text + have, sizeof text - have - 1);
+        char *line = text, *end;
+        if (got <= 0) break;
+        have += (uint64_t)got;
+        text[have] = 0;
+        for (; more && (end = strchr(line, '\n')) != NULL; line = end + 1) {
+            cdp__mem_map_line l;
+            *end = 0;
+            more = !cdp__mem_map_parse(line, &l) || func(user, &l);
+        }
+        have -= (uint64_t)(line - text);
+        if (have + 1 == sizeof text) have = 0; /* no such line is so long */
+        memmove(text, line, (size_t)have);
+    }
+    if (fd >= 0) close(fd);
+}
+
+typedef struct cdp__mem_stack_range {
+    uint64_t inside, low, high;
+} cdp__mem_stack_range;
+
+CDP__PRIVATE bool cdp__mem_stack_line(void *user, const cdp__mem_map_line *line) {
+    cdp__mem_stack_range *const r = (cdp__mem_stack_range *)user;
+    if (r->inside < line->low || r->inside >= line->high) return true;
+    r->low = line->low;
+    r->high = line->high;
+    return false;
+}
+
+/* The end of the stack that `frame` lies in, found once for each thread; 0: not known. */
+CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
+    static CDP__THREAD_LOCAL cdp__mem_stack_range r;
+    if (frame >= r.low && frame < r.high) return r.high;
+    if (frame < r.low && r.low - frame < 64 * CDP__MEM_MIB && r.high) { /* the stack grew */
+        r.low = frame;
+        return r.high;
+    }
+    r.inside = frame;
+    r.low = r.high = 0;
+    cdp__mem_maps(cdp__mem_stack_line, &r);
+    return r.high;
+}
+
+#if defined(__clang__) || defined(__GNUC__)
+#define CDP__MEM_RAW __attribute__((no_sanitize_address))
+#else
+#define CDP__MEM_RAW
+#endif
+
+/* Return addresses by the chain of frame pointers from `frame` on. Each frame must lie above the
+   one before it, aligned and inside the stack; else the chain ends, since a caller was compiled
+   without it. */
+CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, cdp__mem_trace *t) {
+    uint64_t at = (uint64_t)(uintptr_t)frame;
+    const uint64_t end = cdp__mem_stack_end(at);
+    while (t->count < most) {
+        const uintptr_t *const f = (const uintptr_t *)(uintptr_t)at;
+        if (at % sizeof *f || at + 2 * sizeof *f > end || f[1] < 4096) return;
+        t->words[t->count++] = (uint64_t)f[1] - 1;
+        if (f[0] <= at) return;
+        at = (uint64_t)f[0];
+    }
+}
+
+/* Return addresses by unwinding, from the call that returns to `caller` on: without this
+   library's own. */
+CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_trace *t) {
+#if CDP__MEM_BACKTRACE
+    void *at[CDP__MEM_FRAMES + 8];
+    const int got = backtrace(at, (int)(most + 8));
+    int i, own = 0;
+    for (i = 0; i < got && i < 8; ++i)
+        if (at[i] == caller) own = i;
+    for (i = own; i < got && t->count < most; ++i)
+        t->words[t->count++] = (uint64_t)(uintptr_t)at[i] - 1;
+#else
+    (void)caller;
+    (void)most;
+    (void)t;
+#endif
+}
+
+/* ---- >>blocks: segments, splitting, merging, statistics -------------------------------------- */
+
+/* Knows all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
+   free neighbours are one; the table has exactly the blocks that are in use or wait; statistics
+   are sums over blocks. Its memory comes from slabs that are taken before anything changes. May
+   use: sizes, bins, table, ring, depot. */
+
+#define CDP__MEM_SLAB 128u
+#define CDP__MEM_WATCHERS 8u
+
+struct cdp__mem_span { /* a segment */
+    uint64_t at, size;
+    cdp__mem_arena *arena;
+    cdp__mem_part *first;
+    cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
+    uint32_t stack, label;
+    uint32_t busy; /* blocks in use or waiting */
+    bool large;
+};
+
+struct cdp__mem_arena { /* what one pool has for one stream */
+    cdp_mem_pool *pool;
+    void *stream;
+    cdp__mem_bins *bins[2]; /* small, large; made when needed */
+    cdp__mem_arena *next;
+};
+
+typedef struct cdp__mem_lane { /* a stream that blocks of others were recorded on */
+    void *stream;
+    cdp__mem_use *first, *last; /* events in the order of the stream */
+    struct cdp__mem_lane *next;
+} cdp__mem_lane;
+
+struct cdp__mem_use { /* one block on one further stream */
+    cdp__mem_part *part;
+    cdp__mem_lane *lane;
+    void *event;         /* stays when the record is unused */
+    cdp__mem_use *next;  /* of the block; or of unused ones */
+    cdp__mem_use *after; /* in the lane, or among those put off by a capture */
+    bool gone;           /* the stream was forgotten: nothing to wait for */
+};
+
+typedef struct cdp__mem_slab { /* in front of its records */
+    struct cdp__mem_slab *next;
+    uint64_t uses; /* how many of cdp__mem_use it has; 0: other records */
+} cdp__mem_slab;
+
+struct cdp_mem_pool {
+    cdp_mem *mem;
+    cdp_mem_source source;
+    cdp__mem_arena *arenas;
+    cdp_mem_pool *next;
+    uint64_t fixed_bytes, hash;
+    uint32_t number; /* 0: the ordinary one */
+    uint32_t label, busy;
+    char text[CDP__MEM_LABEL_BYTES]; /* its label */
+    bool own_source, no_split, use_on_oom;
+};
+
+typedef struct cdp__mem_outside { /* memory that others hold */
+    struct cdp__mem_outside *next;
+    uint64_t at, bytes;
+    uint32_t label;
+    char text[CDP__MEM_LABEL_BYTES];
+} cdp__mem_outside;
+
+typedef struct cdp__mem_watcher {
+    cdp_mem_watch_func func;
+    void *user;
+} cdp__mem_watcher;
+
+typedef struct cdp__mem_log { /* the history */
+    cdp_mem_record_desc desc;
+    uint32_t what; /* CDP__MEM_WANTS_..., read without the lock (atomic) */
+    cdp__mem_ring ring;
+    cdp__mem_depot depot;
+    cdp__mem_labels labels;
+    void *memory; /* of ring and depot */
+    void *label_memory;
+    uint64_t start_ns, start_us;
+} cdp__mem_log;
+
+/* What statistics are made of, kept short because every request counts in several: [0] small, [1]
+   large. */
+typedef struct cdp__mem_tally {
+    uint64_t current[2], peak[2], allocated[2];
+    uint64_t peak_all;
+    uint64_t
+        before[2]; /* current at the last reset of sums: freed = allocated + before - current */
+} cdp__mem_tally;
+
+typedef struct cdp__mem_tallies { /* in the order of cdp_mem_stats */
+    cdp__mem_tally allocation, segment, active, inactive_split;
+    cdp__mem_tally allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes;
+    cdp__mem_tally requested_bytes;
+    cdp__mem_tally oversize_allocations, oversize_segments; /* all in [0] */
+} cdp__mem_tallies;
+
+struct cdp_mem {
+    cdp_lock lock;
+    const cdp_os *os;
+    cdp_mem_desc desc;
+    cdp__mem_sizes sizes;
+    cdp_mem_pool base; /* the ordinary pool, first of a list */
+    cdp__mem_table table;
+    cdp__mem_span *spans, *last_span;
+    cdp__mem_part *unused_parts;
+    cdp__mem_span *unused_spans;
+    cdp__mem_use *unused_uses, *delayed; /* delayed: by a capture, linked by `after` */
+    uint32_t unused_part_count, part_count;
+    cdp__mem_slab *slabs;
+    cdp__mem_lane *lanes;
+    uint32_t waiting; /* events in lanes */
+    uint32_t pool_count;
+    uint64_t held, limit, requests, externals, external_places;
+    cdp__mem_outside *outside;
+    cdp__mem_tallies tally;
+    cdp_mem_stats stats; /* only the single figures */
+    cdp__mem_log log;
+    cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
+    cdp_mem_oom_func on_oom;
+    void *on_oom_user;
+    bool dumped;
+    char dump_path[1024];
+};
+
+CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {
+    if (m->lock.mutex) m->os->threads.mutex_lock(m->os->user, m->lock.mutex);
+}
+
+CDP__MEM_HOT void cdp__mem_unlock(const cdp_mem *m) {
+    if (m->lock.mutex) m->os->threads.mutex_unlock(m->os->user, m->lock.mutex);
+}
+
+CDP__MEM_HOT void cdp__mem_up(cdp__mem_tally *t, bool large, uint64_t n) {
+    uint64_t all;
+    t->current[large] += n;
+    t->allocated[large] += n;
+    if (t->current[large] > t->peak[large]) t->peak[large] = t->current[large];
+    all = t->current[0] + t->current[1];
+    if (all > t->peak_all) t->peak_all = all;
+}
+
+CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
+    t->current[large] -= n;
+}
+
+/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the
+   latter, and peaks of the sum. */
+CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
+    const uint64_t one = active->current[large] + held->current[large];
+    const uint64_t all = one + active->current[!large] + held->current[!large];
+    if (one > active->peak[large]) active->peak[large] = one;
+    if (all > active->peak_all) active->peak_all = all;
+}
+
+CDP__MEM_HOT uint64_t cdp__mem_now(const cdp__mem_tally *t) {
+    return t->current[0] + t->current[1];
+}
+
+CDP__MEM_HOT bool cdp__mem_is_split(const cdp__mem_part *p) {
+    return p->prev || p->next;
+}
+
+/* Take a slab of records. */
+CDP__PRIVATE void *cdp__mem_slab_take(cdp_mem *m, uint64_t record, uint64_t uses) {
+    const uint64_t head = cdp__mem_up_to(sizeof(cdp__mem_slab), 16);
+    cdp__mem_slab *const s = (cdp__mem_slab *)cdp__alloc_zero(m->os, head + record * CDP__MEM_SLAB);
+    if (!s) return NULL;
+    s->next = m->slabs;
+    s->uses = uses;
+    m->slabs = s;
+    return (char *)s + head;
+}
+
+CDP__PRIVATE bool cdp__mem_more_parts(cdp_mem *m) {
+    cdp__mem_part *p = (cdp__mem_part *)cdp__mem_slab_take(m, sizeof *p, 0);
+    uint32_t i;
+    for (i = 0; p && i < CDP__MEM_SLAB; ++i) {
+        p[i].bin_next = m->unused_parts;
+        m->unused_parts = &p[i];
+    }
+    if (p) m->unused_part_count += CDP__MEM_SLAB;
+    return p != NULL;
+}
+
+CDP__PRIVATE bool cdp__mem_more_spans(cdp_mem *m) {
+    cdp__mem_span *s = (cdp__mem_span *)cdp__mem_slab_take(m, sizeof *s, 0);
+    uint32_t i;
+    for (i = 0; s && i < CDP__MEM_SLAB; ++i) {
+        s[i].next = m->unused_spans;
+        m->unused_spans = &s[i];
+    }
+    return s != NULL;
+}
+
+CDP__PRIVATE bool cdp__mem_more_uses(cdp_mem *m) {
+    cdp__mem_use *u = (cdp__mem_use *)cdp__mem_slab_take(m, sizeof *u, CDP__MEM_SLAB);
+    uint32_t i;
+    for (i = 0; u && i < CDP__MEM_SLAB; ++i) {
+        u[i].next = m->unused_uses;
+        m->unused_uses = &u[i];
+    }
+    return u != NULL;
+}
+
+CDP__PRIVATE bool cdp__mem_table_grow(cdp_mem *m) {
+    cdp__mem_table old = m->table;
+    const uint64_t count = old.slots ? 2 * (old.mask + 1) : 1024;
+    uint64_t i;
+    cdp__mem_part **const slots =
+        (cdp__mem_part **)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_part *));
+    if (!slots) return false;
+    m->table.slots = slots;
+    m->table.mask = count - 1;
+    m->table.shift = 64 - cdp__mem_log2(count);
+    m->table.used = 0;
+    for (i = 0; old.slots && i <= old.mask; ++i)
+        if (old.slots[i]) cdp__mem_table_put(&m->table, old.slots[i]);
+    cdp__free(m->os, old.slots);
+    return true;
+}
+
+/* Have the records that one request may need, so that nothing fails half way. */
+CDP__MEM_HOT bool cdp__mem_prepare(cdp_mem *m) {
+    if (m->unused_part_count < 4 && !cdp__mem_more_parts(m)) return false;
+    if (!m->unused_spans && !cdp__mem_more_spans(m)) return false;
+    if (m->table.used * 2 >= m->table.mask && !cdp__mem_table_grow(m)) return false;
+    return true;
+}
+
+CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t size) {
+    cdp__mem_part *const p = m->unused_parts;
+    m->unused_parts = p->bin_next;
+    --m->unused_part_count;
+    ++m->part_count;
+    p->at = at;
+    p->size = size;
+    p->prev = p->next = NULL;
+    p->uses = NULL;
+    p->waits = 0;
+    p->stack = p->label = 0;
+    return p; /* the rest is set where its state is */
+}
+
+CDP__MEM_HOT void cdp__mem_part_drop(cdp_mem *m, cdp__mem_part *p) {
+    p->bin_next = m->unused_parts;
+    m->unused_parts = p;
+    ++m->unused_part_count;
+    --m->part_count;
+}
+
+CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
+    return p->span->arena->bins[p->span->large];
+}
+
+/* A free block goes into its list, or leaves it. */
+CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    p->state = CDP_MEM_INACTIVE;
+    p->requested = 0;
+    p->stack = p->label = 0;
+    p->freed_at = m->requests;
+    cdp__mem_bins_put(cdp__mem_bins_of(p), p);
+    if (!cdp__mem_is_split(p)) return;
+    cdp__mem_up(&m->tally.inactive_split, large, 1);
+    cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size);
+}
+
+CDP__MEM_HOT void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    cdp__mem_bins_take(cdp__mem_bins_of(p), p);
+    if (!cdp__mem_is_split(p)) return;
+    cdp__mem_down(&m->tally.inactive_split, large, 1);
+    cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size);
+}
+
+/* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
+CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
+    cdp__mem_part *const rest = cdp__mem_part_new(m, p->at + size, p->size - size);
+    rest->span = p->span;
+    rest->prev = p;
+    rest->next = p->next;
+    if (rest->next) rest->next->prev = rest;
+    p->next = rest;
+    p->size = size;
+    cdp__mem_free_put(m, rest);
+}
+
+/* `p`, in no list, takes its neighbour in, when that is free. Returns what is left of both. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_merge(cdp_mem *m, cdp__mem_part *p) {
+    cdp__mem_part *const next = p->next, *const prev = p->prev;
+    if (next && next->state == CDP_MEM_INACTIVE) {
+        cdp__mem_free_take(m, next);
+        p->size += next->size;
+        p->next = next->next;
+        if (p->next) p->next->prev = p;
+        cdp__mem_part_drop(m, next);
+    }
+    if (!prev || prev->state != CDP_MEM_INACTIVE) return p;
+    cdp__mem_free_take(m, prev);
+    prev->size += p->size;
+    prev->next = p->next;
+    if (prev->next) prev->next->prev = prev;
+    cdp__mem_part_drop(m, p);
+    return prev;
+}
+
+CDP__PRIVATE void cdp__mem_hear(
+    cdp_mem *m, cdp_mem_action action, uint64_t at, uint64_t bytes, cdp_mem_pool *pool) {
+    uint32_t i;
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
+        const cdp__mem_watcher *const w = &m->watchers[i];
+        if (w->func)
+            w->func(w->user, action, (void *)(uintptr_t)at, bytes, pool == &m->base ? NULL : pool);
+    }
+}
+
+/* A new segment with one block that is in no list. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
+    cdp_mem *m, cdp__mem_arena *arena, uint64_t at, uint64_t size, bool large) {
+    cdp__mem_span *const s = m->unused_spans;
+    cdp__mem_part *const p = cdp__mem_part_new(m, at, size);
+    m->unused_spans = s->next;
+    memset(s, 0, sizeof *s);
+    s->at = at;
+    s->size = size;
+    s->arena = arena;
+    s->first = p;
+    s->large = large;
+    s->prev = m->last_span;
+    if (s->prev)
+        s->prev->next = s;
+    else
+        m->spans = s;
+    m->last_span = s;
+    p->span = s;
+    m->held += size;
+    cdp__mem_up(&m->tally.segment, large, 1);
+    cdp__mem_up(&m->tally.reserved_bytes, large, size);
+    if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
+    cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
+    return p;
+}
+
+/* Forget a segment whose only block is in no list. */
+CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
+    cdp__mem_part_drop(m, s->first);
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        m->spans = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    else
+        m->last_span = s->prev;
+    m->held -= s->size;
+    cdp__mem_down(&m->tally.segment, s->large, 1);
+    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
+    if (s->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_segments, false, 1);
+    s->next = m->unused_spans;
+    m->unused_spans = s;
+}
+
+/* A block that is in no list is given out, counted, and found by its address from now on. */
+CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t requested) {
+    const bool large = p->span->large;
+    p->requested = requested;
+    p->state = CDP_MEM_ACTIVE;
+    ++p->span->busy;
+    ++p->span->arena->pool->busy;
+    cdp__mem_table_put(&m->table, p);
+    cdp__mem_up(&m->tally.allocation, large, 1);
+    cdp__mem_up(&m->tally.allocated_bytes, large, p->size);
+    cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
+    cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    cdp__mem_up(&m->tally.requested_bytes, large, requested);
+    if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
+}
+
+/* The caller gave it back; it may have to wait. */
+CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    p->state = CDP_MEM_PENDING;
+    m->tally.active.current[large] += 1;
+    m->tally.active_bytes.current[large] += p->size;
+    cdp__mem_down(&m->tally.allocation, large, 1);
+    cdp__mem_down(&m->tally.allocated_bytes, large, p->size);
+    if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
+}
+
+/* Nothing uses it any more. It is in no list yet. */
+CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    --p->span->busy;
+    --p->span->arena->pool->busy;
+    cdp__mem_table_take(&m->table, p);
+    cdp__mem_down(&m->tally.active, large, 1);
+    cdp__mem_down(&m->tally.active_bytes, large, p->size);
+    cdp__mem_down(&m->tally.requested_bytes, large, p->requested);
+}
+
+/* What this pool has for this stream; NULL without memory. The one used last is first. */
+CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, void *stream) {
+    cdp__mem_arena **at = &pool->arenas, *a;
+    for (a = *at; a && a->stream != stream; a = *at)
+        at = &a->next;
+    if (a && at == &pool->arenas) return a;
+    if (a)
+        *at = a->next;
+    else
+        a = (cdp__mem_arena *)cdp__alloc_zero(m->os, sizeof *a);
+    if (!a) return NULL;
+    a->pool = pool;
+    a->stream = stream;
+    a->next = pool->arenas;
+    pool->arenas = a;
+    return a;
+}
+
+CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large) {
+    const bool coarse = m->desc.coarse_bins;
+    cdp__mem_bins *b = a->bins[large];
+    if (b) return true;
+    b = (cdp__mem_bins *)cdp__alloc_zero(m->os, cdp__mem_bins_bytes(coarse));
+    if (!b) return false;
+    b->coarse = coarse;
+    b->count = coarse ? CDP__MEM_COARSE_BINS : CDP__MEM_BINS;
+    a->bins[large] = b;
+    return true;
+}
+
+/* ---- >>history: events into the ring --------------------------------------------------------- */
+
+/* Knows what is recorded, and how stacks are collected. May use: blocks, ring, depot, os-stacks. */
+
+#define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
+#define CDP__MEM_WANTS_EVENTS 2u
+#define CDP__MEM_WANTS_STACK 4u  /* collect one for an allocation */
+#define CDP__MEM_WANTS_FREE 8u   /* and for a free                */
+#define CDP__MEM_WANTS_ALLOC 16u /* events carry stacks           */
+
+#define CDP__MEM_NESTED 16u
+
+typedef struct cdp__mem_thread { /* labels of one thread */
+    char text[CDP__MEM_LABEL_BYTES];
+    uint64_t hash;
+    uint32_t length[CDP__MEM_NESTED]; /* of the text before each label */
+    uint32_t depth;                   /* also counts those that found no room */
+} cdp__mem_thread;
+
+CDP__PRIVATE cdp__mem_thread *cdp__mem_thread_own(void) {
+    static CDP__THREAD_LOCAL cdp__mem_thread t;
+    return &t;
+}
+
+CDP__PRIVATE void cdp__mem_label_push(cdp__mem_thread *t, const char *text) {
+    const uint32_t have = (uint32_t)strlen(t->text);
+    if (t->depth++ >= CDP__MEM_NESTED) return;
+    t->length[t->depth - 1] = have;
+    if (have + 2 < sizeof t->text) {
+        if (have) t->text[have] = '/';
+        cdp__mem_text_copy(t->text + have + (have ? 1 : 0), text, sizeof t->text - have - 1);
+    }
+    t->hash = cdp__mem_text_hash(t->text);
+}
+
+CDP__PRIVATE void cdp__mem_label_pop(cdp__mem_thread *t) {
+    if (!t->depth || --t->depth >= CDP__MEM_NESTED) return;
+    t->text[t->length[t->depth]] = 0;
+    t->hash = cdp__mem_text_hash(t->text);
+}
+
+/* One request, free or other call that is recorded. */
+typedef struct cdp__mem_call {
+    const void *caller, *frame; /* where it returns to; the frame pointer of the public function */
+    const cdp_mem_site *site;
+    uint32_t wants;
+    uint32_t stack, label; /* numbers, known under the lock */
+    uint64_t now_ns;
+    cdp__mem_trace trace;
+} cdp__mem_call;
+
+/* Before the lock: what is to be recorded, when, and the stack. */
+CDP__MEM_HOT void cdp__mem_call_begin(
+    const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
+    uint32_t most;
+    c->wants = __atomic_load_n(&m->log.what, __ATOMIC_ACQUIRE);
+    c->stack = c->label = 0;
+    c->trace.count = 0;
+    c->site = site;
+    if (!c->wants) return;
+    if (c->wants & CDP__MEM_WANTS_EVENTS) c->now_ns = m->os->now_ns(m->os->user);
+    if (!(c->wants & stack_if) || c->wants >> 16 == 0) return;
+    most = c->wants >> 16 & 0xff;
+    if (c->wants >> 24 == CDP_MEM_STACKS_FRAME_POINTER)
+        cdp__mem_walk(c->frame, most, &c->trace);
+    else
+        cdp__mem_unwind(c->caller, most, &c->trace);
+}
+
+/* The number of a site among the labels: "file\nline\nfunction". Known ones are found by the
+   addresses of their texts, so that nothing is formatted. */
+CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *s) {
+    const char *file = s->file ? s->file : "";
+    const char *const function = s->function ? s->function : "";
+    const uint64_t length = strlen(file);
+    uint64_t hash = cdp__mem_mix(s->line, (uint64_t)(uintptr_t)file);
+    char text[CDP__MEM_LABEL_BYTES];
+    uint32_t n;
+    hash = cdp__mem_mix(hash, (uint64_t)(uintptr_t)function);
+    n = cdp__mem_labels_known(&l->labels, hash);
+    if (n) return n;
+    if (length > 70) file += length - 70;
+    cdp__format(text, sizeof text, "%s\n%u\n%s", file, s->line, function);
+    return cdp__mem_labels_number(&l->labels, hash, text);
+}
+
+/* Under the lock: the numbers of stack and label. */
+CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    cdp__mem_trace *const trace = &c->trace;
+    if (!c->wants) return;
+    c->wants &= m->log.what | 0xffff0000u; /* recording may have ended meanwhile */
+    if (!(c->wants & CDP__MEM_WANTS_STATE)) return;
+    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
+    if (!(c->wants & (CDP__MEM_WANTS_STACK | CDP__MEM_WANTS_FREE))) return;
+    if (c->site) {
+        memmove(trace->words + 1, trace->words, trace->count * sizeof *trace->words);
+        trace->words[0] = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
+        ++trace->count;
+    }
+    if (c->label) trace->words[trace->count++] = CDP__MEM_TAG_LABEL | c->label;
+    c->stack = cdp__mem_depot_number(&m->log.depot, trace);
+}
+
+/* Record an event of this call. */
+CDP__PRIVATE cdp__mem_record *cdp__mem_event_add(
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, uint64_t at, uint64_t size) {
+    cdp__mem_record *e;
+    if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return NULL;
+    if (m->log.desc.skip >> action & 1) return NULL;
+    e = cdp__mem_ring_push(&m->log.ring);
+    memset(e, 0, sizeof *e);
+    e->address = at;
+    e->size = size;
+    e->time_ns = c->now_ns;
+    e->action = (uint8_t)action;
+    e->label = c->label;
+    if (c->wants & CDP__MEM_WANTS_ALLOC) e->stack = c->stack;
+    return e;
+}
+
+CDP__PRIVATE void cdp__mem_event_place(cdp__mem_record *e, const cdp__mem_arena *a) {
+    if (!e) return;
+    e->stream = (uint64_t)(uintptr_t)a->stream;
+    e->pool[1] = a->pool->number;
+}
+
+/* Record an event of a block. Frees without a stack of their own show that of the allocation. */
+CDP__MEM_HOT void cdp__mem_event_part(
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, const cdp__mem_part *p) {
+    cdp__mem_record *e;
+    if (!(c->wants & CDP__MEM_WANTS_EVENTS) || p->requested < m->log.desc.min_bytes) return;
+    e = cdp__mem_event_add(m, c, action, p->at, p->requested);
+    cdp__mem_event_place(e, p->span->arena);
+    if (!e || action == CDP_MEM_ALLOC) return;
+    e->label = p->label;
+    if (!e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = p->stack;
+}
+
+CDP__PRIVATE void cdp__mem_event_span(
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action, const cdp__mem_span *s) {
+    cdp__mem_record *const e = cdp__mem_event_add(m, c, action, s->at, s->size);
+    cdp__mem_event_place(e, s->arena);
+    if (e && !e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = s->stack;
+}
+
+/* A call of this library's own, without a stack. */
+CDP__PRIVATE void cdp__mem_call_plain(cdp_mem *m, cdp__mem_call *c) {
+    c->caller = c->frame = NULL;
+    cdp__mem_call_begin(m, c, 0, NULL);
+}
+
+CDP__PRIVATE uint32_t cdp__mem_wants(const cdp_mem_record_desc *d) {
+    uint32_t w = CDP__MEM_WANTS_STATE;
+    if (d->history == CDP_MEM_HISTORY_OFF) return 0;
+    if (d->history == CDP_MEM_HISTORY_ALL) w |= CDP__MEM_WANTS_EVENTS;
+    if (d->context == CDP_MEM_CONTEXT_NONE) return w;
+    w |= CDP__MEM_WANTS_STACK;
+    if (d->context <= CDP_MEM_CONTEXT_ALLOC) w |= CDP__MEM_WANTS_ALLOC;
+    if (d->context == CDP_MEM_CONTEXT_ALL) w |= CDP__MEM_WANTS_FREE;
+    if (d->stacks != CDP_MEM_STACKS_SITE) w |= d->max_frames << 16;
+    return w | (uint32_t)d->stacks << 24;
+}
+
+CDP__PRIVATE void cdp__mem_record_defaults(cdp_mem_record_desc *d) {
+    d->max_entries = cdp__def(d->max_entries, 100000u);
+    d->max_frames = cdp__def(d->max_frames, 32u);
+    d->max_stacks = cdp__def(d->max_stacks, 16384u);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
+    const uint32_t may = 1u << CDP_MEM_OOM | 1u << CDP_MEM_SNAPSHOT | 1u << CDP_MEM_USER_DEFINED
+        | 1u << CDP_MEM_ANNOTATE;
+    if (d->history > CDP_MEM_HISTORY_ALL || d->context > CDP_MEM_CONTEXT_NONE
+        || d->stacks > CDP_MEM_STACKS_SITE)
+        return cdp__fail(CDP_ERR_INVALID,
+            "record: history %u, context %u or stacks %u is no value of its enum",
+            (unsigned)d->history, (unsigned)d->context, (unsigned)d->stacks);
+    if (d->max_frames > CDP__MEM_FRAMES)
+        return cdp__fail(CDP_ERR_INVALID, "record: max_frames %u; %u is the most", d->max_frames,
+            CDP__MEM_FRAMES);
+    if (d->max_entries > 1u << 28 || d->max_stacks > 1u << 24)
+        return cdp__fail(CDP_ERR_INVALID,
+            "record: max_entries %u or max_stacks %u is above 2^28 or 2^24", d->max_entries,
+            d->max_stacks);
+    if (d->skip & ~may)
+        return cdp__fail(CDP_ERR_INVALID,
+            "record: skip 0x%x leaves out events of blocks or segments; without them the file "
+            "cannot be replayed; use min_bytes",
+            d->skip);
+    if (!CDP__MEM_BACKTRACE && d->history && d->context != CDP_MEM_CONTEXT_NONE
+        && d->stacks == CDP_MEM_STACKS_BACKTRACE)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "record: this C library has no backtrace(); set stacks to FRAME_POINTER or SITE");
+    return CDP_OK;
+}
+
+/* Memory for ring and depot of `l`, laid out in one piece. */
+CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
+    const cdp_mem_record_desc *const d = &l->desc;
+    const uint64_t words = (uint64_t)d->max_stacks * (d->max_frames < 16 ? d->max_frames + 2 : 16);
+    const bool all = d->history == CDP_MEM_HISTORY_ALL;
+    uint64_t slots = 64;
+    char *at;
+    while (slots < 2ull * (d->max_stacks + 2))
+        slots *= 2;
+    l->ring.room = all ? d->max_entries : 0;
+    l->depot.rows_room = d->max_stacks + 1;
+    l->depot.words_room = (uint32_t)words + CDP__MEM_WORDS;
+    l->depot.slot_mask = (uint32_t)slots - 1;
+    at = (char *)cdp__alloc(os,
+        l->ring.room * sizeof(cdp__mem_record) + l->depot.rows_room * sizeof(cdp__mem_row)
+            + l->depot.words_room * sizeof(uint64_t) + slots * sizeof(uint32_t));
+    l->label_memory = cdp__alloc_zero(os, CDP__MEM_LABELS_ALL);
+    l->memory = at;
+    if (!at || !l->label_memory) return false;
+    l->ring.at = (cdp__mem_record *)(void *)at;
+    at += l->ring.room * sizeof(cdp__mem_record);
+    l->depot.rows = (cdp__mem_row *)(void *)at;
+    at += l->depot.rows_room * sizeof(cdp__mem_row);
+    l->depot.words = (uint64_t *)(void *)at;
+    at += l->depot.words_room * sizeof(uint64_t);
+    l->depot.slots = (uint32_t *)(void *)at;
+    cdp__mem_depot_clear(&l->depot);
+    cdp__mem_labels_at(&l->labels, l->label_memory);
+    return true;
+}
+
+CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
+    cdp__free(os, l->memory);
+    cdp__free(os, l->label_memory);
+    memset(l, 0, sizeof *l);
+}
+
+/* ---- >>streams: frees that wait -------------------------------------------------------------- */
+
+/* Knows which blocks wait for which events. One queue for each stream; it is asked from the front
+   until an event has not passed, since a stream works in order. May use: blocks, history. */
+
+CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
+    cdp__mem_lane *l = m->lanes;
+    while (l && l->stream != stream)
+        l = l->next;
+    if (l) return l;
+    l = (cdp__mem_lane *)cdp__alloc_zero(m->os, sizeof *l);
+    if (!l) return NULL;
+    l->stream = stream;
+    l->next = m->lanes;
+    m->lanes = l;
+    return l;
+}
+
+CDP__PRIVATE bool cdp__mem_capturing(const cdp_mem_source *s, void *stream) {
+    return stream && s->capturing && s->capturing(s->user, stream);
+}
+
+/* An event belongs to the source that made it: only those of the ordinary source are kept. */
+CDP__PRIVATE void cdp__mem_use_forget(const cdp_mem_source *s, cdp__mem_use *u) {
+    if (u->event) s->event_destroy(s->user, u->event);
+    u->event = NULL;
+}
+
+/* Records of uses are taken together with their block, so that a free needs no memory. */
+CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *stream) {
+    cdp__mem_lane *const lane = cdp__mem_lane_of(m, stream);
+    cdp__mem_use *u;
+    if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
+    for (u = p->uses; u; u = u->next)
+        if (u->lane == lane && !u->gone) return CDP_OK;
+    if (!m->unused_uses && !cdp__mem_more_uses(m))
+        return cdp__fail_nomem("cdp_mem_record_stream", CDP__MEM_SLAB * sizeof *u);
+    u = m->unused_uses;
+    m->unused_uses = u->next;
+    if (p->span->arena->pool->own_source) cdp__mem_use_forget(&m->base.source, u);
+    u->part = p;
+    u->lane = lane;
+    u->after = NULL;
+    u->gone = false;
+    u->next = p->uses;
+    p->uses = u;
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mem_use_drop(cdp_mem *m, cdp__mem_use *u) {
+    const cdp_mem_pool *const pool = u->part->span->arena->pool;
+    if (pool->own_source) cdp__mem_use_forget(&pool->source, u);
+    u->part = NULL;
+    u->next = m->unused_uses;
+    m->unused_uses = u;
+}
+
+/* Give a segment back whose only block is free and in its list. When the source fails, nothing
+   changes. */
+CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp__mem_span *s) {
+    cdp_mem_pool *const pool = s->arena->pool;
+    const cdp_mem_source *const source = &pool->source;
+    cdp__mem_hear(m, CDP_MEM_SEGMENT_FREE, s->at, s->size, pool);
+    if (source->release) {
+        const cdp_status st = source->release(source->user, (void *)(uintptr_t)s->at, s->size);
+        if (st != CDP_OK) {
+            cdp__mem_hear(m, CDP_MEM_SEGMENT_ALLOC, s->at, s->size, pool);
+            return st;
+        }
+    }
+    ++m->stats.device_frees;
+    cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
+    cdp__mem_free_take(m, s->first);
+    cdp__mem_span_remove(m, s);
+    return CDP_OK;
+}
+
+/* The block can be used again: into its list, merged. Without a cache it goes back to the source;
+   when that fails it stays in the list, for a later trim. */
+CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    cdp__mem_span *const s = p->span;
+    cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
+    cdp__mem_part_end(m, p);
+    cdp__mem_free_put(m, cdp__mem_merge(m, p));
+    if (m->desc.no_cache && !s->busy && !s->arena->pool->fixed_bytes)
+        (void)cdp__mem_release(m, c, s);
+}
+
+CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
+    cdp__mem_lane *const l = u->lane;
+    u->after = NULL;
+    if (l->last)
+        l->last->after = u;
+    else
+        l->first = u;
+    l->last = u;
+    ++m->waiting;
+}
+
+/* Record an event for a use of a block that is being freed. */
+CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use *u) {
+    cdp_status st;
+    if (u->gone) return CDP_OK;
+    if (!u->event) {
+        st = s->event_create(s->user, &u->event);
+        if (st != CDP_OK) {
+            u->event = NULL;
+            return st;
+        }
+    }
+    return s->event_record(s->user, u->event, u->lane->stream);
+}
+
+/* One wait of a block is over. */
+CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem_use *u) {
+    cdp__mem_part *const p = u->part;
+    cdp__mem_use **at = &p->uses;
+    while (*at != u)
+        at = &(*at)->next;
+    *at = u->next;
+    cdp__mem_use_drop(m, u);
+    if (!--p->waits) cdp__mem_complete(m, c, p);
+}
+
+/* Some stream of the block is being captured: events would become part of the graph. */
+CDP__PRIVATE bool cdp__mem_use_captured(const cdp_mem_source *s, const cdp__mem_part *p) {
+    const cdp__mem_use *u;
+    if (!s->capturing || !p->uses) return false;
+    if (cdp__mem_capturing(s, p->span->arena->stream)) return true;
+    for (u = p->uses; u; u = u->next)
+        if (cdp__mem_capturing(s, u->lane->stream)) return true;
+    return false;
+}
+
+/* A free of a block with recorded streams. All events are recorded before anything changes. */
+CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    const cdp_mem_source *const s = &p->span->arena->pool->source;
+    const bool captured = cdp__mem_use_captured(s, p);
+    cdp__mem_use *u, *next;
+    for (u = captured ? NULL : p->uses; u; u = u->next) {
+        const cdp_status st = cdp__mem_use_mark(s, u);
+        if (st != CDP_OK) return st;
+    }
+    cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
+    cdp__mem_part_leave(m, p);
+    for (u = p->uses; u; u = u->next)
+        ++p->waits;
+    for (u = p->uses; u; u = next) {
+        next = u->next;
+        if (captured) {
+            u->after = m->delayed;
+            m->delayed = u;
+        } else if (u->gone)
+            cdp__mem_use_over(m, c, u);
+        else
+            cdp__mem_lane_push(m, u);
+    }
+    return CDP_OK;
+}
+
+CDP__MEM_HOT cdp_status cdp__mem_free_part(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    if (p->uses) return cdp__mem_free_later(m, c, p);
+    cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
+    cdp__mem_part_leave(m, p);
+    cdp__mem_complete(m, c, p);
+    return CDP_OK;
+}
+
+/* Frees that a capture put off: their events can be recorded when it has ended. */
+CDP__PRIVATE cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
+    cdp__mem_use **at = &m->delayed;
+    while (*at) {
+        cdp__mem_use *const u = *at;
+        const cdp_mem_source *const s = &u->part->span->arena->pool->source;
+        cdp_status st;
+        if (cdp__mem_use_captured(s, u->part)) {
+            at = &u->after;
+            continue;
+        }
+        st = cdp__mem_use_mark(s, u);
+        if (st != CDP_OK) return st;
+        *at = u->after;
+        cdp__mem_lane_push(m, u);
+    }
+    return CDP_OK;
+}
+
+/* Ask the events of one stream. */
+CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, cdp__mem_lane *l) {
+    while (l->first) {
+        cdp__mem_use *const u = l->first;
+        const cdp_mem_source *const s = &u->part->span->arena->pool->source;
+        const cdp_status st = u->gone ? CDP_OK : s->event_query(s->user, u->event);
+        if (st == CDP_PENDING) return CDP_OK;
+        if (st != CDP_OK) return st;
+        l->first = u->after;
+        if (!l->first) l->last = NULL;
+        --m->waiting;
+        cdp__mem_use_over(m, c, u);
+    }
+    return CDP_OK;
+}
+
+/* Complete the frees whose events have passed. */
+CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
+    cdp__mem_lane *l;
+    cdp_status st = m->delayed ? cdp__mem_poll_delayed(m) : CDP_OK;
+    for (l = m->lanes; l && st == CDP_OK && m->waiting; l = l->next)
+        st = cdp__mem_poll_lane(m, c, l);
+    return st;
+}
+
+CDP__PRIVATE void cdp__mem_pause(const cdp_os *os, uint32_t turn) {
+    if (turn < 100 && os->threads.yield)
+        os->threads.yield(os->user);
+    else
+        cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS / 4);
+}
+
+/* Wait until no free waits for an event any more; other threads may use the allocator meanwhile.
+   Frees put off by a capture stay. */
+CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
+    const uint64_t deadline = cdp__deadline(m->os, m->desc.timeout_ms);
+    uint32_t turn = 0;
+    cdp_status st = cdp__mem_poll(m, c);
+    for (; st == CDP_OK && m->waiting; st = cdp__mem_poll(m, c), ++turn) {
+        if (m->os->now_ns(m->os->user) >= deadline)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "%u events of freed blocks on %s have not passed after %u ms; is a kernel stuck, "
+                "or is timeout_ms too short?",
+                m->waiting, m->base.source.name, m->desc.timeout_ms);
+        cdp__mem_unlock(m);
+        cdp__mem_pause(m->os, turn);
+        cdp__mem_lock(m);
+    }
+    return st;
+}
+
+/* ---- >>request: one allocation, step by step ------------------------------------------------- */
+
+/* Knows the order in which memory is looked for. A step that fails changes nothing but what it
+   gave back to the source. May use: blocks, history, streams. */
+
+typedef struct cdp__mem_ask { /* one request */
+    cdp_mem_pool *pool;
+    cdp__mem_arena *arena;
+    void *stream;
+    uint64_t bytes, size;
+    bool large, capturing, no_host; /* no_host: the host has no memory for records */
+} cdp__mem_ask;
+
+/* A free block of the best size, out of its list; NULL: there is none. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
+    cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
+    const cdp__mem_bins *const b = arena->bins[a->large];
+    cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
+    if (!p) return NULL;
+    if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
+    cdp__mem_free_take(m, p);
+    return p;
+}
+
+/* A new segment of the pool, with one block that is in no list. NOMEM: the source has none, or
+   the limit forbids it. */
+CDP__PRIVATE cdp_status cdp__mem_segment_new(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    const cdp_mem_source *const s = &a->pool->source;
+    const uint64_t bytes = m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
+    void *at = NULL;
+    cdp_status st;
+    if (m->limit && (bytes > m->limit || m->held > m->limit - bytes)) {
+        ++m->stats.oom_rejections;
+        return CDP_ERR_NOMEM;
+    }
+    if (!cdp__mem_prepare(m)) {
+        a->no_host = true;
+        return cdp__fail_nomem("the records of cdp_mem_alloc", CDP__MEM_SLAB * sizeof **out);
+    }
+    st = s->reserve(s->user, bytes, &at);
+    if (st != CDP_OK) return st;
+    if ((uintptr_t)at % CDP__MEM_UNIT || !at) {
+        if (at) (void)s->release(s->user, at, bytes);
+        return cdp__fail(CDP_ERR_IO, "%s gave a segment at 0x%llx, which is not aligned to 512",
+            s->name, (unsigned long long)(uintptr_t)at);
+    }
+    ++m->stats.device_allocs;
+    *out = cdp__mem_span_add(m, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
+    (*out)->span->stack = c->stack;
+    (*out)->span->label = a->pool->label;
+    cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, (*out)->span);
+    return CDP_OK;
+}
+
+/* Whether a segment is whole, free and the ordinary pool's: it can be given back. */
+CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
+    return !s->busy && s->arena->pool == &m->base;
+}
+
+/* Give all idle segments back. Returns the bytes; a failing source ends it, and is told by *st. */
+CDP__PRIVATE uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
+    cdp__mem_span *s, *next;
+    uint64_t bytes = 0;
+    *st = CDP_OK;
+    for (s = m->spans; s && *st == CDP_OK; s = next) {
+        const uint64_t size = s->size;
+        next = s->next;
+        if (!cdp__mem_idle(m, s)) continue;
+        *st = cdp__mem_release(m, c, s);
+        if (*st == CDP_OK) bytes += size;
+    }
+    return bytes;
+}
+
+/* The mean age of idle large segments, in requests; 0: there are none. */
+CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
+    const cdp__mem_span *s;
+    uint64_t sum = 0, n = 0;
+    for (s = m->spans; s; s = s->next) {
+        if (!s->large || !cdp__mem_idle(m, s)) continue;
+        sum += m->requests - s->first->freed_at;
+        ++n;
+    }
+    return n ? sum / n : 0;
+}
+
+/* Garbage collection: above the threshold, give idle large segments back, the oldest first, in
+   rounds: all that are at least of the mean age. No waiting. */
+CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
+    const uint64_t keep = (uint64_t)(m->desc.gc_threshold * (double)m->limit);
+    bool found = true;
+    while (m->held > keep && found) {
+        const uint64_t age = cdp__mem_mean_age(m);
+        cdp__mem_span *s, *next;
+        found = false;
+        for (s = m->spans; s && m->held > keep; s = next) {
+            next = s->next;
+            if (!s->large || !cdp__mem_idle(m, s)) continue;
+            if (m->requests - s->first->freed_at < age) continue;
+            if (cdp__mem_release(m, c, s) != CDP_OK) return;
+            found = true;
+        }
+    }
+}
+
+/* Of the idle oversize segments of this stream: the smallest with room for `size`; else the
+   largest. */
+CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
+    const cdp_mem *m, const cdp__mem_ask *a, uint64_t size) {
+    cdp__mem_span *s, *best = NULL;
+    for (s = m->spans; s; s = s->next) {
+        bool better;
+        if (!cdp__mem_idle(m, s) || s->arena != a->arena || s->size < m->sizes.max_split) continue;
+        if (!best)
+            better = true;
+        else if (best->size >= size)
+            better = s->size >= size && s->size < best->size;
+        else
+            better = s->size > best->size;
+        if (better) best = s;
+    }
+    return best;
+}
+
+/* Give oversize segments back until they make room for the request. */
+CDP__PRIVATE bool cdp__mem_release_oversize(
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a) {
+    const uint64_t size = cdp__max(a->size, m->sizes.max_split);
+    uint64_t back = 0;
+    while (back < size) {
+        cdp__mem_span *const s = cdp__mem_oversize(m, a, size);
+        const uint64_t bytes = s ? s->size : 0;
+        if (!s || cdp__mem_release(m, c, s) != CDP_OK) break;
+        back += bytes;
+    }
+    return back >= size;
+}
+
+/* Wait for all events, give everything back that is free, and ask the source again. */
+CDP__PRIVATE cdp_status cdp__mem_retry(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_status st = cdp__mem_drain(m, c);
+    ++m->stats.sync_all_streams;
+    if (st != CDP_OK) return st;
+    *out = cdp__mem_fit(m, a->arena, a);
+    if (*out) return CDP_OK;
+    (void)cdp__mem_release_idle(m, c, &st);
+    if (st != CDP_OK) return st;
+    ++m->stats.alloc_retries;
+    return cdp__mem_segment_new(m, c, a, out);
+}
+
+/* The last resort: private pools that allow it. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
+    const cdp_mem_pool *pool;
+    for (pool = m->base.next; pool; pool = pool->next) {
+        const cdp__mem_arena *arena;
+        if (!pool->use_on_oom || pool->fixed_bytes) continue;
+        for (arena = pool->arenas; arena; arena = arena->next) {
+            cdp__mem_part *const p = arena->stream == a->stream ? cdp__mem_fit(m, arena, a) : NULL;
+            if (p) return p;
+        }
+    }
+    return NULL;
+}
+
+/* Find a block that is in no list; see the steps in order. */
+CDP__MEM_HOT cdp_status cdp__mem_find(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_status st;
+    if ((m->waiting || m->delayed) && !a->capturing) {
+        st = cdp__mem_poll(m, c);
+        if (st != CDP_OK) return st;
+    }
+    *out = cdp__mem_fit(m, a->arena, a);
+    if (*out) return CDP_OK;
+    if (a->pool->fixed_bytes) return CDP_ERR_NOMEM;
+    if (m->desc.gc_threshold > 0 && m->limit && !a->capturing) cdp__mem_collect(m, c);
+    st = cdp__mem_segment_new(m, c, a, out);
+    if (st != CDP_ERR_NOMEM || a->capturing || a->no_host) return st;
+    if (m->desc.max_split_bytes && cdp__mem_release_oversize(m, c, a)) {
+        st = cdp__mem_segment_new(m, c, a, out);
+        if (st != CDP_ERR_NOMEM || a->no_host) return st;
+    }
+    st = cdp__mem_retry(m, c, a, out);
+    if (st != CDP_ERR_NOMEM || a->no_host) return st;
+    *out = cdp__mem_from_pools(m, a);
+    return *out ? CDP_OK : CDP_ERR_NOMEM;
+}
+
+/* What a request asks for: the arena, the rounded size. */
+CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
+    cdp_mem *m, cdp__mem_ask *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
+    const bool fixed = pool && pool->fixed_bytes;
+    a->pool = pool ? pool : &m->base;
+    a->stream = fixed ? NULL : stream;
+    a->bytes = bytes;
+    a->size =
+        m->desc.no_cache ? cdp__mem_up_to(bytes, CDP__MEM_UNIT) : cdp__mem_round(&m->sizes, bytes);
+    a->large = fixed || cdp__mem_is_large(a->size);
+    a->no_host = false;
+    a->capturing = cdp__mem_capturing(&a->pool->source, stream);
+    if (a->capturing && !pool)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_mem_alloc: stream 0x%llx is being captured; a graph needs its own pool: "
+            "cdp_mem_pool_create and cdp_mem_alloc_at",
+            (unsigned long long)(uintptr_t)stream);
+    a->arena = cdp__mem_arena_of(m, a->pool, a->stream);
+    if (a->arena && cdp__mem_arena_ready(m, a->arena, a->large) && cdp__mem_prepare(m))
+        return CDP_OK;
+    a->no_host = true;
+    return cdp__fail_nomem("the records of cdp_mem_alloc", cdp__mem_bins_bytes(false));
+}
+
+/* A block of the right size, counted and recorded. Under the lock. */
+CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
+    cdp__mem_part *p = NULL;
+    const cdp_status st = cdp__mem_find(m, c, a, &p);
+    bool splits;
+    if (st != CDP_OK) return st;
+    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size);
+    if (splits && !p->span->arena->pool->no_split && !m->desc.no_cache)
+        cdp__mem_split(m, p, a->size);
+    ++m->requests;
+    p->stack = c->stack;
+    p->label = c->label;
+    cdp__mem_part_begin(m, p, a->bytes);
+    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    if (a->pool != &m->base) {
+        a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
+        a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);
+    }
+    *out = (void *)(uintptr_t)p->at;
+    return CDP_OK;
+}
+
+/* ---- >>out-of-memory: the last words of a request -------------------------------------------- */
+
+/* Knows how to explain a failing request. May use: request and what that may. */
+
+CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    uint32_t unit = 0;
+    uint64_t rest = 0;
+    for (; bytes >= 1024; bytes /= 1024, ++unit)
+        rest = bytes % 1024;
+    if (unit)
+        cdp__format(
+            text, 32, "%u.%u %s", (unsigned)bytes, (unsigned)(rest * 10 / 1024), units[unit]);
+    else
+        cdp__format(text, 32, "%u B", (unsigned)bytes);
+    return text;
+}
+
+typedef struct cdp__mem_holder { /* who holds the most: a label, or a stack */
+    uint64_t bytes, blocks;
+    uint32_t label, stack;
+} cdp__mem_holder;
+
+typedef struct cdp__mem_figures {
+    uint64_t device_free, device_total, largest_free, pending;
+    cdp__mem_holder most;
+} cdp__mem_figures;
+
+CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h) {
+    if (h->bytes > most->bytes) *most = *h;
+}
+
+/* Sum up live blocks by label, or by stack where they have no label. Without host memory: not
+   known. */
+CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
+    const uint64_t count = CDP__MEM_LABELS + 1ull + m->log.depot.rows_used;
+    cdp__mem_holder *const sums =
+        (cdp__mem_holder *)cdp__alloc_zero(m->os, count * sizeof(cdp__mem_holder));
+    const cdp__mem_span *s;
+    uint64_t i;
+    memset(most, 0, sizeof *most);
+    for (s = sums ? m->spans : NULL; s; s = s->next) {
+        const cdp__mem_part *p;
+        for (p = s->first; p; p = p->next) {
+            const uint64_t of = p->label ? p->label : CDP__MEM_LABELS + p->stack;
+            if (p->state != CDP_MEM_ACTIVE || (!p->label && !p->stack)) continue;
+            sums[of].bytes += p->size;
+            ++sums[of].blocks;
+            sums[of].label = p->label;
+            sums[of].stack = p->stack;
+        }
+    }
+    for (i = 0; sums && i < count; ++i)
+        cdp__mem_most(most, &sums[i]);
+    cdp__free(m->os, sums);
+}
+
+CDP__PRIVATE void cdp__mem_figure(const cdp_mem *m, const cdp__mem_ask *a, cdp__mem_figures *f) {
+    const cdp_mem_source *const s = &a->pool->source;
+    const cdp__mem_span *span;
+    memset(f, 0, sizeof *f);
+    if (s->info && s->info(s->user, &f->device_free, &f->device_total) != CDP_OK)
+        f->device_free = f->device_total = 0;
+    for (span = m->spans; span; span = span->next) {
+        const cdp__mem_part *p;
+        for (p = span->first; p; p = p->next) {
+            if (p->state == CDP_MEM_PENDING) f->pending += p->size;
+            if (p->state == CDP_MEM_INACTIVE) f->largest_free = cdp__max(f->largest_free, p->size);
+        }
+    }
+    cdp__mem_find_holder(m, &f->most);
+}
+
+/* The name of a holder, in quotes: its label, the site, or the address of the innermost frame. */
+CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *h, char text[96]) {
+    const cdp__mem_depot *const d = &m->log.depot;
+    uint64_t word;
+    if (h->label) {
+        cdp__format(text, 90, "\"%s\"", m->log.labels.text[h->label - 1]);
+        return;
+    }
+    word = d->words[d->rows[h->stack - 1].first];
+    if ((word & CDP__MEM_TAG) == CDP__MEM_TAG_SITE) {
+        char *at;
+        cdp__format(text, 90, "%s", m->log.labels.text[(word & 0xffff) - 1]);
+        for (at = text; *at; ++at)
+            if (*at == '\n') *at = ':';
+    } else
+        cdp__format(text, 90, "code at 0x%llx", (unsigned long long)word);
+}
+
+CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
+    char name[96], size[32];
+    if (!h->bytes) {
+        cdp__text_add(t, "; desc.record would say who holds it");
+        return;
+    }
+    cdp__mem_holder_text(m, h, name);
+    cdp__text_add(t, "; most is held by %s: %s in %llu blocks", name,
+        cdp__mem_size_text(size, h->bytes), (unsigned long long)h->blocks);
+}
+
+/* The error of a failing request, with its figures. */
+CDP__PRIVATE cdp_status cdp__mem_oom_error(
+    const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
+    const cdp__mem_tallies *const s = &m->tally;
+    const uint64_t cached =
+        m->held - cdp__mem_now(&s->active_bytes) - cdp__mem_now(&s->allocated_bytes);
+    char text[480], x[32], y[32];
+    cdp__text t = {text, sizeof text, 0};
+    text[0] = 0;
+    cdp__text_add(&t, "cdp_mem_alloc: no %s for stream 0x%llx on %s",
+        cdp__mem_size_text(x, a->bytes), (unsigned long long)(uintptr_t)a->stream,
+        a->pool->source.name);
+    if (f->device_total)
+        cdp__text_add(&t, ": the device has %s free of %s", cdp__mem_size_text(x, f->device_free),
+            cdp__mem_size_text(y, f->device_total));
+    if (a->pool->fixed_bytes)
+        cdp__text_add(&t, "; the pool is fixed at %s", cdp__mem_size_text(x, a->pool->fixed_bytes));
+    cdp__text_add(&t, "; held here %s", cdp__mem_size_text(x, m->held));
+    if (m->limit) cdp__text_add(&t, " (limit %s)", cdp__mem_size_text(x, m->limit));
+    cdp__text_add(&t, ": %s allocated", cdp__mem_size_text(x, cdp__mem_now(&s->allocated_bytes)));
+    if (f->pending) cdp__text_add(&t, ", %s wait for streams", cdp__mem_size_text(x, f->pending));
+    cdp__text_add(&t, ", %s cached in pieces of at most %s", cdp__mem_size_text(x, cached),
+        cdp__mem_size_text(y, f->largest_free));
+    cdp__text_add(&t, ", %s of it fragmented between blocks in use",
+        cdp__mem_size_text(x, cdp__mem_now(&s->inactive_split_bytes)));
+    cdp__mem_oom_holder(m, &f->most, &t);
+    return cdp__fail(CDP_ERR_NOMEM, "%s", text);
+}
+
+/* Count and record the failure, and say it. Under the lock. */
+CDP__PRIVATE cdp_status cdp__mem_oom_tell(
+    cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a, cdp_mem_oom *out) {
+    cdp__mem_figures f;
+    cdp__mem_record *e;
+    cdp__mem_figure(m, a, &f);
+    ++m->stats.ooms;
+    out->device = m->desc.device;
+    out->bytes = a->bytes;
+    out->held_bytes = m->held;
+    out->limit_bytes = m->limit;
+    out->free_bytes = f.device_free;
+    e = cdp__mem_event_add(m, c, CDP_MEM_OOM, 0, a->bytes);
+    cdp__mem_event_place(e, a->arena);
+    if (e) e->extra = f.device_free;
+    return cdp__mem_oom_error(m, a, &f);
+}
+
+/* ---- >>texts: strings of a shot, each once --------------------------------------------------- */
+
+/* Knows strings, equal ones by one address, and numbers them from 0 on. They move never. May use
+   nothing. */
+
+#define CDP__MEM_CHUNK 16384u
+
+typedef struct cdp__mem_chunk {
+    struct cdp__mem_chunk *next;
+    uint64_t room, used;
+} cdp__mem_chunk;
+
+typedef struct cdp__mem_texts {
+    const cdp_os *os;
+    cdp__mem_chunk *chunks;
+    const char **slots; /* open addressing */
+    uint64_t mask;
+    uint32_t count;
+} cdp__mem_texts;
+
+/* `at` has room for `need` items of `each` bytes; it may move. */
+CDP__PRIVATE bool cdp__mem_room(
+    const cdp_os *os, void **at, uint64_t *room, uint64_t need, uint64_t each) {
+    uint64_t more = *room ? *room : 64;
+    void *bigger;
+    if (need <= *room) return true;
+    while (more < need)
+        more *= 2;
+    bigger = cdp__alloc(os, more * each);
+    if (!bigger) return false;
+    if (*room) memcpy(bigger, *at, (size_t)(*room * each));
+    cdp__free(os, *at);
+    *at = bigger;
+    *room = more;
+    return true;
+}
+
+/* `bytes` of memory that live as long as the texts, aligned to 8. */
+CDP__PRIVATE void *cdp__mem_texts_room(cdp__mem_texts *t, uint64_t bytes) {
+    cdp__mem_chunk *c = t->chunks;
+    const uint64_t need = cdp__mem_up_to(bytes, 8);
+    if (!c || c->room - c->used < need) {
+        const uint64_t room = cdp__max(need, CDP__MEM_CHUNK);
+        c = (cdp__mem_chunk *)cdp__alloc(t->os, sizeof *c + room);
+        if (!c) return NULL;
+        c->room = room;
+        c->used = 0;
+        c->next = t->chunks;
+        t->chunks = c;
+    }
+    c->used += need;
+    return (char *)(c + 1) + c->used - need;
+}
+
+/* The number of a text that is in `texts`. */
+CDP__PRIVATE uint32_t cdp__mem_text_number(const char *text) {
+    uint32_t n;
+    memcpy(&n, text - sizeof n, sizeof n);
+    return n;
+}
+
+CDP__PRIVATE uint64_t cdp__mem_bytes_hash(const char *text, uint64_t bytes) {
+    uint64_t h = bytes, word;
+    for (; bytes >= 8; bytes -= 8, text += 8) {
+        memcpy(&word, text, 8);
+        h = cdp__mem_mix(h, word);
+    }
+    word = 0;
+    memcpy(&word, text, (size_t)bytes);
+    return cdp__mem_mix(h, word);
+}
+
+CDP__PRIVATE bool cdp__mem_texts_grow(cdp__mem_texts *t) {
+    const uint64_t count = t->slots ? 2 * (t->mask + 1) : 256;
+    const char **const slots = (const char **)cdp__alloc_zero(t->os, count * sizeof *slots);
+    uint64_t i;
+    if (!slots) return false;
+    for (i = 0; t->slots && i <= t->mask; ++i) {
+        const char *const text = t->slots[i];
+        uint64_t at;
+        if (!text) continue;
+        at = cdp__mem_bytes_hash(text, strlen(text)) & (count - 1);
+        while (slots[at])
+            at = (at + 1) & (count - 1);
+        slots[at] = text;
+    }
+    cdp__free(t->os, (void *)t->slots);
+    t->slots = slots;
+    t->mask = count - 1;
+    return true;
+}
+
+/* The one copy of this text, up to a zero in it; NULL without memory. */
+CDP__PRIVATE const char *cdp__mem_text_of(cdp__mem_texts *t, const char *text, uint64_t bytes) {
+    const char *const zero = bytes ? (const char *)memchr(text, 0, (size_t)bytes) : NULL;
+    uint64_t i;
+    char *copy;
+    if (zero) bytes = (uint64_t)(zero - text);
+    if ((!t->slots || t->count * 2ull >= t->mask) && !cdp__mem_texts_grow(t)) return NULL;
+    for (i = cdp__mem_bytes_hash(text, bytes) & t->mask; t->slots[i]; i = (i + 1) & t->mask) {
+        const char *const s = t->slots[i];
+        if (strncmp(s, text, (size_t)bytes) == 0 && !s[bytes]) return s;
+    }
+    copy = (char *)cdp__mem_texts_room(t, bytes + 5);
+    if (!copy) return NULL;
+    memcpy(copy, &t->count, sizeof t->count);
+    copy += sizeof t->count;
+    memcpy(copy, text, (size_t)bytes);
+    copy[bytes] = 0;
+    t->slots[i] = copy;
+    ++t->count;
+    return copy;
+}
+
+CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
+    cdp__mem_chunk *c, *next;
+    for (c = t->chunks; c; c = next) {
+        next = c->next;
+        cdp__free(t->os, c);
+    }
+    cdp__free(t->os, (void *)t->slots);
+}
+
+/* ---- >>shot: a snapshot, from here or from a file -------------------------------------------- */
+
+/* Knows the parts of a shot, and how they are added one by one. May use: texts. */
+
+/* The words of a file, as texts of the shot. */
+#define CDP__MEM_WORDS_OF_FILE(X)                                                                 \
+    X(segments)                                                                                   \
+    X(device_traces)                                                                              \
+    X(allocator_settings)                                                                         \
+    X(external_annotations)                                                                       \
+    X(modules)                                                                                    \
+    X(events_lost) X(device) X(address) X(total_size) X(stream) X(segment_type) X(large) X(small) \
+        X(segment_pool_id) X(is_expandable) X(is_external) X(allocated_size) X(active_size)       \
+            X(requested_size) X(frames) X(blocks) X(size) X(state) X(active_allocated)            \
+                X(active_pending_free) X(inactive) X(filename) X(line) X(name) X(action) X(addr)  \
+                    X(time_us) X(device_free) X(user_metadata) X(path) X(base)
+#define CDP__MEM_MEMBER(name) const char *w_##name;
+typedef struct cdp__mem_keys {
+    CDP__MEM_WORDS_OF_FILE(CDP__MEM_MEMBER)
+    const char *actions[CDP_MEM_ACTION_COUNT];
+} cdp__mem_keys;
+#undef CDP__MEM_MEMBER
+
+typedef struct cdp__mem_stack { /* its frames */
+    uint64_t first;
+    uint32_t count;
+} cdp__mem_stack;
+
+typedef struct cdp__mem_device {
+    cdp_mem_event *events;
+    uint64_t count, room;
+} cdp__mem_device;
+
+typedef struct cdp__mem_setting { /* a setting, as text or as a number */
+    const char *key, *text;       /* text NULL: a number */
+    double number;
+} cdp__mem_setting;
+
+#define CDP__MEM_DEVICES 1024u
+#define CDP__MEM_SETTINGS 64u
+
+struct cdp_mem_shot {
+    const cdp_os *os;
+    cdp__mem_texts texts;
+    const char *empty;
+    cdp__mem_keys keys;
+    cdp_mem_segment *segments;
+    cdp_mem_block *blocks;
+    cdp__mem_stack *stacks; /* stacks[0]: none */
+    cdp_mem_frame *frames;
+    uint64_t *addresses; /* of frames; 0: named already */
+    uint64_t segment_count, segment_room, block_count, block_room;
+    uint64_t stack_count, stack_room, frame_count, frame_room, address_room;
+    cdp__mem_device *devices;
+    uint64_t device_count, device_room;
+    cdp__mem_setting settings[CDP__MEM_SETTINGS];
+    uint32_t setting_count;
+    cdp__mem_module *modules;
+    uint64_t module_count, module_room;
+    const char **module_paths;
+    uint64_t module_path_count, module_path_room;
+    uint64_t events_lost;
+    bool failed; /* no memory */
+};
+
+#define cdp__mem_add(shot, name, count)                                        \
+    cdp__mem_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room, \
+        (shot)->name##_count + (count), sizeof *(shot)->name##s)
+
+CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
+    const char *const t = text ? cdp__mem_text_of(&s->texts, text, strlen(text)) : s->empty;
+    if (!t) s->failed = true;
+    return t ? t : s->empty;
+}
+
+CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
+    const cdp_os *const os = s->os;
+    uint64_t i;
+    for (i = 0; i < s->device_count; ++i)
+        cdp__free(os, s->devices[i].events);
+    cdp__free(os, s->devices);
+    cdp__free(os, s->segments);
+    cdp__free(os, s->blocks);
+    cdp__free(os, s->stacks);
+    cdp__free(os, s->frames);
+    cdp__free(os, s->addresses);
+    cdp__free(os, s->modules);
+    cdp__free(os, (void *)s->module_paths);
+    cdp__mem_texts_close(&s->texts);
+    cdp__free(os, s);
+}
+
+/* The words of files are the first texts, so their numbers are small. */
+#define CDP__MEM_WORD(name) s->keys.w_##name = cdp__mem_shot_text(s, #name);
+CDP__PRIVATE void cdp__mem_shot_keys(cdp_mem_shot *s) {
+    uint32_t i;
+    CDP__MEM_WORDS_OF_FILE(CDP__MEM_WORD)
+    for (i = 0; i < CDP_MEM_ACTION_COUNT; ++i)
+        s->keys.actions[i] = cdp__mem_shot_text(s, cdp_mem_action_name((cdp_mem_action)i));
+}
+#undef CDP__MEM_WORD
+
+CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
+    cdp_mem_shot *const s = (cdp_mem_shot *)cdp__alloc_zero(os, sizeof *s);
+    if (!s) return NULL;
+    s->os = s->texts.os = os;
+    s->empty = cdp__mem_text_of(&s->texts, "", 0);
+    if (s->empty && cdp__mem_add(s, stack, 1)) {
+        memset(&s->stacks[s->stack_count++], 0, sizeof *s->stacks);
+        cdp__mem_shot_keys(s);
+        if (!s->failed) return s;
+    }
+    cdp__mem_shot_close(s);
+    return NULL;
+}
+
+/* There are at least `count` devices. */
+CDP__PRIVATE bool cdp__mem_shot_devices(cdp_mem_shot *s, uint64_t count) {
+    if (count <= s->device_count) return true;
+    if (!cdp__mem_add(s, device, count - s->device_count)) return false;
+    memset(s->devices + s->device_count, 0, (count - s->device_count) * sizeof *s->devices);
+    s->device_count = count;
+    return true;
+}
+
+/* Room for `count` more events of a device; NULL without memory. */
+CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t device, uint64_t count) {
+    cdp__mem_device *d;
+    if (!cdp__mem_shot_devices(s, device + 1ull)) return NULL;
+    d = &s->devices[device];
+    if (!cdp__mem_room(
+            s->os, (void **)&d->events, &d->room, d->count + count + 1, sizeof *d->events))
+        return NULL;
+    return d->events + d->count;
+}
+
+/* A new stack of `count` frames, which are zero; returns its number, 0 without memory. */
+CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
+    cdp__mem_stack *k;
+    if (!cdp__mem_add(s, stack, 1) || !cdp__mem_add(s, frame, count)
+        || !cdp__mem_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
+            sizeof *s->addresses)) {
+        s->failed = true;
+        return 0;
+    }
+    k = &s->stacks[s->stack_count++];
+    k->first = s->frame_count;
+    k->count = (uint32_t)count;
+    memset(s->frames + k->first, 0, count * sizeof *s->frames);
+    memset(s->addresses + k->first, 0, count * sizeof *s->addresses);
+    s->frame_count += count;
+    return (uint32_t)s->stack_count - 1;
+}
+
+CDP__PRIVATE void cdp__mem_shot_setting(
+    cdp_mem_shot *s, const char *key, const char *text, double number) {
+    cdp__mem_setting *const t = &s->settings[s->setting_count];
+    if (s->setting_count == CDP__MEM_SETTINGS) return;
+    t->key = cdp__mem_shot_text(s, key);
+    t->text = text ? cdp__mem_shot_text(s, text) : NULL;
+    t->number = number;
+    ++s->setting_count;
+}
+
+/* Blocks may have moved while they were added: give each segment its own again. */
+CDP__PRIVATE void cdp__mem_shot_link(cdp_mem_shot *s) {
+    uint64_t i, at = 0;
+    for (i = 0; i < s->segment_count; ++i) {
+        s->segments[i].blocks = s->blocks + at;
+        at += s->segments[i].block_count;
+    }
+}
+
+/* Sum up the blocks of a segment. */
+CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *b) {
+    if (b->state == CDP_MEM_INACTIVE) return;
+    g->active += b->size;
+    g->requested += b->requested;
+    if (b->state == CDP_MEM_ACTIVE) g->allocated += b->size;
+}
+
+/* ---- >>build: a shot of allocators of this process ------------------------------------------- */
+
+/* Knows how to copy what an allocator holds, under its lock, into memory that is there already;
+   and how to make a shot of the copy afterwards. May use: blocks, history, shot, os-stacks. */
+
+typedef struct cdp__mem_raw_part {
+    uint64_t at, size, requested;
+    uint32_t stack, label;
+    cdp_mem_state state;
+} cdp__mem_raw_part;
+
+typedef struct cdp__mem_raw_span {
+    uint64_t at, size, stream;
+    uint32_t stack, label, pool, parts;
+    bool large, external;
+} cdp__mem_raw_span;
+
+typedef struct cdp__mem_raw {
+    char *memory;
+    uint64_t room; /* bytes */
+    cdp__mem_record *records;
+    cdp__mem_raw_span *spans;
+    cdp__mem_raw_part *parts;
+    cdp__mem_row *rows;
+    uint64_t *words;
+    char (*labels)[CDP__MEM_LABEL_BYTES];
+    uint64_t record_count, span_count, part_count, row_count, word_count, label_count;
+    uint64_t start_ns, start_us, lost, limit;
+    uint32_t *stacks; /* number here to number in the shot */
+} cdp__mem_raw;
+
+/* How much there is of each. Under the lock. */
+CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem_raw *r) {
+    const cdp__mem_log *const l = &m->log;
+    r->record_count = no_events || !l->ring.room ? 0 : cdp__mem_ring_count(&l->ring);
+    r->span_count = cdp__mem_now(&m->tally.segment) + m->externals;
+    r->part_count = m->part_count + m->externals;
+    r->row_count = l->what ? l->depot.rows_used : 0;
+    r->word_count = l->what ? l->depot.words_used : 0;
+    r->label_count = l->label_memory ? cdp__min(l->labels.used + 1ull, CDP__MEM_LABELS) : 0;
+}
+
+CDP__PRIVATE uint64_t cdp__mem_raw_bytes(const cdp__mem_raw *r) {
+    return r->record_count * sizeof *r->records + r->span_count * sizeof *r->spans
+        + r->part_count * sizeof *r->parts + r->row_count * sizeof *r->rows
+        + r->word_count * sizeof *r->words + r->label_count * sizeof *r->labels
+        + (r->row_count + 2) * sizeof *r->stacks + 64;
+}
+
+/* Lay the arrays into the memory. */
+CDP__PRIVATE void cdp__mem_raw_at(cdp__mem_raw *r) {
+    char *at = r->memory;
+    r->records = (cdp__mem_record *)(void *)at;
+    at += r->record_count * sizeof *r->records;
+    r->spans = (cdp__mem_raw_span *)(void *)at;
+    at += r->span_count * sizeof *r->spans;
+    r->parts = (cdp__mem_raw_part *)(void *)at;
+    at += r->part_count * sizeof *r->parts;
+    r->rows = (cdp__mem_row *)(void *)at;
+    at += r->row_count * sizeof *r->rows;
+    r->words = (uint64_t *)(void *)at;
+    at += r->word_count * sizeof *r->words;
+    r->labels = (char(*)[CDP__MEM_LABEL_BYTES])(void *)at;
+    at += r->label_count * sizeof *r->labels;
+    r->stacks = (uint32_t *)(void *)at;
+}
+
+CDP__PRIVATE void cdp__mem_raw_span_of(const cdp__mem_span *s, cdp__mem_raw_span *out) {
+    out->at = s->at;
+    out->size = s->size;
+    out->stream = (uint64_t)(uintptr_t)s->arena->stream;
+    out->stack = s->stack;
+    out->label = s->label;
+    out->pool = s->arena->pool->number;
+    out->parts = 0;
+    out->large = s->large;
+    out->external = false;
+}
+
+CDP__PRIVATE void cdp__mem_raw_part_of(const cdp__mem_part *p, cdp__mem_raw_part *out) {
+    out->at = p->at;
+    out->size = p->size;
+    out->requested = p->requested;
+    out->stack = p->stack;
+    out->label = p->label;
+    out->state = p->state;
+}
+
+CDP__PRIVATE void cdp__mem_raw_outside(const cdp_mem *m, cdp__mem_raw *r, uint64_t s, uint64_t p) {
+    const cdp__mem_outside *o;
+    for (o = m->outside; o; o = o->next, ++s, ++p) {
+        cdp__mem_raw_span *const span = &r->spans[s];
+        cdp__mem_raw_part *const part = &r->parts[p];
+        memset(span, 0, sizeof *span);
+        memset(part, 0, sizeof *part);
+        span->at = part->at = o->at;
+        span->size = part->size = part->requested = o->bytes;
+        span->label = part->label = o->label;
+        span->large = span->external = true;
+        span->parts = 1;
+        part->state = CDP_MEM_ACTIVE;
+    }
+}
+
+/* Copy everything. Under the lock. */
+CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
+    const cdp__mem_log *const l = &m->log;
+    const cdp__mem_span *span;
+    uint64_t s = 0, p = 0;
+    if (r->record_count) cdp__mem_ring_copy(&l->ring, r->records);
+    for (span = m->spans; span; span = span->next, ++s) {
+        const cdp__mem_part *part;
+        cdp__mem_raw_span_of(span, &r->spans[s]);
+        for (part = span->first; part; part = part->next, ++p) {
+            cdp__mem_raw_part_of(part, &r->parts[p]);
+            ++r->spans[s].parts;
+        }
+    }
+    cdp__mem_raw_outside(m, r, s, p);
+    if (r->row_count) memcpy(r->rows, l->depot.rows, r->row_count * sizeof *r->rows);
+    if (r->word_count) memcpy(r->words, l->depot.words, r->word_count * sizeof *r->words);
+    if (r->label_count) memcpy(r->labels, l->labels.text, r->label_count * sizeof *r->labels);
+    r->limit = m->limit;
+    r->start_ns = l->start_ns;
+    r->start_us = l->start_us;
+    r->lost = l->ring.room ? cdp__mem_ring_lost(&l->ring) : 0;
+}
+
+/* Copy what `m` holds. Memory is taken without the lock; when more came meanwhile, again. */
+CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_raw *r) {
+    cdp__mem_call c;
+    memset(r, 0, sizeof *r);
+    for (;;) {
+        cdp__mem_call_plain(m, &c);
+        cdp__mem_lock(m);
+        cdp__mem_raw_counts(m, no_events, r);
+        if (r->memory && cdp__mem_raw_bytes(r) <= r->room) break;
+        cdp__mem_unlock(m);
+        cdp__free(m->os, r->memory);
+        r->room = cdp__mem_raw_bytes(r) + cdp__mem_raw_bytes(r) / 8 + 4096;
+        r->memory = (char *)cdp__alloc(m->os, r->room);
+        if (!r->memory) return cdp__fail_nomem("a snapshot", r->room);
+        memset(r->memory, 0, (size_t)r->room); /* pages appear now, not under the lock */
+    }
+    cdp__mem_raw_at(r);
+    cdp__mem_raw_copy(m, r);
+    cdp__mem_call_enter(m, &c);
+    (void)cdp__mem_event_add(m, &c, CDP_MEM_SNAPSHOT, 0,
+        cdp__mem_now(&m->tally.active_bytes) + cdp__mem_now(&m->tally.allocated_bytes));
+    cdp__mem_unlock(m);
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__mem_module_line(void *user, const cdp__mem_map_line *line) {
+    cdp_mem_shot *const s = (cdp_mem_shot *)user;
+    const char *path;
+    cdp__mem_module *k;
+    if (line->path[0] != '/' && line->path[0] != '[') return true;
+    path = cdp__mem_shot_text(s, line->path);
+    if (!s->module_path_count || s->module_paths[s->module_path_count - 1] != path) {
+        if (!cdp__mem_add(s, module_path, 1) || !cdp__mem_add(s, module, 1)) return false;
+        s->module_paths[s->module_path_count++] = path;
+        k = &s->modules[s->module_count++];
+        k->base = line->low - line->offset;
+        k->path = (uint32_t)s->module_path_count - 1;
+        k->low = k->high = 0;
+    }
+    k = &s->modules[s->module_count - 1];
+    if (line->code && !k->high) k->low = line->low;
+    if (line->code) k->high = line->high;
+    return true;
+}
+
+CDP__PRIVATE const cdp__mem_module *cdp__mem_module_of(const cdp_mem_shot *s, uint64_t address) {
+    uint64_t i;
+    for (i = 0; i < s->module_count; ++i)
+        if (address >= s->modules[i].low && address < s->modules[i].high) return &s->modules[i];
+    return NULL;
+}
+
+/* "module+0x4f1a", in the file of the module. */
+CDP__PRIVATE void cdp__mem_frame_address(cdp_mem_shot *s, uint64_t address, cdp_mem_frame *f) {
+    const cdp__mem_module *const k = cdp__mem_module_of(s, address);
+    const char *const path = k ? s->module_paths[k->path] : s->empty;
+    const char *const slash = strrchr(path, '/');
+    char text[300];
+    if (k)
+        cdp__format(text, sizeof text, "%s+0x%llx", slash ? slash + 1 : path,
+            (unsigned long long)(address - k->base));
+    else
+        cdp__format(text, sizeof text, "0x%llx", (unsigned long long)address);
+    f->name = cdp__mem_shot_text(s, text);
+    f->filename = path;
+}
+
+/* "file\nline\nfunction". */
+CDP__PRIVATE void cdp__mem_frame_site(cdp_mem_shot *s, const char *site, cdp_mem_frame *f) {
+    char text[CDP__MEM_LABEL_BYTES];
+    char *line, *function;
+    cdp__mem_text_copy(text, site, sizeof text);
+    f->name = f->filename = s->empty;
+    line = strchr(text, '\n');
+    if (!line) return;
+    *line++ = 0;
+    function = strchr(line, '\n');
+    if (!function) return;
+    *function++ = 0;
+    for (; *line >= '0' && *line <= '9'; ++line)
+        f->line = f->line * 10 + (uint32_t)(*line - '0');
+    f->filename = cdp__mem_shot_text(s, text);
+    f->name = cdp__mem_shot_text(s, function);
+}
+
+CDP__PRIVATE const char *cdp__mem_raw_label(cdp_mem_shot *s, const cdp__mem_raw *r, uint64_t n) {
+    if (!n || n > r->label_count) return NULL;
+    return cdp__mem_shot_text(s, r->labels[n - 1]);
+}
+
+/* Addresses that were named already, so that each is looked up once. */
+typedef struct cdp__mem_known {
+    uint64_t *address;
+    cdp_mem_frame *frame;
+    uint64_t mask;
+} cdp__mem_known;
+
+CDP__PRIVATE void cdp__mem_frame_known(
+    cdp_mem_shot *s, cdp__mem_known *k, uint64_t address, cdp_mem_frame *f) {
+    uint64_t i = cdp__mem_mix(0, address) & k->mask;
+    while (k->address[i] && k->address[i] != address)
+        i = (i + 1) & k->mask;
+    if (!k->address[i]) {
+        k->address[i] = address;
+        memset(&k->frame[i], 0, sizeof *k->frame);
+        cdp__mem_frame_address(s, address, &k->frame[i]);
+    }
+    *f = k->frame[i];
+}
+
+CDP__PRIVATE void cdp__mem_build_frame(
+    cdp_mem_shot *s, const cdp__mem_raw *r, cdp__mem_known *k, uint64_t word, uint64_t at) {
+    cdp_mem_frame *const f = &s->frames[at];
+    const char *text;
+    switch (word & CDP__MEM_TAG) {
+    case CDP__MEM_TAG_SITE:
+        text = cdp__mem_raw_label(s, r, word & 0xffff);
+        cdp__mem_frame_site(s, text ? text : "", f);
+        return;
+    case CDP__MEM_TAG_LABEL:
+        f->name = cdp__mem_raw_label(s, r, word & 0xffff);
+        f->filename = cdp__mem_shot_text(s, "label");
+        if (!f->name) f->name = s->empty;
+        return;
+    case CDP__MEM_TAG_FULL:
+        f->name = cdp__mem_shot_text(s, "(stack table full: see max_stacks)");
+        f->filename = s->empty;
+        return;
+    default: cdp__mem_frame_known(s, k, word, f); s->addresses[at] = word;
+    }
+}
+
+/* The stacks of an allocator, with a name for each frame. */
+CDP__PRIVATE bool cdp__mem_build_stacks(cdp_mem_shot *s, cdp__mem_raw *r) {
+    cdp__mem_known k;
+    uint64_t i, j;
+    k.mask = 64;
+    while (k.mask < 2 * r->word_count)
+        k.mask *= 2;
+    k.address = (uint64_t *)cdp__alloc_zero(s->os, k.mask * sizeof *k.address);
+    k.frame = (cdp_mem_frame *)cdp__alloc(s->os, k.mask * sizeof *k.frame);
+    --k.mask;
+    r->stacks[0] = 0;
+    for (i = 0; k.address && k.frame && i < r->row_count; ++i) {
+        const cdp__mem_row *const row = &r->rows[i];
+        const uint32_t n = r->stacks[i + 1] = cdp__mem_shot_stack(s, row->count);
+        for (j = 0; n && j < row->count; ++j)
+            cdp__mem_build_frame(s, r, &k, r->words[row->first + j], s->stacks[n].first + j);
+    }
+    i = k.address && k.frame;
+    cdp__free(s->os, k.address);
+    cdp__free(s->os, k.frame);
+    return i && !s->failed;
+}
+
+CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
+    uint64_t i, j, at = 0;
+    if (!cdp__mem_add(s, segment, r->span_count) || !cdp__mem_add(s, block, r->part_count))
+        return false;
+    for (i = 0; i < r->span_count; ++i) {
+        const cdp__mem_raw_span *const span = &r->spans[i];
+        cdp_mem_segment *const g = &s->segments[s->segment_count++];
+        memset(g, 0, sizeof *g);
+        g->device = device;
+        g->stack = r->stacks[span->stack];
+        g->pool[1] = span->pool;
+        g->address = span->at;
+        g->size = span->size;
+        g->stream = span->stream;
+        g->large = span->large;
+        g->external = span->external;
+        g->label = cdp__mem_raw_label(s, r, span->label);
+        g->block_count = span->parts;
+        for (j = 0; j < span->parts; ++j, ++at) {
+            const cdp__mem_raw_part *const part = &r->parts[at];
+            cdp_mem_block *const b = &s->blocks[s->block_count++];
+            b->address = part->at;
+            b->size = part->size;
+            b->requested = part->requested;
+            b->state = part->state;
+            b->stack = r->stacks[part->stack];
+            b->label = cdp__mem_raw_label(s, r, part->label);
+            cdp__mem_segment_sum(g, b);
+        }
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_build_events(cdp_mem_shot *s, const cdp__mem_raw *r, uint32_t device) {
+    cdp_mem_event *e = cdp__mem_shot_events(s, device, r->record_count);
+    uint32_t last = 0;
+    const char *label = NULL;
+    uint64_t i;
+    if (!e && r->record_count) return false;
+    for (i = 0; i < r->record_count; ++i, ++e) {
+        const cdp__mem_record *const from = &r->records[i];
+        if (from->label != last) label = cdp__mem_raw_label(s, r, from->label);
+        last = from->label;
+        e->address = from->address;
+        e->size = from->size;
+        e->stream = from->stream;
+        e->time_us = r->start_us + (from->time_ns - r->start_ns) / 1000;
+        e->device_free = from->extra;
+        e->pool[0] = from->pool[0];
+        e->pool[1] = from->pool[1];
+        e->action = (cdp_mem_action)from->action;
+        e->stack = r->stacks[from->stack];
+        e->label = label;
+    }
+    s->devices[device].count += r->record_count;
+    s->events_lost += r->lost;
+    return true;
+}
+
+CDP__PRIVATE void cdp__mem_build_settings(cdp_mem_shot *s, const cdp_mem *m, uint64_t limit) {
+    const cdp_mem_desc *const d = &m->desc;
+    if (s->setting_count) return;
+    cdp__mem_shot_setting(s, "PYTORCH_CUDA_ALLOC_CONF", "", 0);
+    cdp__mem_shot_setting(
+        s, "max_split_size", NULL, d->max_split_bytes ? (double)d->max_split_bytes : -1.0);
+    cdp__mem_shot_setting(s, "garbage_collection_threshold", NULL, d->gc_threshold);
+    cdp__mem_shot_setting(s, "large_segment_size", NULL, (double)m->sizes.large_segment);
+    cdp__mem_shot_setting(s, "limit", NULL, (double)limit);
+    cdp__mem_shot_setting(s, "source", m->base.source.name, 0);
+}
+
+CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw *r) {
+    const uint32_t device = m->desc.device;
+    if (!cdp__mem_shot_devices(s, device + 1ull)) return false;
+    if (r->word_count && !s->module_count) cdp__mem_maps(cdp__mem_module_line, s);
+    cdp__mem_build_settings(s, m, r->limit);
+    return cdp__mem_build_stacks(s, r) && cdp__mem_build_segments(s, r, device)
+        && cdp__mem_build_events(s, r, device) && !s->failed;
+}
+
+/* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------- */
+
+/* Knows how values are written, as a pickle of protocol 2 with the opcodes that the viewer has,
+   or as JSON. May use nothing. */
+
+typedef struct cdp__mem_pen {
+    cdp_mem_sink sink;
+    void *user;
+    uint32_t used;
+    bool json, broken, fresh;         /* fresh: a dict in JSON has no key yet */
+    uint32_t *text_memo, *stack_memo; /* number in the file + 1; 0: not written yet */
+    uint32_t memos;
+    uint8_t bytes[8192];
+} cdp__mem_pen;
+
+CDP__PRIVATE void cdp__mem_pen_flush(cdp__mem_pen *w) {
+    if (w->used && !w->broken && !w->sink(w->user, w->bytes, w->used)) w->broken = true;
+    w->used = 0;
+}
+
+CDP__PRIVATE void cdp__mem_put(cdp__mem_pen *w, uint32_t byte) {
+    if (w->used == sizeof w->bytes) cdp__mem_pen_flush(w);
+    w->bytes[w->used++] = (uint8_t)byte;
+}
+
+CDP__PRIVATE void cdp__mem_put_bytes(cdp__mem_pen *w, const void *data, uint64_t bytes) {
+    const uint8_t *at = (const uint8_t *)data;
+    if (bytes > sizeof w->bytes - w->used) cdp__mem_pen_flush(w);
+    for (; bytes > sizeof w->bytes; bytes -= sizeof w->bytes, at += sizeof w->bytes) {
+        memcpy(w->bytes, at, sizeof w->bytes);
+        w->used = sizeof w->bytes;
+        cdp__mem_pen_flush(w);
+    }
+    memcpy(w->bytes + w->used, at, (size_t)bytes);
+    w->used += (uint32_t)bytes;
+}
+
+CDP__PRIVATE void cdp__mem_put_text(cdp__mem_pen *w, const char *text) {
+    cdp__mem_put_bytes(w, text, strlen(text));
+}
+
+/* `bytes` of a number, the lowest first. */
+CDP__PRIVATE void cdp__mem_put_number(cdp__mem_pen *w, uint64_t v, uint32_t bytes) {
+    for (; bytes; --bytes, v >>= 8)
+        cdp__mem_put(w, (uint32_t)(v & 0xff));
+}
+
+/* The length of the UTF-8 character at `s`, of which `left` bytes are there; 0: it is none. */
+CDP__PRIVATE uint32_t cdp__mem_utf8(const uint8_t *s, uint64_t left) {
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    uint32_t n, i, code;
+    if (s[0] < 0x80) return 1;
+    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
+    n = s[0] < 0xe0 ? 2 : 3u + (s[0] >= 0xf0);
+    if (n > left) return 0;
+    code = s[0] & (0xffu >> (n + 1));
+    for (i = 1; i < n; ++i) {
+        if ((s[i] & 0xc0) != 0x80) return 0;
+        code = code << 6 | (s[i] & 0x3fu);
+    }
+    if (code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+    return n;
+}
+
+/* Bytes of a text as they are written: every byte that is no UTF-8 becomes '?'. */
+CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t bytes) {
+    const uint8_t *s = (const uint8_t *)text;
+    while (bytes) {
+        const uint32_t n = cdp__mem_utf8(s, bytes);
+        if (n)
+            cdp__mem_put_bytes(w, s, n);
+        else
+            cdp__mem_put(w, '?');
+        s += n ? n : 1;
+        bytes -= n ? n : 1;
+    }
+}
+
+/* ---- >>pickle: values as opcodes (pure) ------------------------------------------------------ */
+
+/* Knows the bytes of each value. Strings and lists of frames are remembered, dicts never, since
+   the viewer writes into those. Lists grow by at most 1,000 items at a time, because the viewer
+   makes arguments of a call of them. May use: writer. */
+
+#define CDP__MEM_NUMBER_MAX (1ull << 53) /* above this, numbers of the viewer lose digits */
+
+CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
+    uint32_t n = 5;
+    if (v >= 0 && v < 256) {
+        cdp__mem_put(w, 'K');
+        cdp__mem_put(w, (uint32_t)v);
+    } else if (v >= 0 && v < 65536) {
+        cdp__mem_put(w, 'M');
+        cdp__mem_put_number(w, (uint64_t)v, 2);
+    } else if (v >= INT32_MIN && v <= INT32_MAX) {
+        cdp__mem_put(w, 'J');
+        cdp__mem_put_number(w, (uint64_t)v, 4);
+    } else {
+        while (n < 8 && (v >= 1ll << (8 * n - 1) || v < -(1ll << (8 * n - 1))))
+            ++n;
+        cdp__mem_put(w, 0x8a);
+        cdp__mem_put(w, n);
+        cdp__mem_put_number(w, (uint64_t)v, n);
+    }
+}
+
+CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
+    uint64_t bits;
+    uint32_t i;
+    memcpy(&bits, &v, sizeof bits);
+    cdp__mem_put(w, 'G');
+    for (i = 0; i < 8; ++i)
+        cdp__mem_put(w, (uint32_t)(bits >> (56 - 8 * i) & 0xff));
+}
+
+/* Remember the value on the stack. Returns its number + 1. */
+CDP__PRIVATE uint32_t cdp__mem_pickle_keep(cdp__mem_pen *w) {
+    const uint32_t n = w->memos++;
+    cdp__mem_put(w, n < 256 ? 'q' : 'r');
+    cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
+    return n + 1;
+}
+
+CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_pen *w, uint32_t memo) {
+    const uint32_t n = memo - 1;
+    cdp__mem_put(w, n < 256 ? 'h' : 'j');
+    cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
+}
+
+/* A text of the shot, which is remembered. */
+CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
+    uint32_t *const memo = &w->text_memo[cdp__mem_text_number(text)];
+    const uint64_t bytes = strlen(text);
+    if (*memo) {
+        cdp__mem_pickle_again(w, *memo);
+        return;
+    }
+    cdp__mem_put(w, 'X');
+    cdp__mem_put_number(w, bytes, 4);
+    cdp__mem_put_utf8(w, text, bytes);
+    *memo = cdp__mem_pickle_keep(w);
+}
+
+/* ---- >>json: the same values as text (pure) -------------------------------------------------- */
+
+/* Knows both forms of a value behind one set of functions. May use: pickle. */
+
+CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
+    const char *run = text;
+    cdp__mem_put(w, '"');
+    for (; *text; ++text) {
+        const uint8_t c = (uint8_t)*text;
+        if (c >= 32 && c != '"' && c != '\\') continue;
+        cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
+        run = text + 1;
+        cdp__mem_put_text(w, c < 32 ? "\\u00" : "\\");
+        if (c < 32) cdp__mem_put(w, (uint32_t) "01"[c >> 4]);
+        cdp__mem_put(w, c < 32 ? (uint32_t) "0123456789abcdef"[c & 15] : c);
+    }
+    cdp__mem_put_utf8(w, run, (uint64_t)(text - run));
+    cdp__mem_put(w, '"');
+}
+
+CDP__PRIVATE void cdp__mem_w_text(cdp__mem_pen *w, const char *text) {
+    if (w->json)
+        cdp__mem_json_text(w, text);
+    else
+        cdp__mem_pickle_text(w, text);
+}
+
+CDP__PRIVATE void cdp__mem_w_number(cdp__mem_pen *w, uint64_t v) {
+    char text[24];
+    if (v > CDP__MEM_NUMBER_MAX) v = CDP__MEM_NUMBER_MAX;
+    if (!w->json) {
+        cdp__mem_pickle_number(w, (int64_t)v);
+        return;
+    }
+    cdp__format(text, sizeof text, "%llu", (unsigned long long)v);
+    cdp__mem_put_text(w, text);
+}
+
+CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
+    if (w->json)
+        cdp__mem_put_text(w, v ? "true" : "false");
+    else
+        cdp__mem_put(w, v ? 0x88 : 0x89);
+}
+
+/* A number that need not be whole; JSON: with six digits behind the point. */
+CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
+    const double size = v < 0 ? -v : v;
+    const bool fits = size < 9e15;
+    const int64_t whole = fits ? (int64_t)v : 0;
+    char text[48];
+    if (!w->json && fits && (double)whole >= v && (double)whole <= v) {
+        cdp__mem_pickle_number(w, whole);
+        return;
+    }
+    if (!w->json) {
+        cdp__mem_pickle_real(w, v);
+        return;
+    }
+    cdp__format(text, sizeof text, "%s%llu.%c%c%c", v < 0 ? "-" : "",
+        (unsigned long long)(fits ? size : 9e15),
+        '0' + (int)(fits ? (uint64_t)(size * 10) % 10 : 0),
+        '0' + (int)(fits ? (uint64_t)(size * 100) % 10 : 0),
+        '0' + (int)(fits ? (uint64_t)(size * 1000) % 10 : 0));
+    cdp__mem_put_text(w, text);
+}
+
+CDP__PRIVATE void cdp__mem_w_dict(cdp__mem_pen *w) {
+    cdp__mem_put_text(w, w->json ? "{" : "}(");
+    w->fresh = true;
+}
+
+CDP__PRIVATE void cdp__mem_w_dict_end(cdp__mem_pen *w) {
+    cdp__mem_put(w, w->json ? '}' : 'u');
+    w->fresh = false;
+}
+
+/* `text` is a text of the shot. */
+CDP__PRIVATE void cdp__mem_w_key(cdp__mem_pen *w, const char *text) {
+    if (w->json && !w->fresh) cdp__mem_put(w, ',');
+    w->fresh = false;
+    cdp__mem_w_text(w, text);
+    if (w->json) cdp__mem_put(w, ':');
+}
+
+CDP__PRIVATE void cdp__mem_w_list(cdp__mem_pen *w) {
+    cdp__mem_put(w, w->json ? '[' : ']');
+}
+
+/* Before the i-th item of a list. */
+CDP__PRIVATE void cdp__mem_w_item(cdp__mem_pen *w, uint64_t i) {
+    if (w->json && i) cdp__mem_put(w, ',');
+    if (w->json || i % 1000) return;
+    if (i) cdp__mem_put(w, 'e');
+    cdp__mem_put(w, '(');
+}
+
+CDP__PRIVATE void cdp__mem_w_list_end(cdp__mem_pen *w, uint64_t count) {
+    if (w->json)
+        cdp__mem_put(w, ']');
+    else if (count)
+        cdp__mem_put(w, 'e');
+    w->fresh = false;
+}
+
+CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_pen *w, const uint64_t pair[2]) {
+    if (w->json) cdp__mem_put(w, '[');
+    cdp__mem_w_number(w, pair[0]);
+    if (w->json) cdp__mem_put(w, ',');
+    cdp__mem_w_number(w, pair[1]);
+    cdp__mem_put(w, w->json ? ']' : 0x86);
+}
+
+CDP__PRIVATE void cdp__mem_w_frames(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, uint32_t stack) {
+    const cdp__mem_stack *const t = &s->stacks[stack];
+    uint32_t i;
+    if (!w->json && w->stack_memo[stack]) {
+        cdp__mem_pickle_again(w, w->stack_memo[stack]);
+        return;
+    }
+    cdp__mem_w_list(w);
+    if (!w->json) w->stack_memo[stack] = cdp__mem_pickle_keep(w);
+    for (i = 0; i < t->count; ++i) {
+        const cdp_mem_frame *const f = &s->frames[t->first + i];
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_dict(w);
+        cdp__mem_w_key(w, k->w_filename);
+        cdp__mem_w_text(w, f->filename);
+        cdp__mem_w_key(w, k->w_line);
+        cdp__mem_w_number(w, f->line);
+        cdp__mem_w_key(w, k->w_name);
+        cdp__mem_w_text(w, f->name);
+        cdp__mem_w_dict_end(w);
+    }
+    cdp__mem_w_list_end(w, t->count);
+}
+
+CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_pen *w, const char *key, uint64_t v) {
+    cdp__mem_w_key(w, key);
+    cdp__mem_w_number(w, v);
+}
+
+CDP__PRIVATE void cdp__mem_w_said(cdp__mem_pen *w, const char *key, const char *text) {
+    cdp__mem_w_key(w, key);
+    cdp__mem_w_text(w, text);
+}
+
+CDP__PRIVATE const char *cdp__mem_state_word(const cdp__mem_keys *k, cdp_mem_state state) {
+    if (state == CDP_MEM_ACTIVE) return k->w_active_allocated;
+    return state == CDP_MEM_PENDING ? k->w_active_pending_free : k->w_inactive;
+}
+
+CDP__PRIVATE void cdp__mem_w_block(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_block *b) {
+    cdp__mem_w_dict(w);
+    cdp__mem_w_entry(w, k->w_address, b->address);
+    cdp__mem_w_entry(w, k->w_size, b->size);
+    cdp__mem_w_entry(w, k->w_requested_size, b->requested);
+    cdp__mem_w_said(w, k->w_state, cdp__mem_state_word(k, b->state));
+    if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
+    cdp__mem_w_key(w, k->w_frames);
+    cdp__mem_w_frames(w, s, k, b->stack);
+    cdp__mem_w_dict_end(w);
+}
+
+CDP__PRIVATE void cdp__mem_w_segment(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_segment *g) {
+    uint32_t i;
+    cdp__mem_w_dict(w);
+    cdp__mem_w_entry(w, k->w_device, g->device);
+    cdp__mem_w_entry(w, k->w_address, g->address);
+    cdp__mem_w_entry(w, k->w_total_size, g->size);
+    cdp__mem_w_entry(w, k->w_allocated_size, g->allocated);
+    cdp__mem_w_entry(w, k->w_active_size, g->active);
+    cdp__mem_w_entry(w, k->w_requested_size, g->requested);
+    cdp__mem_w_entry(w, k->w_stream, g->stream);
+    cdp__mem_w_said(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
+    cdp__mem_w_key(w, k->w_segment_pool_id);
+    cdp__mem_w_pair(w, g->pool);
+    cdp__mem_w_key(w, k->w_is_expandable);
+    cdp__mem_w_bool(w, g->grows);
+    if (g->external) cdp__mem_w_key(w, k->w_is_external);
+    if (g->external) cdp__mem_w_bool(w, true);
+    if (g->label) cdp__mem_w_said(w, k->w_user_metadata, g->label);
+    cdp__mem_w_key(w, k->w_frames);
+    cdp__mem_w_frames(w, s, k, g->stack);
+    cdp__mem_w_key(w, k->w_blocks);
+    cdp__mem_w_list(w);
+    for (i = 0; i < g->block_count; ++i) {
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_block(w, s, k, &g->blocks[i]);
+    }
+    cdp__mem_w_list_end(w, g->block_count);
+    cdp__mem_w_dict_end(w);
+}
+
+CDP__PRIVATE void cdp__mem_w_event(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
+    const bool oom = e->action == CDP_MEM_OOM;
+    cdp__mem_w_dict(w);
+    cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
+    cdp__mem_w_entry(w, oom ? k->w_device_free : k->w_addr, oom ? e->device_free : e->address);
+    cdp__mem_w_entry(w, k->w_size, e->size);
+    cdp__mem_w_entry(w, k->w_stream, e->stream);
+    cdp__mem_w_entry(w, k->w_time_us, e->time_us);
+    if (e->label) cdp__mem_w_said(w, k->w_user_metadata, e->label);
+    if (e->pool[0] || e->pool[1]) {
+        cdp__mem_w_key(w, k->w_segment_pool_id);
+        cdp__mem_w_pair(w, e->pool);
+    }
+    if (e->stack) {
+        cdp__mem_w_key(w, k->w_frames);
+        cdp__mem_w_frames(w, s, k, e->stack);
+    }
+    cdp__mem_w_dict_end(w);
+}
+
+CDP__PRIVATE void cdp__mem_w_traces(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    uint64_t i, j;
+    cdp__mem_w_key(w, k->w_device_traces);
+    cdp__mem_w_list(w);
+    for (i = 0; i < s->device_count; ++i) {
+        const cdp__mem_device *const d = &s->devices[i];
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_list(w);
+        for (j = 0; j < d->count; ++j) {
+            cdp__mem_w_item(w, j);
+            cdp__mem_w_event(w, s, k, &d->events[j]);
+        }
+        cdp__mem_w_list_end(w, d->count);
+    }
+    cdp__mem_w_list_end(w, s->device_count);
+}
+
+CDP__PRIVATE void cdp__mem_w_settings(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    uint64_t i;
+    cdp__mem_w_key(w, k->w_allocator_settings);
+    cdp__mem_w_dict(w);
+    for (i = 0; i < s->setting_count; ++i) {
+        const cdp__mem_setting *const t = &s->settings[i];
+        cdp__mem_w_key(w, t->key);
+        if (t->text)
+            cdp__mem_w_text(w, t->text);
+        else
+            cdp__mem_w_real(w, t->number);
+    }
+    cdp__mem_w_dict_end(w);
+    cdp__mem_w_key(w, k->w_external_annotations);
+    cdp__mem_w_list(w);
+    cdp__mem_w_list_end(w, 0);
+    cdp__mem_w_entry(w, k->w_events_lost, s->events_lost);
+    cdp__mem_w_key(w, k->w_modules);
+    cdp__mem_w_list(w);
+    for (i = 0; i < s->module_count; ++i) {
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_dict(w);
+        cdp__mem_w_said(w, k->w_path, s->module_paths[s->modules[i].path]);
+        cdp__mem_w_entry(w, k->w_base, s->modules[i].base);
+        cdp__mem_w_dict_end(w);
+    }
+    cdp__mem_w_list_end(w, s->module_count);
+}
+
+/* The whole file. */
+CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
+    uint64_t i;
+    if (!w->json) cdp__mem_put_bytes(w, "\x80\x02", 2);
+    cdp__mem_w_dict(w);
+    cdp__mem_w_key(w, k->w_segments);
+    cdp__mem_w_list(w);
+    for (i = 0; i < s->segment_count; ++i) {
+        cdp__mem_w_item(w, i);
+        cdp__mem_w_segment(w, s, k, &s->segments[i]);
+    }
+    cdp__mem_w_list_end(w, s->segment_count);
+    cdp__mem_w_traces(w, s, k);
+    cdp__mem_w_settings(w, s, k);
+    cdp__mem_w_dict_end(w);
+    cdp__mem_put(w, w->json ? '\n' : '.');
+    cdp__mem_pen_flush(w);
+}
+
+/* ---- >>value: what a file says, as a tree ---------------------------------------------------- */
+
+/* Knows numbers, texts, lists and dicts. Texts are those of the file itself. Memory is a chain of
+   chunks, freed as a whole, and at most about 100 bytes for each byte of the file. May use:
+   texts. */
+
+typedef enum cdp__mem_kind {
+    CDP__MEM_NONE,
+    CDP__MEM_BOOL,
+    CDP__MEM_INT,
+    CDP__MEM_REAL,
+    CDP__MEM_TEXT,
+    CDP__MEM_LIST,
+    CDP__MEM_DICT
+} cdp__mem_kind;
+
+typedef struct cdp__mem_value cdp__mem_value;
+
+typedef struct cdp__mem_box { /* a list, or a dict: key, value, key, value */
+    cdp__mem_value *items;
+    uint64_t count, room;
+    uint32_t stack; /* number of this list of frames in the shot + 1; 0: not yet there */
+} cdp__mem_box;
+
+struct cdp__mem_value {
+    cdp__mem_kind kind;
+    uint32_t length; /* of a text */
+    union {
+        int64_t whole;
+        double real;
+        const char *text;
+        cdp__mem_box *box;
+    } as;
+};
+
+#define CDP__MEM_TEXT_MAX 4096u /* longer ones are cut */
+#define CDP__MEM_DICT_LOOKS 256u
+
+typedef struct cdp__mem_reader {
+    const uint8_t *data;
+    uint64_t bytes, at;
+    cdp__mem_texts memory;
+    cdp__mem_value *stack, *memo;
+    uint64_t *marks;
+    uint64_t depth, stack_room, memo_count, memo_room, mark_count, mark_room;
+    const char *why; /* it cannot be read */
+    bool no_memory, unknown;
+} cdp__mem_reader;
+
+CDP__PRIVATE bool cdp__mem_bad(cdp__mem_reader *r, const char *why) {
+    if (!r->why) r->why = why;
+    return false;
+}
+
+CDP__PRIVATE bool cdp__mem_dry(cdp__mem_reader *r) {
+    r->no_memory = true;
+    return cdp__mem_bad(r, "out of memory");
+}
+
+CDP__PRIVATE cdp__mem_box *cdp__mem_box_new(cdp__mem_reader *r) {
+    cdp__mem_box *const b = (cdp__mem_box *)cdp__mem_texts_room(&r->memory, sizeof *b);
+    if (b)
+        memset(b, 0, sizeof *b);
+    else
+        cdp__mem_dry(r);
+    return b;
+}
+
+/* Append `count` values. */
+CDP__PRIVATE bool cdp__mem_box_add(
+    cdp__mem_reader *r, cdp__mem_box *b, const cdp__mem_value *v, uint64_t count) {
+    if (b->count + count > b->room) {
+        const uint64_t room = cdp__max(b->count + count, b->count * 2);
+        cdp__mem_value *const more =
+            (cdp__mem_value *)cdp__mem_texts_room(&r->memory, room * sizeof *v);
+        if (!more) return cdp__mem_dry(r);
+        if (b->count) memcpy(more, b->items, b->count * sizeof *v);
+        b->items = more;
+        b->room = room;
+    }
+    if (count) memcpy(b->items + b->count, v, count * sizeof *v);
+    b->count += count;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_value_is(const cdp__mem_value *v, const char *text) {
+    return v->kind == CDP__MEM_TEXT && v->length == strlen(text)
+        && memcmp(v->as.text, text, v->length) == 0;
+}
+
+/* What a dict says for a key; NULL: nothing. */
+CDP__PRIVATE const cdp__mem_value *cdp__mem_value_get(const cdp__mem_value *v, const char *key) {
+    uint64_t i, n;
+    if (!v || v->kind != CDP__MEM_DICT) return NULL;
+    n = cdp__min(v->as.box->count, 2 * CDP__MEM_DICT_LOOKS);
+    for (i = 0; i + 1 < n; i += 2)
+        if (cdp__mem_value_is(&v->as.box->items[i], key)) return &v->as.box->items[i + 1];
+    return NULL;
+}
+
+/* A number that is not negative, of at most 2^53; `other` where there is none. */
+CDP__PRIVATE uint64_t cdp__mem_value_count(const cdp__mem_value *v, uint64_t other) {
+    if (v && v->kind == CDP__MEM_REAL && v->as.real >= 0)
+        return v->as.real < 9007199254740992.0 ? (uint64_t)v->as.real : CDP__MEM_NUMBER_MAX;
+    if (!v || (v->kind != CDP__MEM_INT && v->kind != CDP__MEM_BOOL) || v->as.whole < 0)
+        return other;
+    return cdp__min((uint64_t)v->as.whole, CDP__MEM_NUMBER_MAX);
+}
+
+CDP__PRIVATE const cdp__mem_box *cdp__mem_value_list(const cdp__mem_value *v) {
+    return v && v->kind == CDP__MEM_LIST ? v->as.box : NULL;
+}
+
+CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
+    cdp__free(r->memory.os, r->stack);
+    cdp__free(r->memory.os, r->memo);
+    cdp__free(r->memory.os, r->marks);
+    cdp__mem_texts_close(&r->memory);
+}
+
+/* ---- >>unpickle: a pickle as a tree ---------------------------------------------------------- */
+
+/* Knows the opcodes that snapshots have; no others, so nothing is ever called or created. Bytes
+   may come from anywhere. May use: value. */
+
+CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
+    if (!cdp__mem_room(
+            r->memory.os, (void **)&r->stack, &r->stack_room, r->depth + 1, sizeof *r->stack))
+        return cdp__mem_dry(r);
+    r->stack[r->depth++] = v;
+    return true;
+}
+
+CDP__PRIVATE cdp__mem_value cdp__mem_whole(cdp__mem_kind kind, int64_t n) {
+    cdp__mem_value v;
+    memset(&v, 0, sizeof v);
+    v.kind = kind;
+    v.as.whole = n;
+    return v;
+}
+
+/* The next `count` bytes; NULL: the file ends before. */
+CDP__PRIVATE const uint8_t *cdp__mem_next(cdp__mem_reader *r, uint64_t count) {
+    const uint8_t *const at = r->data + r->at;
+    if (r->bytes - r->at < count) {
+        cdp__mem_bad(r, "the file ends in the middle");
+        return NULL;
+    }
+    r->at += count;
+    return at;
+}
+
+/* A number of `count` bytes, the lowest first. */
+CDP__PRIVATE bool cdp__mem_next_number(cdp__mem_reader *r, uint32_t count, uint64_t *out) {
+    const uint8_t *const at = cdp__mem_next(r, count);
+    uint32_t i;
+    *out = 0;
+    for (i = 0; at && i < count; ++i)
+        *out |= (uint64_t)at[i] << 8 * i;
+    return at != NULL;
+}
+
+/* The same with a sign in its last byte. */
+CDP__PRIVATE bool cdp__mem_push_number(cdp__mem_reader *r, uint32_t count, bool has_sign) {
+    uint64_t n;
+    if (count > 8) return cdp__mem_bad(r, "a number has more than 8 bytes");
+    if (!cdp__mem_next_number(r, count, &n)) return false;
+    if (has_sign && count && count < 8 && n >> (8 * count - 1)) n |= ~0ull << 8 * count;
+    return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_INT, (int64_t)n));
+}
+
+CDP__PRIVATE bool cdp__mem_push_long(cdp__mem_reader *r) {
+    uint64_t count;
+    return cdp__mem_next_number(r, 1, &count) && cdp__mem_push_number(r, (uint32_t)count, true);
+}
+
+CDP__PRIVATE bool cdp__mem_push_real(cdp__mem_reader *r) {
+    const uint8_t *const at = cdp__mem_next(r, 8);
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_REAL, 0);
+    uint64_t bits = 0;
+    uint32_t i;
+    if (!at) return false;
+    for (i = 0; i < 8; ++i)
+        bits = bits << 8 | at[i];
+    memcpy(&v.as.real, &bits, sizeof bits);
+    return cdp__mem_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__mem_push_text(cdp__mem_reader *r, uint32_t length_bytes) {
+    cdp__mem_value v = cdp__mem_whole(CDP__MEM_TEXT, 0);
+    uint64_t length;
+    if (!cdp__mem_next_number(r, length_bytes, &length)) return false;
+    v.as.text = (const char *)cdp__mem_next(r, length);
+    v.length = (uint32_t)length;
+    return v.as.text && cdp__mem_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__mem_push_box(cdp__mem_reader *r, cdp__mem_kind kind) {
+    cdp__mem_value v = cdp__mem_whole(kind, 0);
+    v.as.box = cdp__mem_box_new(r);
+    return v.as.box && cdp__mem_push(r, v);
+}
+
+/* Move the last `count` values into the container below them; it must be of this kind. */
+CDP__PRIVATE bool cdp__mem_fill(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
+    cdp__mem_value *box;
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth < floor + count + 1) return cdp__mem_bad(r, "values are missing on the stack");
+    box = &r->stack[r->depth - count - 1];
+    if (box->kind != kind) return cdp__mem_bad(r, "items are added to what is no list or dict");
+    if (kind == CDP__MEM_DICT && count % 2) return cdp__mem_bad(r, "a key has no value");
+    r->depth -= count;
+    return cdp__mem_box_add(r, box->as.box, r->stack + r->depth, count);
+}
+
+CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
+    if (!cdp__mem_room(
+            r->memory.os, (void **)&r->marks, &r->mark_room, r->mark_count + 1, sizeof *r->marks))
+        return cdp__mem_dry(r);
+    r->marks[r->mark_count++] = r->depth;
+    return true;
+}
+
+/* How many values are above the last mark, which goes. */
+CDP__PRIVATE bool cdp__mem_marked(cdp__mem_reader *r, uint64_t *count) {
+    if (!r->mark_count) return cdp__mem_bad(r, "there is no mark");
+    *count = r->depth - r->marks[--r->mark_count];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_fill_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
+    uint64_t count;
+    return cdp__mem_marked(r, &count) && cdp__mem_fill(r, count, kind);
+}
+
+/* The last `count` values become a list, or a dict. */
+CDP__PRIVATE bool cdp__mem_gather(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
+    cdp__mem_value v = cdp__mem_whole(kind, 0);
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth < floor + count) return cdp__mem_bad(r, "values are missing on the stack");
+    if (kind == CDP__MEM_DICT && count % 2) return cdp__mem_bad(r, "a key has no value");
+    v.as.box = cdp__mem_box_new(r);
+    if (!v.as.box) return false;
+    r->depth -= count;
+    return cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count) && cdp__mem_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
+    uint64_t count;
+    return cdp__mem_marked(r, &count) && cdp__mem_gather(r, count, kind);
+}
+
+/* Remember the last value under a number. Writers count from 0, so no number is larger than the
+   file. */
+CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
+    if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
+    if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
+    if (!cdp__mem_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
+        return cdp__mem_dry(r);
+    while (r->memo_count <= n)
+        r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
+    r->memo[n] = r->stack[r->depth - 1];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_keep_number(cdp__mem_reader *r, uint32_t bytes) {
+    uint64_t n;
+    return cdp__mem_next_number(r, bytes, &n) && cdp__mem_keep(r, n);
+}
+
+CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint32_t bytes) {
+    uint64_t n;
+    if (!cdp__mem_next_number(r, bytes, &n)) return false;
+    if (n >= r->memo_count || (r->memo[n].kind == CDP__MEM_NONE && r->memo[n].as.whole))
+        return cdp__mem_bad(r, "a value is used that was never remembered");
+    return cdp__mem_push(r, r->memo[n]);
+}
+
+CDP__PRIVATE bool cdp__mem_protocol(cdp__mem_reader *r) {
+    uint64_t n;
+    if (!cdp__mem_next_number(r, 1, &n)) return false;
+    return (n >= 2 && n <= 5) || cdp__mem_bad(r, "this protocol is none of 2 to 5");
+}
+
+/* Opcodes that push a value. */
+CDP__PRIVATE bool cdp__mem_opcode_value(cdp__mem_reader *r, uint8_t code) {
+    switch (code) {
+    case 'N': return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_NONE, 0));
+    case 0x88: return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, 1));
+    case 0x89: return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, 0));
+    case 'K': return cdp__mem_push_number(r, 1, false);
+    case 'M': return cdp__mem_push_number(r, 2, false);
+    case 'J': return cdp__mem_push_number(r, 4, true);
+    case 0x8a: return cdp__mem_push_long(r);
+    case 'G': return cdp__mem_push_real(r);
+    case 'X': return cdp__mem_push_text(r, 4);
+    case 0x8c: return cdp__mem_push_text(r, 1);
+    case ']': return cdp__mem_push_box(r, CDP__MEM_LIST);
+    case ')': return cdp__mem_push_box(r, CDP__MEM_LIST);
+    case '}': return cdp__mem_push_box(r, CDP__MEM_DICT);
+    default: r->unknown = true; return cdp__mem_bad(r, "this opcode is in no snapshot");
+    }
+}
+
+CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
+    switch (code) {
+    case 0x80: return cdp__mem_protocol(r);
+    case 0x95: return cdp__mem_next(r, 8) != NULL; /* the length of a frame */
+    case '(': return cdp__mem_mark(r);
+    case 'e': return cdp__mem_fill_marked(r, CDP__MEM_LIST);
+    case 'a': return cdp__mem_fill(r, 1, CDP__MEM_LIST);
+    case 'u': return cdp__mem_fill_marked(r, CDP__MEM_DICT);
+    case 's': return cdp__mem_fill(r, 2, CDP__MEM_DICT);
+    case 'l':
+    case 't': return cdp__mem_gather_marked(r, CDP__MEM_LIST);
+    case 'd': return cdp__mem_gather_marked(r, CDP__MEM_DICT);
+    case 0x85:
+    case 0x86:
+    case 0x87: return cdp__mem_gather(r, code - 0x84u, CDP__MEM_LIST);
+    case 'q': return cdp__mem_keep_number(r, 1);
+    case 'r': return cdp__mem_keep_number(r, 4);
+    case 'h': return cdp__mem_again(r, 1);
+    case 'j': return cdp__mem_again(r, 4);
+    case 0x94: return cdp__mem_keep(r, r->memo_count);
+    default: return cdp__mem_opcode_value(r, code);
+    }
+}
+
+/* The one value of a pickle. What comes after its end is ignored. */
+CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
+    const uint8_t *code;
+    while ((code = cdp__mem_next(r, 1)) != NULL && *code != '.')
+        if (!cdp__mem_opcode(r, *code)) return false;
+    if (!code) return false;
+    if (r->depth != 1 || r->mark_count) return cdp__mem_bad(r, "it does not end with one value");
+    *out = r->stack[0];
+    return true;
+}
+
+/* ---- >>unjson: JSON as a tree ---------------------------------------------------------------- */
+
+/* Knows JSON, at most 32 levels deep. Texts with escapes are written anew. May use: value. */
+
+#define CDP__MEM_JSON_DEEP 32u
+
+CDP__PRIVATE uint8_t cdp__mem_json_look(cdp__mem_reader *r) {
+    for (; r->at < r->bytes; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+    }
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__mem_json_eat(cdp__mem_reader *r, uint8_t c) {
+    if (cdp__mem_json_look(r) != c) return false;
+    ++r->at;
+    return true;
+}
+
+CDP__PRIVATE int cdp__mem_hex_digit(uint8_t c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The character of an escape, which ends at *at; '?' for those above 0x7f. */
+CDP__PRIVATE char cdp__mem_json_escape(const uint8_t *s, uint64_t *at) {
+    static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
+    const char c = (char)s[*at];
+    const char *const known = c ? strchr(from, c) : NULL;
+    uint32_t code = 0, i;
+    if (known) return to[known - from];
+    if (c != 'u') return c;
+    for (i = 0; i < 4; ++i) {
+        const int digit = cdp__mem_hex_digit(s[*at + 1]);
+        if (digit < 0) return '?';
+        code = code * 16 + (uint32_t)digit;
+        ++*at;
+    }
+    return code && code < 0x80 ? (char)code : '?';
+}
+
+CDP__PRIVATE bool cdp__mem_json_string(cdp__mem_reader *r, cdp__mem_value *out) {
+    const uint64_t from = ++r->at; /* behind the quote */
+    bool escapes = false;
+    uint64_t i;
+    char *copy;
+    while (r->at < r->bytes && r->data[r->at] != '"') {
+        if (r->data[r->at] == '\\') {
+            escapes = true;
+            ++r->at;
+        }
+        ++r->at;
+    }
+    if (r->at >= r->bytes) return cdp__mem_bad(r, "a text does not end");
+    *out = cdp__mem_whole(CDP__MEM_TEXT, 0);
+    out->as.text = (const char *)r->data + from;
+    out->length = (uint32_t)cdp__min(r->at - from, UINT32_MAX);
+    ++r->at;
+    if (!escapes) return true;
+    copy = (char *)cdp__mem_texts_room(&r->memory, out->length + 1ull);
+    if (!copy) return cdp__mem_dry(r);
+    out->as.text = copy;
+    for (i = from; i < r->at - 1; ++i) {
+        if (r->data[i] != '\\')
+            *copy++ = (char)r->data[i];
+        else {
+            ++i;
+            *copy++ = cdp__mem_json_escape(r->data, &i);
+        }
+    }
+    out->length = (uint32_t)(copy - out->as.text);
+    return true;
+}
+
+/* Digits, a point, an exponent. What is whole and fits stays exact. */
+CDP__PRIVATE bool cdp__mem_json_number(cdp__mem_reader *r, cdp__mem_value *out) {
+    const bool minus = cdp__mem_json_eat(r, '-');
+    double real = 0, scale = 1;
+    int64_t whole = 0;
+    bool exact = true, digits = false;
+    for (; r->at < r->bytes; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c == '.' && exact) {
+            exact = false;
+            continue;
+        }
+        if (c < '0' || c > '9') break;
+        digits = true;
+        real = real * 10 + (c - '0');
+        if (!exact) scale *= 10;
+        whole = whole < INT64_MAX / 10 - 9 ? whole * 10 + (c - '0') : INT64_MAX;
+    }
+    if (!digits) return cdp__mem_bad(r, "a value is expected here");
+    if (r->at < r->bytes && (r->data[r->at] | 32) == 'e')
+        return cdp__mem_bad(r, "numbers with exponents are in no snapshot");
+    *out = cdp__mem_whole(exact ? CDP__MEM_INT : CDP__MEM_REAL, minus ? -whole : whole);
+    if (!exact) out->as.real = minus ? -real / scale : real / scale;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_json_word(cdp__mem_reader *r, const char *word) {
+    const uint64_t n = strlen(word);
+    if (r->bytes - r->at < n || memcmp(r->data + r->at, word, (size_t)n) != 0) return false;
+    r->at += n;
+    return true;
+}
+
+/* Values and containers, by a stack of open containers: nothing calls itself. */
+CDP__PRIVATE bool cdp__mem_json_plain(cdp__mem_reader *r, cdp__mem_value *out) {
+    const uint8_t c = cdp__mem_json_look(r);
+    if (c == '"') return cdp__mem_json_string(r, out);
+    if (cdp__mem_json_word(r, "true"))
+        *out = cdp__mem_whole(CDP__MEM_BOOL, 1);
+    else if (cdp__mem_json_word(r, "false"))
+        *out = cdp__mem_whole(CDP__MEM_BOOL, 0);
+    else if (cdp__mem_json_word(r, "null"))
+        *out = cdp__mem_whole(CDP__MEM_NONE, 0);
+    else
+        return cdp__mem_json_number(r, out);
+    return true;
+}
+
+/* Before a value in a dict: its key. */
+CDP__PRIVATE bool cdp__mem_json_key(cdp__mem_reader *r, cdp__mem_value *box) {
+    cdp__mem_value key;
+    if (cdp__mem_json_look(r) != '"') return cdp__mem_bad(r, "a key is expected here");
+    if (!cdp__mem_json_string(r, &key)) return false;
+    if (!cdp__mem_json_eat(r, ':')) return cdp__mem_bad(r, "a colon is expected here");
+    return cdp__mem_box_add(r, box->as.box, &key, 1);
+}
+
+/* One value. A container is opened: it is on the stack then, and *opened is true. */
+CDP__PRIVATE bool cdp__mem_json_value(cdp__mem_reader *r, cdp__mem_value *v, bool *opened) {
+    const uint8_t c = cdp__mem_json_look(r);
+    *opened = c == '{' || c == '[';
+    if (!*opened) return cdp__mem_json_plain(r, v);
+    ++r->at;
+    if (r->depth == CDP__MEM_JSON_DEEP) return cdp__mem_bad(r, "it is nested too deep");
+    if (!cdp__mem_push_box(r, c == '{' ? CDP__MEM_DICT : CDP__MEM_LIST)) return false;
+    *v = r->stack[r->depth - 1];
+    return true;
+}
+
+/* Behind a value: close what ends here, until another value follows or nothing is open. */
+CDP__PRIVATE bool cdp__mem_json_close(cdp__mem_reader *r, bool opened) {
+    while (r->depth) {
+        const bool dict = r->stack[r->depth - 1].kind == CDP__MEM_DICT;
+        if (cdp__mem_json_eat(r, dict ? '}' : ']'))
+            --r->depth;
+        else if (opened)
+            return true;
+        else if (cdp__mem_json_eat(r, ','))
+            return true;
+        else
+            return cdp__mem_bad(r, "a comma or the end of a list is expected here");
+        opened = false;
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
+    bool first = true;
+    do {
+        cdp__mem_value *const box = r->depth ? &r->stack[r->depth - 1] : NULL;
+        cdp__mem_box *const in = box ? box->as.box : NULL;
+        cdp__mem_value v;
+        bool opened;
+        if (box && box->kind == CDP__MEM_DICT && !cdp__mem_json_key(r, box)) return false;
+        if (!cdp__mem_json_value(r, &v, &opened)) return false;
+        if (in && !cdp__mem_box_add(r, in, &v, 1)) return false;
+        if (first) *out = v;
+        first = false;
+        if (!cdp__mem_json_close(r, opened)) return false;
+    } while (r->depth);
+    return true;
+}
+
+/* ---- >>import: a tree as a shot -------------------------------------------------------------- */
+
+/* Knows which keys a snapshot has. Lists that a file repeats are shared or counted, so that the
+   shot is not larger than the file suggests. May use: value, shot. */
+
+CDP__PRIVATE const char *cdp__mem_import_text(
+    cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
+    const char *t;
+    if (!v || v->kind != CDP__MEM_TEXT) return other;
+    t = cdp__mem_text_of(&s->texts, v->as.text, cdp__min(v->length, CDP__MEM_TEXT_MAX));
+    if (!t) s->failed = true;
+    return t ? t : s->empty;
+}
+
+/* The number of a list of frames. Equal lists of the file are converted once. */
+CDP__PRIVATE uint32_t cdp__mem_import_stack(cdp_mem_shot *s, const cdp__mem_value *v) {
+    cdp__mem_box *const b = v && v->kind == CDP__MEM_LIST ? v->as.box : NULL;
+    uint64_t i;
+    uint32_t n;
+    if (!b || !b->count) return 0;
+    if (b->stack) return b->stack - 1;
+    n = cdp__mem_shot_stack(s, b->count);
+    b->stack = n + 1;
+    for (i = 0; n && i < b->count; ++i) {
+        cdp_mem_frame *const f = &s->frames[s->stacks[n].first + i];
+        const cdp__mem_value *const d = &b->items[i];
+        f->filename = cdp__mem_import_text(s, cdp__mem_value_get(d, "filename"), s->empty);
+        f->name = cdp__mem_import_text(s, cdp__mem_value_get(d, "name"), s->empty);
+        f->line = (uint32_t)(cdp__mem_value_count(cdp__mem_value_get(d, "line"), 0) & 0xffffffffu);
+    }
+    return n;
+}
+
+CDP__PRIVATE void cdp__mem_import_pool(const cdp__mem_value *dict, uint64_t pool[2]) {
+    const cdp__mem_value *v = cdp__mem_value_get(dict, "segment_pool_id");
+    const cdp__mem_box *b = cdp__mem_value_list(v ? v : cdp__mem_value_get(dict, "pool_id"));
+    pool[0] = b && b->count == 2 ? cdp__mem_value_count(&b->items[0], 0) : 0;
+    pool[1] = b && b->count == 2 ? cdp__mem_value_count(&b->items[1], 0) : 0;
+}
+
+CDP__PRIVATE uint64_t cdp__mem_import_count(const cdp__mem_value *dict, const char *key) {
+    return cdp__mem_value_count(cdp__mem_value_get(dict, key), 0);
+}
+
+CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__mem_value *v) {
+    if (!v || cdp__mem_value_is(v, "inactive")) return CDP_MEM_INACTIVE;
+    return cdp__mem_value_is(v, "active_allocated") ? CDP_MEM_ACTIVE : CDP_MEM_PENDING;
+}
+
+/* Blocks say their addresses, or lie one after the other. */
+CDP__PRIVATE bool cdp__mem_import_blocks(
+    cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
+    uint64_t i, at = g->address;
+    if (!list) return true;
+    if (!cdp__mem_add(s, block, list->count)) return false;
+    for (i = 0; i < list->count; ++i) {
+        const cdp__mem_value *const d = &list->items[i];
+        cdp_mem_block *const b = &s->blocks[s->block_count++];
+        b->address = cdp__mem_value_count(cdp__mem_value_get(d, "address"), at);
+        b->size = cdp__mem_import_count(d, "size");
+        b->requested = cdp__mem_value_count(cdp__mem_value_get(d, "requested_size"), b->size);
+        b->state = cdp__mem_import_state(cdp__mem_value_get(d, "state"));
+        b->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+        b->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+        at = b->address + b->size;
+        cdp__mem_segment_sum(g, b);
+    }
+    g->block_count = (uint32_t)list->count;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_import_segment(
+    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *d) {
+    const cdp__mem_value *const type = cdp__mem_value_get(d, "segment_type");
+    const cdp__mem_box *const blocks = cdp__mem_value_list(cdp__mem_value_get(d, "blocks"));
+    const uint64_t device = cdp__mem_import_count(d, "device");
+    cdp_mem_segment *g;
+    if (d->kind != CDP__MEM_DICT) return cdp__mem_bad(r, "a segment is no dict");
+    if (device >= CDP__MEM_DEVICES) return cdp__mem_bad(r, "a device has a number above 1023");
+    if (s->block_count + (blocks ? blocks->count : 0) > r->bytes)
+        return cdp__mem_bad(r, "a list of blocks is repeated too often");
+    if (!cdp__mem_add(s, segment, 1)) return cdp__mem_dry(r);
+    g = &s->segments[s->segment_count++];
+    memset(g, 0, sizeof *g);
+    g->device = (uint32_t)device;
+    g->address = cdp__mem_import_count(d, "address");
+    g->size = cdp__mem_import_count(d, "total_size");
+    g->stream = cdp__mem_import_count(d, "stream");
+    g->large = type && cdp__mem_value_is(type, "large");
+    g->grows = cdp__mem_import_count(d, "is_expandable") != 0;
+    g->external = cdp__mem_import_count(d, "is_external") != 0;
+    g->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+    g->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+    cdp__mem_import_pool(d, g->pool);
+    if (!cdp__mem_shot_devices(s, device + 1) || !cdp__mem_import_blocks(s, g, blocks))
+        return cdp__mem_dry(r);
+    return true;
+}
+
+CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
+    uint32_t i;
+    for (i = 0; v && i < CDP_MEM_ACTION_COUNT; ++i)
+        if (cdp__mem_value_is(v, cdp_mem_action_name((cdp_mem_action)i))) return (cdp_mem_action)i;
+    return CDP_MEM_ACTION_COUNT;
+}
+
+/* Events of one device. Actions that newer writers know are left out. */
+CDP__PRIVATE bool cdp__mem_import_events(
+    cdp__mem_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__mem_box *list) {
+    cdp_mem_event *e;
+    uint64_t i, count = 0;
+    for (i = 0; i < s->device_count; ++i)
+        count += s->devices[i].count;
+    if (count + list->count > r->bytes)
+        return cdp__mem_bad(r, "a list of events is repeated too often");
+    e = cdp__mem_shot_events(s, device, list->count);
+    if (!e && list->count) return cdp__mem_dry(r);
+    for (i = 0; i < list->count; ++i) {
+        const cdp__mem_value *const d = &list->items[i];
+        const cdp_mem_action action = cdp__mem_import_action(cdp__mem_value_get(d, "action"));
+        if (action == CDP_MEM_ACTION_COUNT) continue;
+        e->action = action;
+        e->address = cdp__mem_import_count(d, "addr");
+        e->device_free = cdp__mem_import_count(d, "device_free");
+        e->size = cdp__mem_import_count(d, "size");
+        e->stream = cdp__mem_import_count(d, "stream");
+        e->time_us = cdp__mem_import_count(d, "time_us");
+        e->stack = cdp__mem_import_stack(s, cdp__mem_value_get(d, "frames"));
+        e->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+        cdp__mem_import_pool(d, e->pool);
+        ++s->devices[device].count;
+        ++e;
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_import_traces(
+    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    const cdp__mem_box *const b = cdp__mem_value_list(v);
+    uint64_t i;
+    if (!b) return cdp__mem_bad(r, "device_traces is no list");
+    if (b->count > CDP__MEM_DEVICES) return cdp__mem_bad(r, "there are more than 1024 devices");
+    if (!cdp__mem_shot_devices(s, b->count)) return cdp__mem_dry(r);
+    for (i = 0; i < b->count; ++i) {
+        const cdp__mem_box *const list = cdp__mem_value_list(&b->items[i]);
+        if (!list) return cdp__mem_bad(r, "the trace of a device is no list");
+        if (!cdp__mem_import_events(r, s, (uint32_t)i, list)) return false;
+    }
+    return true;
+}
+
+CDP__PRIVATE void cdp__mem_import_settings(cdp_mem_shot *s, const cdp__mem_value *v) {
+    const cdp__mem_box *const b = v && v->kind == CDP__MEM_DICT ? v->as.box : NULL;
+    uint64_t i;
+    for (i = 0; b && i + 1 < b->count; i += 2) {
+        const char *const key = cdp__mem_import_text(s, &b->items[i], NULL);
+        const cdp__mem_value *const to = &b->items[i + 1];
+        if (!key) continue;
+        if (to->kind == CDP__MEM_TEXT)
+            cdp__mem_shot_setting(s, key, cdp__mem_import_text(s, to, s->empty), 0);
+        else if (to->kind == CDP__MEM_REAL)
+            cdp__mem_shot_setting(s, key, NULL, to->as.real);
+        else if (to->kind == CDP__MEM_INT || to->kind == CDP__MEM_BOOL)
+            cdp__mem_shot_setting(s, key, NULL, (double)to->as.whole);
+    }
+}
+
+CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b) {
+    uint64_t i;
+    for (i = 0; b && i < b->count; ++i) {
+        cdp__mem_module *k;
+        if (!cdp__mem_add(s, module, 1) || !cdp__mem_add(s, module_path, 1)) return false;
+        k = &s->modules[s->module_count++];
+        memset(k, 0, sizeof *k);
+        k->base = cdp__mem_import_count(&b->items[i], "base");
+        k->path = (uint32_t)s->module_path_count;
+        s->module_paths[s->module_path_count++] =
+            cdp__mem_import_text(s, cdp__mem_value_get(&b->items[i], "path"), s->empty);
+    }
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    const cdp__mem_box *const segments = cdp__mem_value_list(cdp__mem_value_get(v, "segments"));
+    uint64_t i;
+    if (!segments) return cdp__mem_bad(r, "it is no snapshot: there is no list of segments");
+    for (i = 0; i < segments->count; ++i)
+        if (!cdp__mem_import_segment(r, s, &segments->items[i])) return false;
+    cdp__mem_shot_link(s);
+    if (!cdp__mem_import_traces(r, s, cdp__mem_value_get(v, "device_traces"))) return false;
+    cdp__mem_import_settings(s, cdp__mem_value_get(v, "allocator_settings"));
+    s->events_lost = cdp__mem_import_count(v, "events_lost");
+    if (!cdp__mem_import_modules(s, cdp__mem_value_list(cdp__mem_value_get(v, "modules"))))
+        return cdp__mem_dry(r);
+    return s->failed ? cdp__mem_dry(r) : true;
+}
+
+/* ---- >>timeline: which memory lived from when to when ---------------------------------------- */
+
+/* Knows the elements of a picture: what was allocated by one event and freed by another, or was
+   there from the beginning, or is there at the end. May use: shot. */
+
+#define CDP__MEM_ALWAYS UINT64_MAX
+
+typedef struct cdp__mem_element {
+    uint64_t address, size;
+    uint64_t from, to; /* numbers of events; from 0 with `before`: was there; to ALWAYS: is there */
+    uint32_t stack;
+    bool before, drawn;
+    const char *label;
+} cdp__mem_element;
+
+typedef struct cdp__mem_line { /* of one device */
+    const cdp_mem_shot *shot;
+    const cdp_mem_event *events;
+    uint64_t event_count;
+    cdp__mem_element *elements;
+    uint64_t count, room;
+    uint32_t *of_event; /* number of the element that an event begins or ends + 1; 0: none */
+    uint64_t *live_at;  /* open addressing: address ... */
+    uint32_t *live;     /* ... to element + 1; 0: freed */
+    uint64_t mask;
+    double peak, end;
+    uint64_t peak_event;
+} cdp__mem_line;
+
+CDP__PRIVATE void cdp__mem_line_close(cdp__mem_line *l) {
+    const cdp_os *const os = l->shot->os;
+    cdp__free(os, l->elements);
+    cdp__free(os, l->of_event);
+    cdp__free(os, l->live_at);
+    cdp__free(os, l->live);
+}
+
+CDP__PRIVATE uint64_t cdp__mem_line_slot(const cdp__mem_line *l, uint64_t address) {
+    uint64_t i = cdp__mem_mix(1, address) & l->mask;
+    while (l->live_at[i] && l->live_at[i] != address)
+        i = (i + 1) & l->mask;
+    l->live_at[i] = address;
+    return i;
+}
+
+CDP__PRIVATE cdp__mem_element *cdp__mem_line_add(
+    cdp__mem_line *l, uint64_t address, uint64_t size, uint32_t stack, const char *label) {
+    cdp__mem_element *e;
+    if (!cdp__mem_room(l->shot->os, (void **)&l->elements, &l->room, l->count + 1, sizeof *e))
+        return NULL;
+    e = &l->elements[l->count++];
+    memset(e, 0, sizeof *e);
+    e->address = address;
+    e->size = size;
+    e->stack = stack;
+    e->label = label;
+    e->to = CDP__MEM_ALWAYS;
+    return e;
+}
+
+CDP__PRIVATE bool cdp__mem_line_begin(cdp__mem_line *l, uint64_t i) {
+    const cdp_mem_event *const ev = &l->events[i];
+    const uint64_t slot = cdp__mem_line_slot(l, ev->address);
+    cdp__mem_element *const e = cdp__mem_line_add(l, ev->address, ev->size, ev->stack, ev->label);
+    if (!e) return false;
+    e->from = i;
+    l->live[slot] = l->of_event[i] = (uint32_t)l->count;
+    return true;
+}
+
+/* The end of an element that nobody saw begin: it was there before. */
+CDP__PRIVATE bool cdp__mem_line_finish(cdp__mem_line *l, uint64_t i) {
+    const cdp_mem_event *const ev = &l->events[i];
+    const uint64_t slot = cdp__mem_line_slot(l, ev->address);
+    if (!l->live[slot]) {
+        cdp__mem_element *const e =
+            cdp__mem_line_add(l, ev->address, ev->size, ev->stack, ev->label);
+        if (!e) return false;
+        e->before = true;
+        l->live[slot] = (uint32_t)l->count;
+    }
+    l->elements[l->live[slot] - 1].to = i;
+    l->of_event[i] = l->live[slot];
+    l->live[slot] = 0;
+    return true;
+}
+
+/* What the final state has and no event began. */
+CDP__PRIVATE bool cdp__mem_line_rest(cdp__mem_line *l, uint32_t device, bool segments) {
+    const cdp_mem_shot *const s = l->shot;
+    uint64_t i, j;
+    for (i = 0; i < s->segment_count; ++i) {
+        const cdp_mem_segment *const g = &s->segments[i];
+        const uint64_t parts = segments ? 1 : g->block_count;
+        if (g->device != device) continue;
+        for (j = 0; j < parts; ++j) {
+            const cdp_mem_block *const b = segments ? NULL : &g->blocks[j];
+            const uint64_t at = b ? b->address : g->address;
+            cdp__mem_element *e;
+            if ((b && b->state != CDP_MEM_ACTIVE) || l->live[cdp__mem_line_slot(l, at)]) continue;
+            e = cdp__mem_line_add(l, at, b ? b->requested : g->size, b ? b->stack : g->stack,
+                b ? b->label : g->label);
+            if (!e) return false;
+            e->before = true;
+        }
+    }
+    return true;
+}
+
+/* The sums over time. */
+CDP__PRIVATE void cdp__mem_line_sums(cdp__mem_line *l) {
+    double now = 0;
+    uint64_t i;
+    for (i = 0; i < l->count; ++i)
+        if (l->elements[i].before) now += (double)l->elements[i].size;
+    l->peak = now;
+    for (i = 0; i < l->event_count; ++i) {
+        const cdp__mem_element *e;
+        if (!l->of_event[i]) continue;
+        e = &l->elements[l->of_event[i] - 1];
+        if (e->to == i)
+            now -= (double)e->size;
+        else
+            now += (double)e->size;
+        if (now <= l->peak) continue;
+        l->peak = now;
+        l->peak_event = i;
+    }
+    l->end = now;
+}
+
+CDP__PRIVATE bool cdp__mem_line_walk(cdp__mem_line *l, uint32_t device, bool segments) {
+    const cdp_mem_action begin = segments ? CDP_MEM_SEGMENT_ALLOC : CDP_MEM_ALLOC;
+    const cdp_mem_action end = segments ? CDP_MEM_SEGMENT_FREE : CDP_MEM_FREE_COMPLETED;
+    uint64_t i;
+    for (i = 0; i < l->event_count; ++i) {
+        const cdp_mem_action a = l->events[i].action;
+        if (a == begin && !cdp__mem_line_begin(l, i)) return false;
+        if (a == end && !cdp__mem_line_finish(l, i)) return false;
+    }
+    if (!cdp__mem_line_rest(l, device, segments)) return false;
+    cdp__mem_line_sums(l);
+    return true;
+}
+
+/* The elements of a device: blocks, or segments. False without memory. */
+CDP__PRIVATE bool cdp__mem_line_open(
+    cdp__mem_line *l, const cdp_mem_shot *s, uint32_t device, bool segments) {
+    const uint64_t n = device < s->device_count ? s->devices[device].count : 0;
+    memset(l, 0, sizeof *l);
+    l->shot = s;
+    l->event_count = n;
+    l->events = n ? s->devices[device].events : NULL;
+    l->mask = 64;
+    while (l->mask < 2 * (n + s->block_count + s->segment_count))
+        l->mask *= 2;
+    l->live_at = (uint64_t *)cdp__alloc_zero(s->os, l->mask * sizeof *l->live_at);
+    l->live = (uint32_t *)cdp__alloc_zero(s->os, l->mask * sizeof *l->live);
+    l->of_event = (uint32_t *)cdp__alloc_zero(s->os, (n + 1) * sizeof *l->of_event);
+    --l->mask;
+    if (l->live_at && l->live && l->of_event && cdp__mem_line_walk(l, device, segments))
+        return true;
+    cdp__mem_line_close(l);
+    return false;
+}
+
+/* Who holds an element or a block: its label, or its innermost frame. */
+CDP__PRIVATE const char *cdp__mem_who(const cdp_mem_shot *s, const char *label, uint32_t stack) {
+    const cdp__mem_stack *const k = &s->stacks[stack];
+    if (label) return label;
+    return k->count ? s->frames[k->first].name : s->empty;
+}
+
+/* Sums by holder. */
+typedef struct cdp__mem_sum {
+    const char *who;
+    double bytes; /* below 0: less than before */
+    int64_t blocks;
+} cdp__mem_sum;
+
+CDP__PRIVATE int cdp__mem_sum_by_who(const void *a, const void *b) {
+    return strcmp(((const cdp__mem_sum *)a)->who, ((const cdp__mem_sum *)b)->who);
+}
+
+CDP__PRIVATE int cdp__mem_sum_by_bytes(const void *a, const void *b) {
+    const double x = ((const cdp__mem_sum *)a)->bytes, y = ((const cdp__mem_sum *)b)->bytes;
+    const double p = x < 0 ? -x : x, q = y < 0 ? -y : y;
+    if (p > q || p < q) return p > q ? -1 : 1;
+    return cdp__mem_sum_by_who(a, b);
+}
+
+/* Add up equal holders, and put the largest first. Returns how many there are. */
+CDP__PRIVATE uint64_t cdp__mem_sums(cdp__mem_sum *at, uint64_t count) {
+    uint64_t i, n = 0;
+    if (!count) return 0;
+    qsort(at, (size_t)count, sizeof *at, cdp__mem_sum_by_who);
+    for (i = 0; i < count; ++i) {
+        if (n && strcmp(at[n - 1].who, at[i].who) == 0) {
+            at[n - 1].bytes += at[i].bytes;
+            at[n - 1].blocks += at[i].blocks;
+        } else
+            at[n++] = at[i];
+    }
+    qsort(at, (size_t)n, sizeof *at, cdp__mem_sum_by_bytes);
+    return n;
+}
+
+/* The holders at the moment after an event; ALWAYS: at the end. */
+CDP__PRIVATE uint64_t cdp__mem_line_holders(
+    const cdp__mem_line *l, uint64_t at, cdp__mem_sum *out) {
+    uint64_t i, n = 0;
+    for (i = 0; i < l->count; ++i) {
+        const cdp__mem_element *const e = &l->elements[i];
+        if ((!e->before && e->from > at) || (e->to != CDP__MEM_ALWAYS && e->to <= at)) continue;
+        out[n].who = cdp__mem_who(l->shot, e->label, e->stack);
+        out[n].bytes = (double)e->size;
+        out[n++].blocks = 1;
+    }
+    return cdp__mem_sums(out, n);
+}
+
+/* ---- >>svg: pictures ------------------------------------------------------------------------- */
+
+/* Knows how to draw: memory over time, and segments with their blocks; readable on dark and light
+   pages. No script, no font to load. May use: timeline, writer. */
+
+#define CDP__MEM_DRAWN 1000u  /* elements; smaller ones become one area */
+#define CDP__MEM_COLUMNS 800u /* steps in x */
+#define CDP__MEM_LEFT 80.0
+#define CDP__MEM_TOP 50.0
+#define CDP__MEM_WIDTH 1100.0
+#define CDP__MEM_HEIGHT 400.0
+
+CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__mem_say(cdp__mem_pen *w, const char *f, ...) {
+    char text[512];
+    cdp__text t = {text, sizeof text, 0};
+    va_list ap;
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+    cdp__mem_put_text(w, text);
+}
+
+/* A number with one digit behind the point, not negative. */
+CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
+    const uint64_t tenths = v > 0 ? (uint64_t)(v * 10 + 0.5) : 0;
+    cdp__mem_say(
+        w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+}
+
+CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
+    for (; *text; ++text) {
+        const char c = *text;
+        const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
+        if (c == '<')
+            cdp__mem_put_text(w, "&lt;");
+        else if (c == '>')
+            cdp__mem_put_text(w, "&gt;");
+        else if (c == '&')
+            cdp__mem_put_text(w, "&amp;");
+        else if (c == '"')
+            cdp__mem_put_text(w, "&quot;");
+        else if ((uint8_t)c < 32 || !n)
+            cdp__mem_put(w, '?');
+        else {
+            cdp__mem_put_bytes(w, text, n);
+            text += n - 1;
+        }
+    }
+}
+
+CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
+    char text[32];
+    const uint64_t n = bytes < 9e18 ? (uint64_t)(bytes > 0 ? bytes : 0) : UINT64_MAX / 2;
+    cdp__mem_put_text(w, cdp__mem_size_text(text, n));
+}
+
+CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char *title) {
+    cdp__mem_put_text(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1200 ");
+    cdp__mem_say_real(w, height);
+    cdp__mem_put_text(w,
+        "\" font-family=\"sans-serif\" font-size=\"13\">\n<style>\n"
+        "svg { background: #fff } text { fill: #222 } .axis { stroke: #999 } .rest { fill: #ccc }\n"
+        ".sum { stroke: #222; fill: none } .oom { stroke: #d00; stroke-width: 2 }\n"
+        ".segment { fill: none; stroke: #777 } .pending { fill: #d00 }\n"
+        "@media (prefers-color-scheme: dark) { svg { background: #181818 }\n"
+        "text { fill: #ddd } .rest { fill: #555 } .sum { stroke: #ddd } }\n</style>\n");
+    cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
+    cdp__mem_say_xml(w, title);
+    cdp__mem_put_text(w, "</text>\n");
+}
+
+CDP__PRIVATE uint32_t cdp__mem_colour(uint64_t i) {
+    static const uint32_t colours[10] = {0x4e79a7, 0xf28e2c, 0xe15759, 0x76b7b2, 0x59a14f, 0xedc949,
+        0xaf7aa1, 0xff9da7, 0x9c755f, 0xbab0ab};
+    return colours[i % 10];
+}
+
+typedef struct cdp__mem_point { /* the lower edge of an element from a column on */
+    uint64_t element;
+    uint32_t column;
+    double y; /* bytes below it */
+} cdp__mem_point;
+
+typedef struct cdp__mem_plot {
+    cdp__mem_line line;
+    uint32_t columns;
+    double top; /* bytes at the upper end */
+    cdp__mem_point *points;
+    uint64_t point_count, point_room;
+    uint64_t *live; /* drawn elements, the lowest first */
+    double *y;      /* where each drawn element lies now; by element */
+    uint64_t live_count;
+    double sum[CDP__MEM_COLUMNS], drawn[CDP__MEM_COLUMNS], most[CDP__MEM_COLUMNS];
+} cdp__mem_plot;
+
+CDP__PRIVATE int cdp__mem_sizes_down(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+/* Draw the largest elements. */
+CDP__PRIVATE void cdp__mem_plot_choose(cdp__mem_plot *p) {
+    cdp__mem_line *const l = &p->line;
+    uint64_t i, least = 0, n = 0;
+    if (l->count > CDP__MEM_DRAWN) {
+        for (i = 0; i < l->count; ++i)
+            p->live[i] = l->elements[i].size;
+        qsort(p->live, (size_t)l->count, sizeof *p->live, cdp__mem_sizes_down);
+        least = p->live[CDP__MEM_DRAWN - 1];
+    }
+    for (i = 0; i < l->count && n < CDP__MEM_DRAWN; ++i) {
+        l->elements[i].drawn = l->elements[i].size >= least && l->elements[i].size;
+        n += l->elements[i].drawn;
+    }
+}
+
+/* Where the drawn elements lie at the end of a column; a point where one has moved. */
+CDP__PRIVATE bool cdp__mem_plot_column(cdp__mem_plot *p, uint32_t column, uint64_t last) {
+    double y = 0;
+    uint64_t i, n = 0;
+    for (i = 0; i < p->live_count; ++i) {
+        const uint64_t at = p->live[i];
+        const cdp__mem_element *const e = &p->line.elements[at];
+        if (e->to <= last && e->to != CDP__MEM_ALWAYS) continue;
+        p->live[n++] = at;
+        if (p->y[at] < y || p->y[at] > y) {
+            cdp__mem_point *k;
+            if (!cdp__mem_room(p->line.shot->os, (void **)&p->points, &p->point_room,
+                    p->point_count + 1, sizeof *p->points))
+                return false;
+            k = &p->points[p->point_count++];
+            k->element = at;
+            k->column = column;
+            k->y = p->y[at] = y;
+        }
+        y += (double)e->size;
+    }
+    p->live_count = n;
+    p->drawn[column] = y;
+    return true;
+}
+
+CDP__PRIVATE uint64_t cdp__mem_plot_until(const cdp__mem_plot *p, uint32_t column) {
+    return (column + 1ull) * p->line.event_count / p->columns;
+}
+
+/* Walk over all events, column by column. */
+CDP__PRIVATE bool cdp__mem_plot_walk(cdp__mem_plot *p) {
+    const cdp__mem_line *const l = &p->line;
+    double now = 0;
+    uint64_t i = 0, j;
+    uint32_t c;
+    for (j = 0; j < l->count; ++j) {
+        p->y[j] = -1;
+        if (!l->elements[j].before) continue;
+        now += (double)l->elements[j].size;
+        if (l->elements[j].drawn) p->live[p->live_count++] = j;
+    }
+    for (c = 0; c < p->columns; ++c) {
+        const uint64_t until = cdp__mem_plot_until(p, c);
+        p->most[c] = now;
+        for (; i < until; ++i) {
+            const uint32_t n = l->of_event[i];
+            const cdp__mem_element *const e = n ? &l->elements[n - 1] : NULL;
+            if (!e) continue;
+            if (e->to == i)
+                now -= (double)e->size;
+            else
+                now += (double)e->size;
+            if (e->to != i && e->drawn) p->live[p->live_count++] = n - 1;
+            if (now > p->most[c]) p->most[c] = now;
+        }
+        p->sum[c] = now;
+        if (!cdp__mem_plot_column(p, c, until ? until - 1 : 0)) return false;
+    }
+    return true;
+}
+
+CDP__PRIVATE double cdp__mem_plot_x(const cdp__mem_plot *p, double column) {
+    return CDP__MEM_LEFT + CDP__MEM_WIDTH * column / p->columns;
+}
+
+CDP__PRIVATE double cdp__mem_plot_y(const cdp__mem_plot *p, double bytes) {
+    return CDP__MEM_TOP + CDP__MEM_HEIGHT * (1 - bytes / p->top);
+}
+
+CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, double x, double y) {
+    cdp__mem_say_real(w, cdp__mem_plot_x(p, x));
+    cdp__mem_put(w, ',');
+    cdp__mem_say_real(w, cdp__mem_plot_y(p, y));
+    cdp__mem_put(w, ' ');
+}
+
+/* One edge of an element, `up` bytes above the lower one; to the right, or back. */
+CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
+    const cdp__mem_point *k, uint64_t count, uint32_t end, double up, bool back) {
+    uint64_t i;
+    if (back) cdp__mem_svg_point(w, p, end, k[count - 1].y + up);
+    for (i = 0; i < count; ++i) {
+        const uint64_t n = back ? count - 1 - i : i;
+        const bool slides = n > 0 && k[n].column > 0;
+        if (slides && !back) cdp__mem_svg_point(w, p, k[n].column - 1.0, k[n - 1].y + up);
+        cdp__mem_svg_point(w, p, k[n].column, k[n].y + up);
+        if (slides && back) cdp__mem_svg_point(w, p, k[n].column - 1.0, k[n - 1].y + up);
+    }
+    if (!back) cdp__mem_svg_point(w, p, end, k[count - 1].y + up);
+}
+
+CDP__PRIVATE void cdp__mem_svg_title(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_element *e) {
+    const cdp__mem_stack *const k = &s->stacks[e->stack];
+    uint32_t i;
+    cdp__mem_put_text(w, "<title>");
+    cdp__mem_say_size(w, (double)e->size);
+    cdp__mem_say(w, " at 0x%llx", (unsigned long long)e->address);
+    if (e->label) cdp__mem_put_text(w, ", ");
+    if (e->label) cdp__mem_say_xml(w, e->label);
+    for (i = 0; i < k->count && i < 6; ++i) {
+        cdp__mem_put(w, '\n');
+        cdp__mem_say_xml(w, s->frames[k->first + i].name);
+    }
+    cdp__mem_put_text(w, "</title>");
+}
+
+CDP__PRIVATE void cdp__mem_svg_element(
+    cdp__mem_pen *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
+    const uint64_t at = k[0].element, n = p->line.event_count;
+    const cdp__mem_element *const e = &p->line.elements[at];
+    const uint32_t end =
+        e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / (n ? n : 1));
+    cdp__mem_say(w, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
+    cdp__mem_svg_edge(w, p, k, count, end, 0, false);
+    cdp__mem_svg_edge(w, p, k, count, end, (double)e->size, true);
+    cdp__mem_put_text(w, "\">");
+    cdp__mem_svg_title(w, p->line.shot, e);
+    cdp__mem_put_text(w, "</polygon>\n");
+}
+
+CDP__PRIVATE int cdp__mem_points_order(const void *a, const void *b) {
+    const cdp__mem_point *const x = (const cdp__mem_point *)a, *const y = (const cdp__mem_point *)b;
+    if (x->element != y->element) return x->element < y->element ? -1 : 1;
+    return x->column < y->column ? -1 : x->column > y->column;
+}
+
+CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
+    uint64_t i, from = 0;
+    if (p->point_count)
+        qsort(p->points, (size_t)p->point_count, sizeof *p->points, cdp__mem_points_order);
+    for (i = 1; i <= p->point_count; ++i) {
+        if (i < p->point_count && p->points[i].element == p->points[from].element) continue;
+        cdp__mem_svg_element(w, p, p->points + from, i - from);
+        from = i;
+    }
+}
+
+/* What is too small to be drawn, as one area, and the sum as a line. */
+CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    uint32_t i;
+    cdp__mem_put_text(w, "<polygon class=\"rest\" points=\"");
+    for (i = 0; i < p->columns; ++i)
+        cdp__mem_svg_point(w, p, i, p->drawn[i]);
+    for (i = p->columns; i > 0; --i)
+        cdp__mem_svg_point(
+            w, p, i - 1, p->sum[i - 1] > p->drawn[i - 1] ? p->sum[i - 1] : p->drawn[i - 1]);
+    cdp__mem_put_text(w, "\"><title>smaller ones, summarized</title></polygon>\n");
+    cdp__mem_put_text(w, "<polyline class=\"sum\" points=\"");
+    for (i = 0; i < p->columns; ++i)
+        cdp__mem_svg_point(w, p, i, p->most[i]);
+    cdp__mem_put_text(w, "\"/>\n");
+}
+
+CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    const cdp__mem_line *const l = &p->line;
+    uint64_t i, n = 0;
+    for (i = 0; i < l->event_count && n < 100; ++i) {
+        const bool oom = l->events[i].action == CDP_MEM_OOM;
+        const double x = cdp__mem_plot_x(p, (double)i * p->columns / (double)l->event_count);
+        if (!oom && l->events[i].action != CDP_MEM_SNAPSHOT) continue;
+        cdp__mem_put_text(w,
+            oom ? "<line class=\"oom\" y1=\"50\" y2=\"450\" x1=\""
+                : "<line class=\"axis\" y1=\"50\" y2=\"450\" x1=\"");
+        cdp__mem_say_real(w, x);
+        cdp__mem_put_text(w, "\" x2=\"");
+        cdp__mem_say_real(w, x);
+        cdp__mem_put_text(w, oom ? "\"><title>out of memory: no " : "\"><title>snapshot");
+        if (oom) cdp__mem_say_size(w, (double)l->events[i].size);
+        cdp__mem_put_text(w, "</title></line>\n");
+        ++n;
+    }
+}
+
+CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    const cdp__mem_line *const l = &p->line;
+    const uint64_t n = l->event_count;
+    uint32_t i;
+    for (i = 0; i <= 4; ++i) {
+        const double y = cdp__mem_plot_y(p, p->top * i / 4);
+        cdp__mem_put_text(
+            w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.3\" y1=\"");
+        cdp__mem_say_real(w, y);
+        cdp__mem_put_text(w, "\" y2=\"");
+        cdp__mem_say_real(w, y);
+        cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
+        cdp__mem_say_real(w, y + 4);
+        cdp__mem_put_text(w, "\">");
+        cdp__mem_say_size(w, p->top * i / 4);
+        cdp__mem_put_text(w, "</text>\n");
+    }
+    cdp__mem_say(w, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
+    if (n && l->events[n - 1].time_us > l->events[0].time_us)
+        cdp__mem_say(w, " in %llu ms",
+            (unsigned long long)((l->events[n - 1].time_us - l->events[0].time_us) / 1000));
+    if (l->shot->events_lost)
+        cdp__mem_say(
+            w, "; %llu older ones were overwritten", (unsigned long long)l->shot->events_lost);
+    cdp__mem_put_text(w, "; peak ");
+    cdp__mem_say_size(w, l->peak);
+    cdp__mem_say(w, " at event %llu, end ", (unsigned long long)l->peak_event);
+    cdp__mem_say_size(w, l->end);
+    cdp__mem_put_text(w, "</text>\n");
+}
+
+/* The five largest holders at the peak. */
+CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    const cdp_os *const os = p->line.shot->os;
+    cdp__mem_sum *const sums =
+        (cdp__mem_sum *)cdp__alloc(os, (p->line.count + 1) * sizeof(cdp__mem_sum));
+    uint64_t i, n;
+    if (!sums) return false;
+    n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
+    for (i = 0; i < n && i < 5; ++i) {
+        cdp__mem_say(w, "<text x=\"80\" y=\"%u\">", (unsigned)(496 + 18 * i));
+        cdp__mem_say_size(w, sums[i].bytes);
+        cdp__mem_say(w, " in %lld: ", (long long)sums[i].blocks);
+        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__mem_put_text(w, "</text>\n");
+    }
+    cdp__free(os, sums);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_plot_draw(cdp__mem_pen *w, cdp__mem_plot *p) {
+    const uint64_t n = p->line.event_count;
+    p->columns = n < CDP__MEM_COLUMNS ? (uint32_t)n : CDP__MEM_COLUMNS;
+    if (!p->columns) p->columns = 1;
+    p->top = p->line.peak > 0 ? p->line.peak : 1;
+    cdp__mem_plot_choose(p);
+    if (!cdp__mem_plot_walk(p)) return false;
+    cdp__mem_svg_begin(w, 600, "Memory in use over time");
+    cdp__mem_svg_axes(w, p);
+    cdp__mem_svg_elements(w, p);
+    cdp__mem_svg_sum(w, p);
+    cdp__mem_svg_marks(w, p);
+    if (!cdp__mem_svg_table(w, p)) return false;
+    cdp__mem_put_text(w, "</svg>\n");
+    return true;
+}
+
+/* The device with the most events, or with a segment. */
+CDP__PRIVATE uint32_t cdp__mem_main_device(const cdp_mem_shot *s) {
+    uint32_t i, best = s->segment_count ? s->segments[0].device : 0;
+    for (i = 0; i < s->device_count; ++i)
+        if (s->devices[i].count > (best < s->device_count ? s->devices[best].count : 0)) best = i;
+    return best;
+}
+
+CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    cdp__mem_plot *const p = (cdp__mem_plot *)cdp__alloc_zero(s->os, sizeof *p);
+    bool ok = p && cdp__mem_line_open(&p->line, s, cdp__mem_main_device(s), false);
+    if (ok) {
+        p->live = (uint64_t *)cdp__alloc(s->os, (p->line.count + 1) * sizeof *p->live);
+        p->y = (double *)cdp__alloc(s->os, (p->line.count + 1) * sizeof *p->y);
+        ok = p->live && p->y && cdp__mem_plot_draw(w, p);
+        cdp__free(s->os, p->live);
+        cdp__free(s->os, p->y);
+        cdp__free(s->os, p->points);
+        cdp__mem_line_close(&p->line);
+    }
+    cdp__free(s->os, p);
+    cdp__mem_pen_flush(w);
+    return ok;
+}
+
+#define CDP__MEM_ROWS_MOST 4000u /* segments in a picture */
+
+CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
+    double x, double y, double scale) {
+    cdp__mem_element e;
+    memset(&e, 0, sizeof e);
+    e.address = b->address;
+    e.size = b->requested;
+    e.stack = b->stack;
+    e.label = b->label;
+    cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
+    cdp__mem_say_real(w, y + 1);
+    cdp__mem_put_text(w, "\" x=\"");
+    cdp__mem_say_real(w, x);
+    cdp__mem_put_text(w, "\" width=\"");
+    cdp__mem_say_real(w, (double)b->size * scale);
+    if (b->state == CDP_MEM_PENDING)
+        cdp__mem_put_text(w, "\" class=\"pending\">");
+    else
+        cdp__mem_say(w, "\" fill=\"#%x\">", cdp__mem_colour(cdp__mem_mix(2, b->address) >> 8));
+    cdp__mem_svg_title(w, s, &e);
+    cdp__mem_put_text(w, "</rect>\n");
+}
+
+CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
+    const cdp_mem_segment *g, double x, double y, double scale) {
+    double at = x;
+    uint32_t i;
+    for (i = 0; i < g->block_count; ++i) {
+        const cdp_mem_block *const b = &g->blocks[i];
+        if (b->state != CDP_MEM_INACTIVE) cdp__mem_svg_block(w, s, b, at, y, scale);
+        at += (double)b->size * scale;
+    }
+    cdp__mem_put_text(w, "<rect class=\"segment\" height=\"16\" y=\"");
+    cdp__mem_say_real(w, y);
+    cdp__mem_put_text(w, "\" x=\"");
+    cdp__mem_say_real(w, x);
+    cdp__mem_put_text(w, "\" width=\"");
+    cdp__mem_say_real(w, (double)g->size * scale);
+    cdp__mem_say(w, "\"><title>segment 0x%llx, stream 0x%llx, ", (unsigned long long)g->address,
+        (unsigned long long)g->stream);
+    cdp__mem_say_size(w, (double)g->size);
+    cdp__mem_put_text(w, ", in use ");
+    cdp__mem_say_size(w, (double)g->active);
+    cdp__mem_put_text(w, "</title></rect>\n");
+}
+
+typedef struct cdp__mem_row_order {
+    uint64_t size, index;
+} cdp__mem_row_order;
+
+CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
+    const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
+    const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
+    if (x->size != y->size) return x->size > y->size ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Rows of segments, the largest first, as many in a row as the largest one has room for. */
+CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
+    const cdp__mem_row_order *order, uint64_t count, bool draw, double *height) {
+    const double scale = CDP__MEM_WIDTH / (count && order[0].size ? (double)order[0].size : 1.0);
+    double x = 0, y = CDP__MEM_TOP;
+    uint64_t i;
+    for (i = 0; i < count; ++i) {
+        const cdp_mem_segment *const g = &s->segments[order[i].index];
+        const double width = (double)g->size * scale;
+        if (x + width > CDP__MEM_WIDTH + 0.5) {
+            x = 0;
+            y += 20;
+        }
+        if (draw) cdp__mem_svg_segment(w, s, g, CDP__MEM_LEFT + x, y, scale);
+        x += width + 2;
+    }
+    *height = y + 30;
+}
+
+CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    const uint64_t all = s->segment_count;
+    const uint64_t count = cdp__min(all, CDP__MEM_ROWS_MOST);
+    cdp__mem_row_order *const order =
+        (cdp__mem_row_order *)cdp__alloc(s->os, (all + 1) * sizeof(cdp__mem_row_order));
+    double height, bytes = 0, active = 0;
+    uint64_t i;
+    if (!order) return false;
+    for (i = 0; i < all; ++i) {
+        order[i].size = s->segments[i].size;
+        order[i].index = i;
+        bytes += (double)s->segments[i].size;
+        active += (double)s->segments[i].active;
+    }
+    if (all) qsort(order, (size_t)all, sizeof *order, cdp__mem_rows_order);
+    cdp__mem_svg_rows(w, s, order, count, false, &height);
+    cdp__mem_svg_begin(w, height, "Segments and blocks");
+    cdp__mem_say(w, "<text x=\"80\" y=\"42\">%llu segments, ", (unsigned long long)all);
+    cdp__mem_say_size(w, bytes);
+    cdp__mem_put_text(w, ", in use ");
+    cdp__mem_say_size(w, active);
+    if (count < all)
+        cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
+    cdp__mem_put_text(w, "</text>\n");
+    cdp__mem_svg_rows(w, s, order, count, true, &height);
+    cdp__mem_put_text(w, "</svg>\n");
+    cdp__free(s->os, order);
+    cdp__mem_pen_flush(w);
+    return true;
+}
+
+/* ---- >>reports: pictures in words ------------------------------------------------------------ */
+
+/* Knows texts for logs and for flamegraph.pl. May use: timeline, svg. */
+
+/* A name inside a line of a flame graph, where ; and blanks mean something. */
+CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
+    for (; *text; ++text)
+        cdp__mem_put(w, *text == ';' || (uint8_t)*text <= 32 ? '_' : (uint8_t)*text);
+}
+
+CDP__PRIVATE void cdp__mem_flame_frames(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t stack) {
+    const cdp__mem_stack *const k = &s->stacks[stack];
+    uint32_t i;
+    if (!k->count) cdp__mem_put_text(w, ";<no_stack>");
+    for (i = k->count; i > 0; --i) {
+        const cdp_mem_frame *const f = &s->frames[k->first + i - 1];
+        cdp__mem_put(w, ';');
+        if (f->line) {
+            const char *const slash = strrchr(f->filename, '/');
+            cdp__mem_flame_name(w, slash ? slash + 1 : f->filename);
+            cdp__mem_say(w, ":%u:", f->line);
+        }
+        cdp__mem_flame_name(w, f->name);
+    }
+}
+
+CDP__PRIVATE void cdp__mem_flame_block(cdp__mem_pen *w, const cdp_mem_shot *s,
+    const cdp_mem_segment *g, const cdp_mem_block *b, bool segments) {
+    const bool idle = b->state == CDP_MEM_INACTIVE;
+    const uint64_t gap = idle ? b->size : b->size - cdp__min(b->size, b->requested);
+    cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
+    if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
+    if (!idle) {
+        cdp__mem_put(w, ';');
+        cdp__mem_put_text(w, cdp__mem_state_word(&s->keys, b->state));
+        cdp__mem_flame_frames(w, s, b->stack);
+        cdp__mem_say(w, " %llu\n", (unsigned long long)b->requested);
+    } else
+        cdp__mem_say(w, ";inactive %llu\n", (unsigned long long)b->size);
+    if (idle || !gap) return;
+    cdp__mem_say(w, "stream_%llu", (unsigned long long)g->stream);
+    if (segments) cdp__mem_say(w, ";seg_%llx", (unsigned long long)g->address);
+    cdp__mem_say(w, ";<gaps> %llu\n", (unsigned long long)gap);
+}
+
+CDP__PRIVATE bool cdp__mem_flame(cdp__mem_pen *w, const cdp_mem_shot *s, bool segments) {
+    uint64_t i;
+    uint32_t j;
+    for (i = 0; i < s->segment_count; ++i)
+        for (j = 0; j < s->segments[i].block_count; ++j)
+            if (segments || s->segments[i].blocks[j].state != CDP_MEM_INACTIVE)
+                cdp__mem_flame_block(w, s, &s->segments[i], &s->segments[i].blocks[j], segments);
+    cdp__mem_pen_flush(w);
+    return true;
+}
+
+CDP__PRIVATE void cdp__mem_trace_event(
+    cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_event *e) {
+    const unsigned long long at = (unsigned long long)e->address,
+                             size = (unsigned long long)e->size;
+    const char *const who = cdp__mem_who(s, e->label, e->stack);
+    switch (e->action) {
+    case CDP_MEM_ALLOC: cdp__mem_say(w, "b%llx = alloc(%llu)", at, size); break;
+    case CDP_MEM_FREE_REQUESTED: cdp__mem_say(w, "del b%llx", at); break;
+    case CDP_MEM_FREE_COMPLETED: cdp__mem_say(w, "# free completed: b%llx", at); break;
+    case CDP_MEM_SEGMENT_ALLOC: cdp__mem_say(w, "s%llx = cudaMalloc(%llu)", at, size); break;
+    case CDP_MEM_SEGMENT_FREE: cdp__mem_say(w, "cudaFree(s%llx)", at); break;
+    case CDP_MEM_SEGMENT_MAP: cdp__mem_say(w, "map(0x%llx, %llu)", at, size); break;
+    case CDP_MEM_SEGMENT_UNMAP: cdp__mem_say(w, "unmap(0x%llx, %llu)", at, size); break;
+    case CDP_MEM_OOM:
+        cdp__mem_say(w, "raise OutOfMemoryError() # %llu bytes requested, %llu free", size,
+            (unsigned long long)e->device_free);
+        break;
+    default: cdp__mem_say(w, "# %s", cdp_mem_action_name(e->action)); break;
+    }
+    cdp__mem_say(w, " # stream %llu", (unsigned long long)e->stream);
+    if (who[0]) cdp__mem_say(w, ", %s", who);
+    cdp__mem_put(w, '\n');
+}
+
+CDP__PRIVATE bool cdp__mem_trace_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    uint64_t i, j;
+    for (i = 0; i < s->device_count; ++i) {
+        cdp__mem_say(
+            w, "# device %u: %llu events\n", (unsigned)i, (unsigned long long)s->devices[i].count);
+        for (j = 0; j < s->devices[i].count; ++j)
+            cdp__mem_trace_event(w, s, &s->devices[i].events[j]);
+    }
+    cdp__mem_pen_flush(w);
+    return true;
+}
+
+CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, uint64_t n) {
+    uint64_t i;
+    for (i = 0; i < n && i < 10; ++i) {
+        cdp__mem_put_text(w, "    ");
+        cdp__mem_say_size(w, sums[i].bytes);
+        cdp__mem_say(w, " in %lld blocks: %s\n", (long long)sums[i].blocks,
+            sums[i].who[0] ? sums[i].who : "(unknown)");
+    }
+    if (n > 10) cdp__mem_say(w, "    and %llu others\n", (unsigned long long)(n - 10));
+}
+
+/* What segments have, in one line. */
+CDP__PRIVATE void cdp__mem_peak_segments(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
+    double total = 0, allocated = 0, active = 0, split = 0, largest = 0;
+    uint64_t i;
+    uint32_t j;
+    for (i = 0; i < s->segment_count; ++i) {
+        const cdp_mem_segment *const g = &s->segments[i];
+        if (g->device != device) continue;
+        total += (double)g->size;
+        allocated += (double)g->allocated;
+        active += (double)g->active;
+        for (j = 0; j < g->block_count; ++j) {
+            const double free_bytes = (double)g->blocks[j].size;
+            if (g->blocks[j].state != CDP_MEM_INACTIVE) continue;
+            if (g->block_count > 1) split += free_bytes;
+            if (free_bytes > largest) largest = free_bytes;
+        }
+    }
+    cdp__mem_put_text(w, "  segments: ");
+    cdp__mem_say_size(w, total);
+    cdp__mem_put_text(w, "; allocated ");
+    cdp__mem_say_size(w, allocated);
+    cdp__mem_put_text(w, "; waiting for streams ");
+    cdp__mem_say_size(w, active - allocated);
+    cdp__mem_put_text(w, "; free ");
+    cdp__mem_say_size(w, total - active);
+    cdp__mem_put_text(w, ", of it between blocks in use ");
+    cdp__mem_say_size(w, split);
+    cdp__mem_put_text(w, "; largest free block ");
+    cdp__mem_say_size(w, largest);
+    cdp__mem_put(w, '\n');
+}
+
+CDP__PRIVATE bool cdp__mem_peak_device(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
+    cdp__mem_line l;
+    cdp__mem_sum *sums;
+    uint64_t i;
+    if (!cdp__mem_line_open(&l, s, device, false)) return false;
+    sums = (cdp__mem_sum *)cdp__alloc(s->os, (l.count + 1) * sizeof *sums);
+    if (sums) {
+        cdp__mem_say(w, "device %u: %llu events", device, (unsigned long long)l.event_count);
+        if (s->events_lost)
+            cdp__mem_say(
+                w, " (%llu older ones were overwritten)", (unsigned long long)s->events_lost);
+        cdp__mem_put_text(w, "\n  peak: ");
+        cdp__mem_say_size(w, l.peak);
+        cdp__mem_say(w, " after event %llu\n", (unsigned long long)l.peak_event);
+        cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, l.peak_event, sums));
+        cdp__mem_put_text(w, "  end: ");
+        cdp__mem_say_size(w, l.end);
+        cdp__mem_put(w, '\n');
+        cdp__mem_peak_list(w, sums, cdp__mem_line_holders(&l, CDP__MEM_ALWAYS - 1, sums));
+        cdp__mem_peak_segments(w, s, device);
+    }
+    for (i = 0; sums && i < l.event_count; ++i)
+        if (l.events[i].action == CDP_MEM_OOM) cdp__mem_trace_event(w, s, &l.events[i]);
+    i = sums != NULL;
+    cdp__free(s->os, sums);
+    cdp__mem_line_close(&l);
+    return i != 0;
+}
+
+CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    uint32_t i;
+    for (i = 0; i < s->device_count; ++i)
+        if (!cdp__mem_peak_device(w, s, i)) return false;
+    cdp__mem_pen_flush(w);
+    return true;
+}
+
+/* Active blocks of a shot as sums, times `sign`. */
+CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__mem_sum *out) {
+    uint64_t i, n = 0;
+    for (i = 0; i < s->block_count; ++i) {
+        const cdp_mem_block *const b = &s->blocks[i];
+        if (b->state == CDP_MEM_INACTIVE) continue;
+        out[n].who = cdp__mem_who(s, b->label, b->stack);
+        out[n].bytes = sign * (double)b->size;
+        out[n++].blocks = sign > 0 ? 1 : -1;
+    }
+    return n;
+}
+
+/* ---- >>sources: host memory, another allocator ----------------------------------------------- */
+
+/* Knows sources without streams. May use nothing of the above. */
+
+typedef struct cdp__mem_host {
+    const cdp_os *os;
+    cdp_allocator from; /* of cdp_mem_source_of */
+    uint64_t limit, used;
+} cdp__mem_host;
+
+/* os->alloc aligns to 64: the address that it returned is kept in front of the segment. */
+CDP__PRIVATE cdp_status cdp__mem_host_reserve(void *user, uint64_t bytes, void **out) {
+    cdp__mem_host *const h = (cdp__mem_host *)user;
+    char *raw, *at;
+    if (h->limit && (bytes > h->limit || h->used > h->limit - bytes))
+        return cdp__fail(CDP_ERR_NOMEM, "host memory: the limit of this source is reached");
+    raw = (char *)cdp__alloc(h->os, bytes + 1024);
+    if (!raw) return cdp__fail_nomem("a segment of host memory", bytes);
+    at = raw + 512;
+    at += (512 - (uintptr_t)at % 512) % 512;
+    memcpy(at - sizeof raw, &raw, sizeof raw);
+    h->used += bytes;
+    *out = at;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_host_release(void *user, void *at, uint64_t bytes) {
+    cdp__mem_host *const h = (cdp__mem_host *)user;
+    char *raw;
+    memcpy(&raw, (char *)at - sizeof raw, sizeof raw);
+    cdp__free(h->os, raw);
+    h->used -= bytes;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_host_info(void *user, uint64_t *free_bytes, uint64_t *total) {
+    const cdp__mem_host *const h = (const cdp__mem_host *)user;
+    *total = h->limit;
+    *free_bytes = h->limit - h->used;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_of_reserve(void *user, uint64_t bytes, void **out) {
+    const cdp__mem_host *const h = (const cdp__mem_host *)user;
+    *out = h->from.alloc(h->from.user, bytes, NULL, "segment");
+    if (*out) return CDP_OK;
+    return cdp__fail(
+        CDP_ERR_NOMEM, "the allocator below has no %llu bytes", (unsigned long long)bytes);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_of_release(void *user, void *at, uint64_t bytes) {
+    const cdp__mem_host *const h = (const cdp__mem_host *)user;
+    (void)bytes;
+    h->from.free(h->from.user, at);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mem_host_destroy(void *user) {
+    cdp__free(((cdp__mem_host *)user)->os, user);
+}
+
+CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *out) {
+    const cdp_os *const o = os ? os : cdp_os_default();
+    cdp__mem_host *const h = (cdp__mem_host *)cdp__alloc_zero(o, sizeof *h);
+    memset(out, 0, sizeof *out);
+    if (!h) return NULL;
+    h->os = o;
+    out->user = h;
+    out->destroy = cdp__mem_host_destroy;
+    return h;
+}
+
+CDP_API cdp_status cdp_mem_source_host(
+    const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
+    cdp__mem_host *h;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_host: no place for the result");
+    h = cdp__mem_host_new(os, out);
+    if (!h) return cdp__fail_nomem("cdp_mem_source_host", sizeof *h);
+    h->limit = limit_bytes;
+    out->name = "host";
+    out->reserve = cdp__mem_host_reserve;
+    out->release = cdp__mem_host_release;
+    if (limit_bytes) out->info = cdp__mem_host_info;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_source_of(
+    const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
+    cdp__mem_host *h;
+    if (!out || !from || !from->alloc || !from->free)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
+    h = cdp__mem_host_new(os, out);
+    if (!h) return cdp__fail_nomem("cdp_mem_source_of", sizeof *h);
+    h->from = *from;
+    out->name = "another allocator";
+    out->reserve = cdp__mem_of_reserve;
+    out->release = cdp__mem_of_release;
+    return CDP_OK;
+}
+
+/* ---- >>cuda: device memory of the CUDA runtime, loaded when it is asked for ------------------ */
+
+/* Knows the functions of the CUDA runtime that a source needs. May use nothing of the above. */
+
+#include <dlfcn.h>
+
+#define CDP__MEM_CUDA(X)                                                                           \
+    X(cudaRuntimeGetVersion, (int *))                                                              \
+    X(cudaGetDeviceCount, (int *))                                                                 \
+    X(cudaGetDevice, (int *))                                                                      \
+    X(cudaSetDevice, (int))                                                                        \
+    X(cudaGetLastError, (void))                                                                    \
+    X(cudaMalloc, (void **, size_t)) X(cudaFree, (void *)) X(cudaMemGetInfo, (size_t *, size_t *)) \
+        X(cudaEventCreateWithFlags, (void **, unsigned)) X(cudaEventDestroy, (void *))             \
+            X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *))                       \
+                X(cudaStreamIsCapturing, (void *, int *))                                          \
+                    X(cudaThreadExchangeStreamCaptureMode, (int *))
+#define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
+#define CDP__MEM_CUDA_NAME(name, parameters) #name,
+
+enum {
+    CDP__MEM_CUDA_NOMEM = 2,
+    CDP__MEM_CUDA_NO_DRIVER = 35,
+    CDP__MEM_CUDA_NO_DEVICE = 100,
+    CDP__MEM_CUDA_NOT_READY = 600,
+    CDP__MEM_CUDA_NO_TIMING = 2,
+    CDP__MEM_CUDA_RELAXED = 2
+};
+
+typedef struct cdp__mem_cuda_calls {
+    CDP__MEM_CUDA(CDP__MEM_CUDA_MEMBER)
+    const char *(*cudaGetErrorString)(int);
+} cdp__mem_cuda_calls;
+
+typedef struct cdp__mem_cuda {
+    cdp__mem_cuda_calls f;
+    int device;
+    char name[16];
+} cdp__mem_cuda;
+
+/* What the caller had before a call into CUDA: its device, and how strictly captures forbid
+   calls. */
+typedef struct cdp__mem_cuda_turn {
+    int device, mode;
+} cdp__mem_cuda_turn;
+
+CDP__PRIVATE void cdp__mem_cuda_enter(const cdp__mem_cuda *u, cdp__mem_cuda_turn *t) {
+    t->device = u->device;
+    t->mode = CDP__MEM_CUDA_RELAXED;
+    (void)u->f.cudaGetDevice(&t->device);
+    if (t->device != u->device) (void)u->f.cudaSetDevice(u->device);
+    (void)u->f.cudaThreadExchangeStreamCaptureMode(&t->mode);
+}
+
+/* A failure also clears the error that CUDA keeps for the next unrelated call. */
+CDP__PRIVATE void cdp__mem_cuda_leave(const cdp__mem_cuda *u, cdp__mem_cuda_turn *t, int code) {
+    if (code) (void)u->f.cudaGetLastError();
+    (void)u->f.cudaThreadExchangeStreamCaptureMode(&t->mode);
+    if (t->device != u->device) (void)u->f.cudaSetDevice(t->device);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_error(const cdp__mem_cuda *u, const char *call, int code) {
+    const cdp_status st = code == CDP__MEM_CUDA_NOMEM ? CDP_ERR_NOMEM : CDP_ERR_IO;
+    return cdp__fail(st, "%s on device %d: %s (CUDA error %d)", call, u->device,
+        u->f.cudaGetErrorString(code), code);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_reserve(void *user, uint64_t bytes, void **out) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaMalloc(out, (size_t)bytes);
+    cdp__mem_cuda_leave(u, &t, code);
+    return code ? cdp__mem_cuda_error(u, "cudaMalloc", code) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_release(void *user, void *at, uint64_t bytes) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    (void)bytes;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaFree(at);
+    cdp__mem_cuda_leave(u, &t, code);
+    return code ? cdp__mem_cuda_error(u, "cudaFree", code) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uint64_t *total) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    size_t left = 0, all = 0;
+    int code;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaMemGetInfo(&left, &all);
+    cdp__mem_cuda_leave(u, &t, code);
+    *free_bytes = left;
+    *total = all;
+    return code ? cdp__mem_cuda_error(u, "cudaMemGetInfo", code) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_event_create(void *user, void **event) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING);
+    cdp__mem_cuda_leave(u, &t, code);
+    return code ? cdp__mem_cuda_error(u, "cudaEventCreateWithFlags", code) : CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaEventDestroy(event);
+    cdp__mem_cuda_leave(u, &t, code);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_event_record(void *user, void *event, void *stream) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaEventRecord(event, stream);
+    cdp__mem_cuda_leave(u, &t, code);
+    return code ? cdp__mem_cuda_error(u, "cudaEventRecord", code) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(u, &t);
+    code = u->f.cudaEventQuery(event);
+    cdp__mem_cuda_leave(u, &t, code);
+    if (code == CDP__MEM_CUDA_NOT_READY) return CDP_PENDING;
+    return code ? cdp__mem_cuda_error(u, "cudaEventQuery", code) : CDP_OK;
+}
+
+/* A stream that cannot be asked is taken for one that is not captured. */
+CDP__PRIVATE bool cdp__mem_cuda_capturing(void *user, void *stream) {
+    const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
+    int state = 0;
+    const int code = u->f.cudaStreamIsCapturing(stream, &state);
+    if (code) (void)u->f.cudaGetLastError();
+    return !code && state;
+}
+
+CDP__PRIVATE void cdp__mem_cuda_destroy(void *user) {
+    cdp__free(cdp_os_default(), user);
+}
+
+#define CDP__MEM_CUDA_FILES "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so"
+
+/* The file, or the program itself where that brings CUDA along, or the first of the usual names. */
+CDP__PRIVATE void *cdp__mem_cuda_file(const char *file) {
+    const char *at = CDP__MEM_CUDA_FILES;
+    char name[64];
+    void *lib;
+    if (file) return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    lib = dlopen(NULL, RTLD_NOW);
+    if (lib && dlsym(lib, "cudaMalloc")) return lib;
+    if (lib) dlclose(lib);
+    for (lib = NULL; *at && !lib;) {
+        uint32_t n = 0;
+        while (*at && *at != ' ')
+            name[n++] = *at++;
+        while (*at == ' ')
+            ++at;
+        name[n] = 0;
+        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    return lib;
+}
+
+/* The library stays loaded for good. */
+CDP__PRIVATE cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
+    static const char *const names[] = {CDP__MEM_CUDA(CDP__MEM_CUDA_NAME) "cudaGetErrorString"};
+    void *const lib = cdp__mem_cuda_file(file);
+    uint32_t i;
+    if (!lib)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_mem_source_cuda: no CUDA runtime: looked for %s; install it, add its folder to "
+            "LD_LIBRARY_PATH, or name the file",
+            file ? file : CDP__MEM_CUDA_FILES);
+    for (i = 0; i < sizeof names / sizeof *names; ++i) {
+        void *const function = dlsym(lib, names[i]);
+        if (!function)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "cdp_mem_source_cuda: the CUDA runtime has no function %s; 11.8 is the least",
+                names[i]);
+        memcpy((char *)&u->f + i * sizeof function, &function, sizeof function);
+    }
+    return CDP_OK;
+}
+#undef CDP__MEM_CUDA_MEMBER
+#undef CDP__MEM_CUDA_NAME
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
+    int count = 0;
+    int code = u->f.cudaGetDeviceCount(&count);
+    if (!code && count) code = u->f.cudaGetDevice(&u->device);
+    if (!code && count) return CDP_OK;
+    (void)u->f.cudaGetLastError();
+    if (!code || code == CDP__MEM_CUDA_NO_DEVICE || code == CDP__MEM_CUDA_NO_DRIVER)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_mem_source_cuda: no GPU here: %s",
+            code ? u->f.cudaGetErrorString(code) : "no device");
+    return cdp__mem_cuda_error(u, "cudaGetDevice", code);
+}
+
+CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
+    cdp__mem_cuda *u;
+    cdp_status st;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_source_cuda: no place for the result");
+    memset(out, 0, sizeof *out);
+    u = (cdp__mem_cuda *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
+    if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);
+    st = cdp__mem_cuda_load(u, cudart);
+    if (st == CDP_OK) st = cdp__mem_cuda_device(u);
+    if (st != CDP_OK) {
+        cdp__mem_cuda_destroy(u);
+        return st;
+    }
+    cdp__format(u->name, sizeof u->name, "cuda:%d", u->device);
+    out->user = u;
+    out->name = u->name;
+    out->device = (uint32_t)u->device;
+    out->reserve = cdp__mem_cuda_reserve;
+    out->release = cdp__mem_cuda_release;
+    out->info = cdp__mem_cuda_info;
+    out->event_create = cdp__mem_cuda_event_create;
+    out->event_destroy = cdp__mem_cuda_event_destroy;
+    out->event_record = cdp__mem_cuda_event_record;
+    out->event_query = cdp__mem_cuda_event_query;
+    out->capturing = cdp__mem_cuda_capturing;
+    out->destroy = cdp__mem_cuda_destroy;
+    return CDP_OK;
+}
+
+/* ---- >>public: names and time ---------------------------------------------------------------- */
+
+/* Knows what several of the following sections need. May use nothing. */
+
+CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
+    static const char *const names[CDP_MEM_ACTION_COUNT] = {"alloc", "free_requested",
+        "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom",
+        "snapshot", "user_defined", "annotate"};
+    return (uint32_t)action < CDP_MEM_ACTION_COUNT ? names[action] : "?";
+}
+
+CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
+    struct timespec t;
+    (void)user;
+    if (clock_gettime(CLOCK_REALTIME, &t) != 0) return 0;
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */
+
+/* Knows the names and values that PYTORCH_CUDA_ALLOC_CONF may have. May use nothing. */
+
+typedef struct cdp__mem_word { /* of a text of settings */
+    const char *at;
+    uint32_t length;
+} cdp__mem_word;
+
+CDP__PRIVATE bool cdp__mem_word_is(const cdp__mem_word *w, const char *text) {
+    return strlen(text) == w->length && memcmp(w->at, text, w->length) == 0;
+}
+
+/* Up to one of `ends`, or the end of the text. */
+CDP__PRIVATE cdp__mem_word cdp__mem_word_next(const char **text, const char *ends) {
+    cdp__mem_word w;
+    while (**text == ' ')
+        ++*text;
+    w.at = *text;
+    while (**text && !strchr(ends, **text))
+        ++*text;
+    w.length = (uint32_t)(*text - w.at);
+    while (w.length && w.at[w.length - 1] == ' ')
+        --w.length;
+    return w;
+}
+
+CDP__PRIVATE bool cdp__mem_word_number(const cdp__mem_word *w, uint64_t most, uint64_t *out) {
+    uint32_t i;
+    *out = 0;
+    for (i = 0; i < w->length; ++i) {
+        if (w->at[i] < '0' || w->at[i] > '9') return false;
+        *out = *out * 10 + (uint64_t)(w->at[i] - '0');
+        if (*out > most) return false;
+    }
+    return w->length > 0;
+}
+
+/* "0.8" */
+CDP__PRIVATE bool cdp__mem_word_part(const cdp__mem_word *w, double *out) {
+    double scale = 1;
+    bool point = false;
+    uint32_t i;
+    *out = 0;
+    for (i = 0; i < w->length && i < 15; ++i) {
+        if (w->at[i] == '.' && !point)
+            point = true;
+        else if (w->at[i] < '0' || w->at[i] > '9')
+            return false;
+        else {
+            *out = *out * 10 + (w->at[i] - '0');
+            if (point) scale *= 10;
+        }
+    }
+    *out /= scale;
+    return *out > 0 && *out < 1;
+}
+
+CDP__PRIVATE bool cdp__mem_divisions_valid(uint64_t n) {
+    return n <= 64 && (n & (n - 1)) == 0;
+}
+
+/* "[256:1,512:2,>:4]": from each size in MiB up to the next one; > for all larger ones. */
+CDP__PRIVATE bool cdp__mem_read_list(const char **text, uint32_t out[16]) {
+    uint32_t at = 0;
+    uint64_t n, parts;
+    while (**text && **text != ']') {
+        cdp__mem_word size, value;
+        ++*text; /* [ or , */
+        size = cdp__mem_word_next(text, ":]");
+        if (**text != ':') return false;
+        ++*text;
+        value = cdp__mem_word_next(text, ",]");
+        if (!cdp__mem_word_number(&value, 64, &parts) || !cdp__mem_divisions_valid(parts))
+            return false;
+        if (cdp__mem_word_is(&size, ">"))
+            n = 1ull << 20;
+        else if (!cdp__mem_word_number(&size, 1ull << 20, &n) || !n || (n & (n - 1)))
+            return false;
+        for (; at < 16 && (1ull << at) <= n; ++at)
+            out[at] = (uint32_t)parts;
+    }
+    if (**text != ']') return false;
+    ++*text;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_read_divisions(const char **text, uint32_t out[16], cdp_mem_desc *d) {
+    cdp__mem_word w;
+    uint64_t n;
+    uint32_t i;
+    memset(out, 0, 16 * sizeof *out);
+    d->roundup_divisions = out;
+    if (**text == '[') return cdp__mem_read_list(text, out);
+    w = cdp__mem_word_next(text, ",");
+    if (!cdp__mem_word_number(&w, 64, &n) || !cdp__mem_divisions_valid(n)) return false;
+    for (i = 0; i < 16; ++i)
+        out[i] = (uint32_t)n;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_read_mib(const char **text, uint64_t least, uint64_t *out) {
+    const cdp__mem_word w = cdp__mem_word_next(text, ",");
+    uint64_t n;
+    if (!cdp__mem_word_number(&w, 1ull << 30, &n) || n < least) return false;
+    *out = n * CDP__MEM_MIB;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__mem_read_setting(
+    const cdp__mem_word *name, const char **text, uint32_t divisions[16], cdp_mem_desc *d) {
+    if (cdp__mem_word_is(name, "max_split_size_mb"))
+        return cdp__mem_read_mib(text, 20, &d->max_split_bytes);
+    if (cdp__mem_word_is(name, "max_non_split_rounding_mb"))
+        return cdp__mem_read_mib(text, 1, &d->max_non_split_rounding_bytes);
+    if (cdp__mem_word_is(name, "large_segment_size_mb"))
+        return cdp__mem_read_mib(text, 20, &d->large_segment_bytes);
+    if (cdp__mem_word_is(name, "garbage_collection_threshold")) {
+        const cdp__mem_word w = cdp__mem_word_next(text, ",");
+        return cdp__mem_word_part(&w, &d->gc_threshold);
+    }
+    if (cdp__mem_word_is(name, "roundup_power2_divisions"))
+        return cdp__mem_read_divisions(text, divisions, d);
+    return false;
+}
+
+CDP_API cdp_status cdp_mem_settings_read(
+    const char *text, uint32_t divisions[16], cdp_mem_desc *desc) {
+    uint32_t parts[16];
+    cdp_mem_desc d;
+    if (!text || !divisions || !desc)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_settings_read needs a text, 16 numbers, a desc");
+    d = *desc;
+    while (*text) {
+        const char *const from = text;
+        const cdp__mem_word name = cdp__mem_word_next(&text, ":,");
+        bool good = *text == ':';
+        if (good) ++text;
+        good = good && cdp__mem_read_setting(&name, &text, parts, &d);
+        good = good && (!*text || *text == ',');
+        if (!good)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_mem_settings_read: cannot take \"%s\": an unknown name, or a value out of "
+                "range",
+                from);
+        if (*text) ++text;
+    }
+    if (d.roundup_divisions == parts) {
+        memcpy(divisions, parts, sizeof parts);
+        d.roundup_divisions = divisions;
+    }
+    *desc = d;
+    return CDP_OK;
+}
+
+/* ---- >>lifetime: create and destroy ---------------------------------------------------------- */
+
+/* Knows how a desc is checked and filled in, and what goes with an allocator. May use: history,
+   streams, cuda. */
+
+CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
+    if (s->destroy) s->destroy(s->user);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
+    const int events =
+        !!s->event_create + !!s->event_destroy + !!s->event_record + !!s->event_query;
+    if (!s->reserve || !s->release || !s->name)
+        return cdp__fail(CDP_ERR_INVALID, "a source needs a name, reserve and release");
+    if (events != 0 && events != 4)
+        return cdp__fail(CDP_ERR_INVALID, "a source has all four functions of events, or none");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d) {
+    uint32_t i;
+    if (d->max_split_bytes && d->max_split_bytes < 20 * CDP__MEM_MIB)
+        return cdp__fail(CDP_ERR_INVALID, "max_split_bytes %llu is below 20 MiB",
+            (unsigned long long)d->max_split_bytes);
+    if (d->large_segment_bytes
+        && (d->large_segment_bytes < 10 * CDP__MEM_MIB
+            || d->large_segment_bytes % CDP__MEM_SMALL_SEGMENT))
+        return cdp__fail(CDP_ERR_INVALID,
+            "large_segment_bytes %llu is below 10 MiB, or no multiple of 2 MiB",
+            (unsigned long long)d->large_segment_bytes);
+    if (!(d->gc_threshold >= 0 && d->gc_threshold < 1))
+        return cdp__fail(CDP_ERR_INVALID, "gc_threshold is not between 0 and 1");
+    for (i = 0; d->roundup_divisions && i < 16; ++i)
+        if (!cdp__mem_divisions_valid(d->roundup_divisions[i]))
+            return cdp__fail(CDP_ERR_INVALID,
+                "roundup_divisions[%u] is %u, which is no power of two up to 64", i,
+                d->roundup_divisions[i]);
+    if (d->dump_path && strlen(d->dump_path) >= sizeof((cdp_mem *)NULL)->dump_path)
+        return cdp__fail(CDP_ERR_INVALID, "dump_path has more than 1023 bytes");
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
+    cdp__mem_sizes *const z = &m->sizes;
+    m->desc = *desc;
+    m->os = m->desc.os = cdp__def(desc->os, cdp_os_default());
+    m->desc.timeout_ms = cdp__def(desc->timeout_ms, 60000u);
+    m->desc.wall_us = cdp__def(desc->wall_us, cdp__mem_wall_us);
+    m->desc.source = NULL;
+    m->desc.roundup_divisions = NULL;
+    m->desc.dump_path = NULL;
+    if (desc->recorder_only) m->desc.no_cache = true;
+    m->limit = desc->limit_bytes;
+    z->max_split = cdp__def(desc->max_split_bytes, UINT64_MAX);
+    z->max_non_split_rounding = cdp__def(desc->max_non_split_rounding_bytes, 20 * CDP__MEM_MIB);
+    if (!desc->max_split_bytes) z->max_non_split_rounding = CDP__MEM_REQUEST_MAX;
+    z->large_segment = cdp__def(desc->large_segment_bytes, 20 * CDP__MEM_MIB);
+    if (desc->roundup_divisions) memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+    if (desc->dump_path) cdp__mem_text_copy(m->dump_path, desc->dump_path, sizeof m->dump_path);
+}
+
+/* The source of a new allocator: the desc's, none for a recorder, or CUDA. */
+CDP__PRIVATE cdp_status cdp__mem_source_of_desc(const cdp_mem_desc *d, cdp_mem_source *out) {
+    cdp_status st;
+    memset(out, 0, sizeof *out);
+    out->name = "recorder";
+    if (d->recorder_only && d->source) {
+        cdp__mem_source_drop(d->source);
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_create: recorder_only has no source");
+    }
+    if (d->recorder_only) return CDP_OK;
+    if (!d->source) return cdp_mem_source_cuda(NULL, out);
+    *out = *d->source;
+    st = cdp__mem_source_check(out);
+    if (st != CDP_OK) cdp__mem_source_drop(out);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
+    cdp_mem_source source;
+    const cdp_os *os;
+    cdp_mem *m;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_create needs a desc and a result");
+    *out = NULL;
+    os = cdp__def(desc->os, cdp_os_default());
+    st = cdp__mem_source_of_desc(desc, &source);
+    if (st != CDP_OK) return st;
+    st = cdp__mem_desc_check(desc);
+    m = st == CDP_OK ? (cdp_mem *)cdp__alloc_zero(os, sizeof *m) : NULL;
+    if (st == CDP_OK && !m) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
+    if (st != CDP_OK) {
+        cdp__mem_source_drop(&source);
+        return st;
+    }
+    cdp__mem_desc_defaults(m, desc);
+    m->base.mem = m;
+    m->base.source = source;
+    if (!desc->recorder_only) m->desc.device = source.device;
+    if (!cdp__lock_open(&m->lock, os, true)) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
+    if (st == CDP_OK && desc->record.history) st = cdp_mem_record(m, &desc->record);
+    if (st != CDP_OK)
+        (void)cdp_mem_destroy(m);
+    else
+        *out = m;
+    return st;
+}
+
+CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
+    const cdp_logger *const l = &m->desc.logger;
+    if (l->level > CDP_LOG_WARN || l->level == CDP_LOG_ERROR) return;
+    if (l->func) {
+        l->func(CDP_LOG_WARN, text, -1, l->user);
+        return;
+    }
+#ifndef CDP_NO_STDIO
+    fprintf(stderr, "cdp: %s\n", text);
+#endif
+}
+
+/* Name the blocks that are still in use. */
+CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
+    const cdp__mem_span *s;
+    uint64_t bytes = 0, n = 0;
+    char text[200];
+    for (s = m->spans; s; s = s->next) {
+        const cdp__mem_part *p;
+        for (p = s->first; p; p = p->next) {
+            if (p->state != CDP_MEM_ACTIVE) continue;
+            bytes += p->size;
+            if (++n > 10) continue;
+            cdp__format(text, sizeof text,
+                "cdp_mem_destroy: 0x%llx is still in use: %llu bytes%s%s",
+                (unsigned long long)p->at, (unsigned long long)p->requested, p->label ? ", " : "",
+                p->label ? m->log.labels.text[p->label - 1] : "");
+            cdp__mem_warn(m, text);
+        }
+    }
+    if (n > 10) {
+        cdp__format(text, sizeof text, "cdp_mem_destroy: and %llu more blocks",
+            (unsigned long long)(n - 10));
+        cdp__mem_warn(m, text);
+    }
+    return bytes;
+}
+
+CDP__PRIVATE void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
+    cdp__mem_arena *a, *next;
+    for (a = pool->arenas; a; a = next) {
+        next = a->next;
+        cdp__free(os, a->bins[0]);
+        cdp__free(os, a->bins[1]);
+        cdp__free(os, a);
+    }
+    pool->arenas = NULL;
+}
+
+/* Destroy the events of a slab of uses; those in use belong to the source of their block. */
+CDP__PRIVATE void cdp__mem_slab_events(const cdp_mem *m, cdp__mem_slab *s) {
+    cdp__mem_use *const uses = (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
+    uint64_t i;
+    for (i = 0; i < s->uses; ++i) {
+        const cdp__mem_part *const p = uses[i].part;
+        cdp__mem_use_forget(p ? &p->span->arena->pool->source : &m->base.source, &uses[i]);
+    }
+}
+
+CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
+    const cdp_os *const os = m->os;
+    cdp_mem_pool *pool, *next_pool;
+    cdp__mem_slab *s, *next_slab;
+    cdp__mem_lane *l, *next_lane;
+    cdp__mem_outside *o, *next_outside;
+    for (s = m->slabs; s; s = s->next)
+        cdp__mem_slab_events(m, s);
+    for (s = m->slabs; s; s = next_slab) {
+        next_slab = s->next;
+        cdp__free(os, s);
+    }
+    for (l = m->lanes; l; l = next_lane) {
+        next_lane = l->next;
+        cdp__free(os, l);
+    }
+    for (o = m->outside; o; o = next_outside) {
+        next_outside = o->next;
+        cdp__free(os, o);
+    }
+    for (pool = &m->base; pool; pool = next_pool) {
+        next_pool = pool->next;
+        cdp__mem_arenas_close(os, pool);
+        if (pool == &m->base || pool->own_source) cdp__mem_source_drop(&pool->source);
+        if (pool != &m->base) cdp__free(os, pool);
+    }
+    cdp__free(os, m->table.slots);
+    cdp__mem_log_close(os, &m->log);
+    cdp__lock_close(&m->lock);
+    cdp__free(os, m);
+}
+
+CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
+    cdp__mem_span *s, *next;
+    cdp__mem_call c;
+    uint64_t bytes;
+    if (!mem) return 0;
+    cdp__mem_call_plain(mem, &c);
+    cdp__mem_lock(mem);
+    if (cdp__mem_drain(mem, &c) != CDP_OK) cdp__mem_warn(mem, cdp_last_error()->text);
+    bytes = cdp__mem_leaks(mem);
+    for (s = mem->spans; s; s = next) {
+        next = s->next;
+        if (!s->busy && cdp__mem_release(mem, &c, s) != CDP_OK)
+            cdp__mem_warn(mem, cdp_last_error()->text);
+    }
+    cdp__mem_unlock(mem);
+    cdp__mem_close(mem);
+    return bytes;
+}
+
+/* ---- >>calls: alloc and free ----------------------------------------------------------------- */
+
+/* Knows the public calls around requests and frees. May use: request, out-of-memory, streams. */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__MEM_CALLER(c) \
+    ((c)->caller = __builtin_return_address(0), (c)->frame = __builtin_frame_address(0))
+#else
+#define CDP__MEM_CALLER(c) ((c)->caller = (c)->frame = NULL)
+#endif
+
+/* One try. */
+CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
+    uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
+    cdp__mem_ask a;
+    cdp_status st;
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, c);
+    st = cdp__mem_ask_begin(m, &a, pool, bytes, stream);
+    if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
+    if (st == CDP_ERR_NOMEM && !a.no_host)
+        st = cdp__mem_oom_tell(m, c, &a, oom);
+    else
+        oom->bytes = 0;
+    cdp__mem_unlock(m);
+    return st;
+}
+
+/* The dump and the caller's function. Returns whether to try once more. */
+CDP__PRIVATE bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
+    const cdp_error error = *cdp_last_error();
+    cdp_mem_oom_func func;
+    void *user;
+    bool dump, again;
+    cdp__mem_lock(m);
+    dump = m->dump_path[0] && !m->dumped;
+    m->dumped = m->dumped || dump;
+    func = m->on_oom;
+    user = m->on_oom_user;
+    cdp__mem_unlock(m);
+    if (dump && cdp_mem_dump(m, m->dump_path) != CDP_OK) cdp__mem_warn(m, cdp_last_error()->text);
+    again = func && func(user, m, oom);
+    *cdp__error_slot() = error;
+    return again;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_alloc_any(
+    cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool, uint64_t bytes, void *stream, void **out) {
+    cdp_mem_oom oom;
+    cdp_status st;
+    if (m->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_alloc: a recorder_only has no memory");
+    if (bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
+            "number converted?",
+            (unsigned long long)bytes);
+    st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+    if (st != CDP_ERR_NOMEM || !oom.bytes) return st;
+    if (!cdp__mem_oom_hooks(m, &oom)) return st;
+    return cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+}
+
+CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
+    cdp__mem_call c;
+    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc needs mem and a result");
+    *out = NULL;
+    if (!bytes) return CDP_OK;
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    return cdp__mem_alloc_any(mem, &c, NULL, bytes, stream, out);
+}
+
+CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t bytes, void *stream,
+    const cdp_mem_site *site, void **out) {
+    cdp__mem_call c;
+    if (!mem || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at needs mem and a result");
+    *out = NULL;
+    if (pool && pool->mem != mem)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
+    if (!bytes) return CDP_OK;
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, site);
+    return cdp__mem_alloc_any(mem, &c, pool, bytes, stream, out);
+}
+
+/* The live block at `data`; an error that says why there is none. Under the lock. */
+CDP__MEM_HOT cdp_status cdp__mem_live(
+    const cdp_mem *m, const void *data, const char *call, cdp__mem_part **out) {
+    const unsigned long long at = (unsigned long long)(uintptr_t)data;
+    *out = cdp__mem_table_find(&m->table, (uint64_t)at);
+    if (!*out)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: 0x%llx is no block of this allocator on %s: freed already, or of another one, or "
+            "not the start of a block",
+            call, at, m->base.source.name);
+    if ((*out)->state == CDP_MEM_ACTIVE) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: 0x%llx was freed already, and waits for the streams that use it", call, at);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_free_any(
+    cdp_mem *m, cdp__mem_call *c, const void *data, const char *call) {
+    cdp__mem_part *p;
+    cdp_status st;
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, c);
+    st = cdp__mem_live(m, data, call, &p);
+    if (st == CDP_OK) {
+        cdp_mem_pool *const pool = p->span->arena->pool;
+        if (pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
+        st = cdp__mem_free_part(m, c, p);
+    }
+    cdp__mem_unlock(m);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_free(cdp_mem *mem, void *data) {
+    cdp__mem_call c;
+    if (!data) return CDP_OK;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_free: mem is NULL");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
+    return cdp__mem_free_any(mem, &c, data, "cdp_mem_free");
+}
+
+CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream) {
+    cdp__mem_part *p;
+    cdp_status st;
+    if (!mem || !data)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record_stream needs mem and a block");
+    cdp__mem_lock(mem);
+    st = cdp__mem_live(mem, data, "cdp_mem_record_stream", &p);
+    if (st == CDP_OK) {
+        const cdp__mem_arena *const a = p->span->arena;
+        if (a->stream != stream && !a->pool->fixed_bytes && a->pool->source.event_create)
+            st = cdp__mem_use_add(mem, p, stream);
+    }
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+/* Nothing waits for this stream any more. */
+CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+    cdp__mem_slab *s;
+    for (s = m->slabs; s; s = s->next) {
+        cdp__mem_use *const uses =
+            (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
+        uint64_t i;
+        for (i = 0; i < s->uses; ++i)
+            if (uses[i].part && uses[i].lane->stream == stream) uses[i].gone = true;
+    }
+    (void)cdp__mem_poll(m, c);
+}
+
+/* Give back what is free of this stream, and forget what the ordinary pool had for it. */
+CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
+    cdp__mem_span *s, *next;
+    cdp__mem_arena **at, *a;
+    for (s = m->spans; s; s = next) {
+        cdp_status st;
+        next = s->next;
+        if (!cdp__mem_idle(m, s) || s->arena->stream != stream) continue;
+        st = cdp__mem_release(m, c, s);
+        if (st != CDP_OK) return st;
+    }
+    for (at = &m->base.arenas; *at && (*at)->stream != stream;)
+        at = &(*at)->next;
+    a = *at;
+    if (!a) return CDP_OK;
+    *at = a->next;
+    cdp__free(m->os, a->bins[0]);
+    cdp__free(m->os, a->bins[1]);
+    cdp__free(m->os, a);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
+    const cdp__mem_span *s;
+    cdp__mem_call c;
+    cdp_status st = CDP_OK;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
+    cdp__mem_call_plain(mem, &c);
+    cdp__mem_lock(mem);
+    for (s = mem->spans; s && st == CDP_OK; s = s->next) {
+        const cdp__mem_part *p = s->first;
+        if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
+        while (p && p->state == CDP_MEM_INACTIVE)
+            p = p->next;
+        if (p)
+            st = cdp__fail(p->state == CDP_MEM_ACTIVE ? CDP_ERR_INVALID : CDP_ERR_STATE,
+                "cdp_mem_forget_stream: 0x%llx, allocated for stream 0x%llx, is %s",
+                (unsigned long long)p->at, (unsigned long long)(uintptr_t)stream,
+                p->state == CDP_MEM_ACTIVE ? "still in use; free it first"
+                                           : "freed, but waits for other streams");
+    }
+    if (st == CDP_OK) cdp__mem_lane_forget(mem, &c, stream);
+    if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
+    const cdp__mem_part *p;
+    uint64_t bytes;
+    if (!mem || !data) return 0;
+    cdp__mem_lock(mem);
+    p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
+    bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
+    cdp__mem_unlock(mem);
+    return bytes;
+}
+
+CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
+    cdp__mem_call c;
+    cdp_status st;
+    uint64_t bytes;
+    if (!mem) return 0;
+    cdp__mem_call_plain(mem, &c);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    (void)cdp__mem_poll(mem, &c);
+    bytes = cdp__mem_release_idle(mem, &c, &st);
+    cdp__mem_unlock(mem);
+    return bytes;
+}
+
+CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    mem->limit = bytes;
+    cdp__mem_unlock(mem);
+}
+
+CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    mem->on_oom = func;
+    mem->on_oom_user = user;
+    cdp__mem_unlock(mem);
+}
+
+CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *user) {
+    const cdp__mem_span *s;
+    uint32_t i = 0;
+    if (!mem || !func) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch needs mem and a function");
+    cdp__mem_lock(mem);
+    while (i < CDP__MEM_WATCHERS && mem->watchers[i].func)
+        ++i;
+    if (i < CDP__MEM_WATCHERS) {
+        mem->watchers[i].func = func;
+        mem->watchers[i].user = user;
+        for (s = mem->spans; s; s = s->next)
+            func(user, CDP_MEM_SEGMENT_ALLOC, (void *)(uintptr_t)s->at, s->size,
+                s->arena->pool == &mem->base ? NULL : s->arena->pool);
+    }
+    cdp__mem_unlock(mem);
+    if (i < CDP__MEM_WATCHERS) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch: %u watch already", CDP__MEM_WATCHERS);
+}
+
+CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
+    uint32_t i;
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i)
+        if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
+    cdp__mem_unlock(mem);
+}
+
+/* The number of a label; 0 while nothing is recorded. */
+CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
+    return l->label_memory ? cdp__mem_labels_number(&l->labels, cdp__mem_text_hash(text), text) : 0;
+}
+
+/* ---- >>pool-calls: private pools, callbacks -------------------------------------------------- */
+
+/* Knows how pools come and go. May use: calls. */
+
+/* The one segment of a fixed pool. */
+CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
+    const uint64_t bytes = pool->fixed_bytes;
+    cdp__mem_part *p;
+    void *at = NULL;
+    cdp_status st;
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, pool, NULL);
+    if (!a || !cdp__mem_arena_ready(m, a, true) || !cdp__mem_prepare(m))
+        return cdp__fail_nomem("cdp_mem_pool_create", cdp__mem_bins_bytes(false));
+    if (m->limit && (bytes > m->limit || m->held > m->limit - bytes))
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_pool_create: %llu bytes are above the limit of %llu, of which %llu are held",
+            (unsigned long long)bytes, (unsigned long long)m->limit, (unsigned long long)m->held);
+    st = pool->source.reserve(pool->source.user, bytes, &at);
+    if (st != CDP_OK) return st;
+    if ((uintptr_t)at % CDP__MEM_UNIT) {
+        (void)pool->source.release(pool->source.user, at, bytes);
+        return cdp__fail(CDP_ERR_IO, "cdp_mem_pool_create: %s gave memory not aligned to 512",
+            pool->source.name);
+    }
+    ++m->stats.device_allocs;
+    p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
+    p->span->label = pool->label;
+    cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+    cdp__mem_free_put(m, p);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_pool_check(const cdp_mem *m, const cdp_mem_pool_desc *d) {
+    if (m->desc.recorder_only)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_pool_create: a recorder_only has no pools");
+    if (d->source && cdp__mem_source_check(d->source) != CDP_OK) return CDP_ERR_INVALID;
+    if (d->fixed_bytes % CDP__MEM_UNIT || d->fixed_bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_pool_create: fixed_bytes %llu is no multiple of 512, or too large",
+            (unsigned long long)d->fixed_bytes);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_pool_create(
+    cdp_mem *mem, const cdp_mem_pool_desc *desc, cdp_mem_pool **out) {
+    cdp_mem_pool *pool, **last;
+    cdp__mem_call c;
+    cdp_status st;
+    if (!mem || !desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_pool_create needs mem, a desc and a result");
+    *out = NULL;
+    st = cdp__mem_pool_check(mem, desc);
+    pool = st == CDP_OK ? (cdp_mem_pool *)cdp__alloc_zero(mem->os, sizeof *pool) : NULL;
+    if (st == CDP_OK && !pool) st = cdp__fail_nomem("cdp_mem_pool_create", sizeof *pool);
+    if (st != CDP_OK) {
+        if (desc->source) cdp__mem_source_drop(desc->source);
+        return st;
+    }
+    cdp__mem_call_plain(mem, &c);
+    cdp__mem_lock(mem);
+    pool->mem = mem;
+    pool->source = desc->source ? *desc->source : mem->base.source;
+    pool->own_source = desc->source != NULL;
+    pool->fixed_bytes = desc->fixed_bytes;
+    pool->no_split = desc->no_split;
+    pool->use_on_oom = desc->use_on_oom;
+    pool->number = ++mem->pool_count;
+    if (desc->label) cdp__mem_text_copy(pool->text, desc->label, sizeof pool->text);
+    pool->label = cdp__mem_number_of(&mem->log, pool->text);
+    cdp__mem_call_enter(mem, &c);
+    if (pool->fixed_bytes) st = cdp__mem_pool_fill(mem, &c, pool);
+    if (st == CDP_OK) {
+        for (last = &mem->base.next; *last;)
+            last = &(*last)->next;
+        *last = *out = pool;
+    } else {
+        cdp__mem_arenas_close(mem->os, pool);
+        if (pool->own_source) cdp__mem_source_drop(&pool->source);
+        cdp__free(mem->os, pool);
+    }
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+/* Give the segments of an unused pool back. */
+CDP__PRIVATE cdp_status cdp__mem_pool_empty(
+    cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
+    cdp__mem_span *s, *next;
+    for (s = m->spans; s; s = next) {
+        cdp_status st;
+        next = s->next;
+        if (s->arena->pool != pool) continue;
+        st = cdp__mem_release(m, c, s);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
+    cdp_mem *const m = pool ? pool->mem : NULL;
+    cdp_mem_pool **at;
+    cdp__mem_call c;
+    cdp_status st;
+    if (!m) return CDP_OK;
+    cdp__mem_call_plain(m, &c);
+    cdp__mem_lock(m);
+    cdp__mem_call_enter(m, &c);
+    st = cdp__mem_poll(m, &c);
+    if (st == CDP_OK && pool->busy)
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_mem_pool_destroy: %u blocks of pool %u are in use, or wait for streams",
+            pool->busy, pool->number);
+    if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
+    if (st == CDP_OK) {
+        for (at = &m->base.next; *at != pool;)
+            at = &(*at)->next;
+        *at = pool->next;
+        cdp__mem_arenas_close(m->os, pool);
+        if (pool->own_source) cdp__mem_source_drop(&pool->source);
+        cdp__free(m->os, pool);
+    }
+    cdp__mem_unlock(m);
+    return st;
+}
+
+CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool) {
+    uint64_t hash;
+    if (!pool) return 0;
+    cdp__mem_lock(pool->mem);
+    hash = pool->hash;
+    cdp__mem_unlock(pool->mem);
+    return hash;
+}
+
+CDP__PRIVATE void *cdp__mem_callback_alloc(
+    cdp_mem *m, cdp_mem_pool *pool, uint64_t bytes, void *stream, const char *label) {
+    void *data = NULL;
+    cdp_status st;
+    if (label) cdp_mem_label(label);
+    st = cdp_mem_alloc_at(m, pool, bytes, stream, NULL, &data);
+    if (label) cdp_mem_label(NULL);
+    return st == CDP_OK ? data : NULL;
+}
+
+CDP__PRIVATE void *cdp__mem_alloc_of_mem(
+    void *user, uint64_t bytes, void *stream, const char *label) {
+    return cdp__mem_callback_alloc((cdp_mem *)user, NULL, bytes, stream, label);
+}
+
+CDP__PRIVATE void *cdp__mem_alloc_of_pool(
+    void *user, uint64_t bytes, void *stream, const char *label) {
+    cdp_mem_pool *const pool = (cdp_mem_pool *)user;
+    return cdp__mem_callback_alloc(pool->mem, pool, bytes, stream, label);
+}
+
+CDP__PRIVATE void cdp__mem_free_of_mem(void *user, void *data) {
+    cdp_mem *const m = (cdp_mem *)user;
+    if (cdp_mem_free(m, data) != CDP_OK) cdp__mem_warn(m, cdp_last_error()->text);
+}
+
+CDP__PRIVATE void cdp__mem_free_of_pool(void *user, void *data) {
+    cdp__mem_free_of_mem(((cdp_mem_pool *)user)->mem, data);
+}
+
+CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem) {
+    cdp_allocator a;
+    a.user = mem;
+    a.alloc = cdp__mem_alloc_of_mem;
+    a.free = cdp__mem_free_of_mem;
+    return a;
+}
+
+CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
+    cdp_allocator a;
+    a.user = pool;
+    a.alloc = cdp__mem_alloc_of_pool;
+    a.free = cdp__mem_free_of_pool;
+    return a;
+}
+
+/* ---- >>recording: what the caller records ---------------------------------------------------- */
+
+/* Knows how a history is replaced, and the events that only callers make. May use: history. */
+
+/* Numbers of an old history mean nothing in the new one. */
+CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
+    cdp__mem_outside *o;
+    cdp_mem_pool *pool;
+    cdp__mem_span *s;
+    cdp__mem_part *p;
+    for (s = m->spans; s; s = s->next) {
+        s->stack = s->label = 0;
+        for (p = s->first; p; p = p->next)
+            p->stack = p->label = 0;
+    }
+    for (o = m->outside; o; o = o->next)
+        o->label = cdp__mem_number_of(&m->log, o->text);
+    for (pool = &m->base; pool; pool = pool->next)
+        pool->label = cdp__mem_number_of(&m->log, pool->text);
+}
+
+/* Whether the tables of the old history serve the new one. */
+CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
+    return l->memory && d->keep && l->desc.max_frames == d->max_frames
+        && l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries
+        && l->desc.history == d->history;
+}
+
+/* `what` is read without the lock, so it is stored by itself. */
+CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
+    const uint32_t what = fresh->what;
+    const uint64_t before = offsetof(cdp__mem_log, what), after = before + sizeof what;
+    memcpy(&m->log, fresh, before);
+    memcpy((char *)&m->log + after, (const char *)fresh + after, sizeof *fresh - after);
+    __atomic_store_n(&m->log.what, what, __ATOMIC_RELEASE);
+    cdp__mem_forget_numbers(m);
+}
+
+CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc) {
+    cdp__mem_log fresh, old;
+    cdp_status st;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_record: mem is NULL");
+    memset(&fresh, 0, sizeof fresh);
+    if (desc) fresh.desc = *desc;
+    cdp__mem_record_defaults(&fresh.desc);
+    st = cdp__mem_record_check(&fresh.desc);
+    if (st != CDP_OK) return st;
+    if (fresh.desc.history && !cdp__mem_log_open(mem->os, &fresh)) {
+        cdp__mem_log_close(mem->os, &fresh);
+        return cdp__fail_nomem("cdp_mem_record", fresh.ring.room * sizeof(cdp__mem_record));
+    }
+    fresh.what = cdp__mem_wants(&fresh.desc);
+    fresh.start_ns = mem->os->now_ns(mem->os->user);
+    fresh.start_us = mem->desc.wall_us(mem->desc.wall_user);
+    if (fresh.what & CDP__MEM_WANTS_STACK && fresh.desc.stacks == CDP_MEM_STACKS_BACKTRACE) {
+        cdp__mem_trace t;
+        t.count = 0;
+        cdp__mem_unwind(NULL, 1, &t); /* the first call loads a library, and allocates */
+    }
+    cdp__mem_lock(mem);
+    if (cdp__mem_log_fits(&mem->log, &fresh.desc)) {
+        old = fresh;
+        mem->log.desc = fresh.desc;
+        __atomic_store_n(&mem->log.what, fresh.what, __ATOMIC_RELEASE);
+    } else {
+        old = mem->log;
+        cdp__mem_log_replace(mem, &fresh);
+    }
+    cdp__mem_unlock(mem);
+    cdp__mem_log_close(mem->os, &old);
+    return CDP_OK;
+}
+
+CDP_API void cdp_mem_label(const char *text) {
+    cdp__mem_thread *const t = cdp__mem_thread_own();
+    if (text)
+        cdp__mem_label_push(t, text);
+    else
+        cdp__mem_label_pop(t);
+}
+
+CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
+    cdp__mem_call c;
+    cdp__mem_part *p;
+    uint32_t label;
+    if (!mem || !text) return;
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    p = data ? cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data) : NULL;
+    if (c.wants && (p || !data)) {
+        cdp__mem_record *e;
+        label = cdp__mem_labels_number(&mem->log.labels, cdp__mem_text_hash(text), text);
+        c.label = label;
+        if (p) p->label = label;
+        e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED, p ? p->at : 0,
+            p ? p->requested : 0);
+        if (p) cdp__mem_event_place(e, p->span->arena);
+    }
+    cdp__mem_unlock(mem);
+}
+
+#define CDP__MEM_OUTSIDE_FROM (1ull << 52) /* no address of a program; each has 2^40 bytes */
+
+CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t bytes) {
+    cdp__mem_outside **at, *o;
+    cdp_status st = CDP_OK;
+    if (!mem || !label) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_external needs mem and a label");
+    cdp__mem_lock(mem);
+    for (at = &mem->outside; *at && strncmp((*at)->text, label, sizeof o->text - 1) != 0;)
+        at = &(*at)->next;
+    o = *at;
+    if (o && !bytes) {
+        *at = o->next;
+        --mem->externals;
+        cdp__free(mem->os, o);
+    } else if (!o && bytes) {
+        o = (cdp__mem_outside *)cdp__alloc_zero(mem->os, sizeof *o);
+        if (!o)
+            st = cdp__fail_nomem("cdp_mem_external", sizeof *o);
+        else {
+            ++mem->externals;
+            o->at = CDP__MEM_OUTSIDE_FROM + (mem->external_places++ % 4096 << 40);
+            cdp__mem_text_copy(o->text, label, sizeof o->text);
+            o->label = cdp__mem_number_of(&mem->log, o->text);
+            *at = o;
+        }
+    }
+    if (o && bytes && st == CDP_OK) o->bytes = bytes;
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_note_block(
+    cdp_mem *m, cdp__mem_call *c, uint64_t at, uint64_t bytes, void *stream) {
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, stream);
+    const bool large = cdp__mem_is_large(bytes);
+    cdp__mem_part *p;
+    if (cdp__mem_table_find(&m->table, at))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: 0x%llx is in use already",
+            (unsigned long long)at);
+    if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
+        return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
+    p = cdp__mem_span_add(m, a, at, cdp__mem_up_to(bytes, CDP__MEM_UNIT), large);
+    p->span->stack = p->stack = c->stack;
+    p->span->label = p->label = c->label;
+    if (bytes >= m->log.desc.min_bytes) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+    cdp__mem_part_begin(m, p, bytes);
+    cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_note_alloc(
+    cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
+    cdp__mem_call c;
+    cdp_status st;
+    if (!mem || !data || !bytes || bytes >= CDP__MEM_REQUEST_MAX)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc needs mem, a block and its bytes");
+    if (!mem->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_alloc: this allocator has a source");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    st = cdp__mem_note_block(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
+    cdp__mem_unlock(mem);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
+    cdp__mem_call c;
+    if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_free: mem is NULL");
+    if (!mem->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_free: this allocator has a source");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
+    return cdp__mem_free_any(mem, &c, data, "cdp_mem_note_free");
+}
+
+/* ---- >>figures: statistics ------------------------------------------------------------------- */
+
+/* Knows how tallies become statistics. May use: blocks. */
+
+#define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
+
+/* A tally of active blocks as others are: with those in callers' hands. */
+CDP__PRIVATE void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_tally *held) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        active->current[i] += held->current[i];
+        active->allocated[i] = held->allocated[i];
+    }
+}
+
+CDP__PRIVATE void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
+    out->current = t->current[large];
+    out->peak = t->peak[large];
+    out->allocated = t->allocated[large];
+    out->freed = t->allocated[large] + t->before[large] - t->current[large];
+}
+
+CDP__PRIVATE void cdp__mem_stat_triple(const cdp__mem_tally *t, cdp_mem_stat out[3]) {
+    cdp__mem_stat_class(t, 0, &out[1]);
+    cdp__mem_stat_class(t, 1, &out[2]);
+    out[0].current = out[1].current + out[2].current;
+    out[0].allocated = out[1].allocated + out[2].allocated;
+    out[0].freed = out[1].freed + out[2].freed;
+    out[0].peak = t->peak_all;
+}
+
+CDP_API void cdp_mem_stats_of(const cdp_mem *mem, cdp_mem_stats *out) {
+    cdp__mem_tallies all;
+    const cdp__mem_tally *const t = (const cdp__mem_tally *)(const void *)&all;
+    cdp_mem_stat *const s = (cdp_mem_stat *)(void *)out;
+    uint32_t i;
+    if (!out) return;
+    memset(out, 0, sizeof *out);
+    if (!mem) return;
+    cdp__mem_lock(mem);
+    *out = mem->stats;
+    all = mem->tally;
+    cdp__mem_tally_active(&all.active, &all.allocation);
+    cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
+    for (i = 0; i < CDP__MEM_TRIPLES; ++i)
+        cdp__mem_stat_triple(&t[i], &s[3 * i]);
+    cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out->oversize_allocations);
+    cdp__mem_stat_class(&mem->tally.oversize_segments, 0, &out->oversize_segments);
+    out->events_lost = mem->log.ring.room ? cdp__mem_ring_lost(&mem->log.ring) : 0;
+    out->stacks_lost = mem->log.depot.lost;
+    out->labels_lost = mem->log.labels.lost;
+    cdp__mem_unlock(mem);
+}
+
+CDP__PRIVATE void cdp__mem_tally_reset(cdp__mem_tally *t, bool peak, bool accumulated) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        if (peak) t->peak[i] = t->current[i];
+        if (accumulated) t->allocated[i] = 0;
+        if (accumulated) t->before[i] = t->current[i];
+    }
+    if (peak) t->peak_all = cdp__mem_now(t);
+}
+
+CDP__PRIVATE void cdp__mem_active_reset(
+    cdp__mem_tally *active, const cdp__mem_tally *held, bool peak, bool accumulated) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        if (peak) active->peak[i] = active->current[i] + held->current[i];
+        if (accumulated) active->before[i] = active->current[i] + held->current[i];
+    }
+    if (peak) active->peak_all = cdp__mem_now(active) + cdp__mem_now(held);
+}
+
+CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
+    cdp__mem_tally *t;
+    cdp_mem_stats *s;
+    uint32_t i;
+    if (!mem) return;
+    s = &mem->stats;
+    t = (cdp__mem_tally *)(void *)&mem->tally;
+    cdp__mem_lock(mem);
+    for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i)
+        cdp__mem_tally_reset(&t[i], peak, accumulated);
+    cdp__mem_active_reset(&mem->tally.active, &mem->tally.allocation, peak, accumulated);
+    cdp__mem_active_reset(&mem->tally.active_bytes, &mem->tally.allocated_bytes, peak, accumulated);
+    if (accumulated) s->alloc_retries = s->ooms = s->oom_rejections = s->sync_all_streams = 0;
+    if (accumulated) s->device_allocs = s->device_frees = 0;
+    cdp__mem_unlock(mem);
+}
+
+/* ---- >>files: snapshots, writing and reading files ------------------------------------------- */
+
+/* Knows the public calls around shots. May use: build, writer, svg, reports, import. */
+
+CDP__PRIVATE cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
+    cdp__mem_raw r;
+    cdp_status st = cdp__mem_raw_take(m, no_events, &r);
+    if (st == CDP_OK && !cdp__mem_build(s, m, &r)) st = cdp__fail_nomem("a snapshot", r.room);
+    cdp__free(m->os, r.memory);
+    return st;
+}
+
+CDP_API cdp_status cdp_mem_snapshot(
+    cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out) {
+    cdp_mem_shot *s;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!mems || !count || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot needs allocators and a result");
+    *out = NULL;
+    for (i = 0; i < count; ++i)
+        if (!mems[i] || mems[i]->desc.device >= CDP__MEM_DEVICES)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_mem_snapshot: allocator %u is NULL, or its "
+                "device has a number above 1023",
+                i);
+    s = cdp__mem_shot_new(mems[0]->os);
+    if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
+    for (i = 0; i < count && st == CDP_OK; ++i)
+        st = cdp__mem_snapshot_one(s, mems[i], no_events);
+    cdp__mem_shot_link(s);
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp__mem_shot_close(s);
+    return st;
+}
+
+CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot) {
+    if (shot) cdp__mem_shot_close(shot);
+}
+
+/* "module(function+0x1a) [address]" as backtrace_symbols() writes it. */
+CDP__PRIVATE void cdp__mem_symbol(cdp_mem_shot *s, cdp_mem_frame *f, const char *symbol) {
+    const char *const open = strrchr(symbol, '(');
+    const char *const close = open ? strchr(open, ')') : NULL;
+    char text[256];
+    uint64_t n;
+    if (!close || open[1] == '+' || open[1] == ')') return; /* no name */
+    n = cdp__min((uint64_t)(close - open - 1), sizeof text - 1);
+    memcpy(text, open + 1, (size_t)n);
+    text[n] = 0;
+    f->name = cdp__mem_shot_text(s, text);
+}
+
+CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
+#if CDP__MEM_BACKTRACE
+    uint64_t i;
+    for (i = 0; shot && i < shot->frame_count; ++i) {
+        void *at = (void *)(uintptr_t)shot->addresses[i];
+        char **symbols;
+        if (!at) continue;
+        symbols = backtrace_symbols(&at, 1);
+        if (!symbols) return;
+        cdp__mem_symbol(shot, &shot->frames[i], symbols[0]);
+        free(symbols);
+    }
+#else
+    (void)shot;
+#endif
+}
+
+/* A file: numbers of texts and stacks that were written already need memory. */
+CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
+    w->text_memo = (uint32_t *)cdp__alloc_zero(s->os, s->texts.count * sizeof(uint32_t));
+    w->stack_memo = (uint32_t *)cdp__alloc_zero(s->os, s->stack_count * sizeof(uint32_t));
+    if (w->text_memo && w->stack_memo) cdp__mem_w_shot(w, s, &s->keys);
+    cdp__free(s->os, w->text_memo);
+    cdp__free(s->os, w->stack_memo);
+    return w->text_memo && w->stack_memo;
+}
+
+CDP__PRIVATE bool cdp__mem_write_any(
+    cdp__mem_pen *w, const cdp_mem_shot *s, cdp_mem_format format) {
+    switch (format) {
+    case CDP_MEM_PICKLE: return cdp__mem_write_data(w, s);
+    case CDP_MEM_JSON: w->json = true; return cdp__mem_write_data(w, s);
+    case CDP_MEM_SVG: return cdp__mem_svg_timeline(w, s);
+    case CDP_MEM_SVG_SEGMENTS: return cdp__mem_svg_segments(w, s);
+    case CDP_MEM_FLAME: return cdp__mem_flame(w, s, true);
+    case CDP_MEM_FLAME_MEMORY: return cdp__mem_flame(w, s, false);
+    case CDP_MEM_TRACE: return cdp__mem_trace_text(w, s);
+    case CDP_MEM_PEAK: return cdp__mem_peak_text(w, s);
+    }
+    return false;
+}
+
+CDP_API cdp_status cdp_mem_write(
+    const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
+    cdp__mem_pen *w;
+    bool done, broken;
+    if (!shot || !sink || (uint32_t)format > CDP_MEM_PEAK)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write needs a shot, a format and a sink");
+    w = (cdp__mem_pen *)cdp__alloc_zero(shot->os, sizeof *w);
+    if (!w) return cdp__fail_nomem("cdp_mem_write", sizeof *w);
+    w->sink = sink;
+    w->user = user;
+    done = cdp__mem_write_any(w, shot, format);
+    broken = w->broken;
+    cdp__free(shot->os, w);
+    if (broken) return cdp__fail(CDP_ERR_IO, "cdp_mem_write: the sink stopped it");
+    return done ? CDP_OK : cdp__fail_nomem("cdp_mem_write", sizeof *w);
+}
+
+typedef struct cdp__mem_file {
+    int fd, err;
+} cdp__mem_file;
+
+CDP__PRIVATE bool cdp__mem_file_sink(void *user, const void *data, uint64_t bytes) {
+    cdp__mem_file *const f = (cdp__mem_file *)user;
+    const char *at = (const char *)data;
+    while (bytes) {
+        const ssize_t n = write(f->fd, at, (size_t)bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            f->err = errno;
+            return false;
+        }
+        at += n;
+        bytes -= (uint64_t)n;
+    }
+    return true;
+}
+
+CDP_API cdp_status cdp_mem_write_file(
+    const cdp_mem_shot *shot, cdp_mem_format format, const char *path) {
+    cdp__mem_file f = {-1, 0};
+    char beside[1100];
+    cdp_status st;
+    if (!shot || !path || strlen(path) + 5 > sizeof beside)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file needs a shot and a path below 1 KiB");
+    cdp__format(beside, sizeof beside, "%s.tmp", path);
+    f.fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (f.fd < 0)
+        return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cdp_mem_write_file: cannot write %s", beside);
+    st = cdp_mem_write(shot, format, cdp__mem_file_sink, &f);
+    if (close(f.fd) != 0 && st == CDP_OK) {
+        f.err = errno;
+        st = CDP_ERR_IO;
+    }
+    if (st == CDP_OK && rename(beside, path) != 0) {
+        f.err = errno;
+        st = CDP_ERR_IO;
+    }
+    if (st == CDP_OK) return CDP_OK;
+    (void)unlink(beside);
+    if (!f.err) return st;
+    return cdp__fail_peer(CDP_ERR_IO, -1, f.err, "cdp_mem_write_file: cannot write %s", path);
+}
+
+CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
+    cdp_mem_shot *s;
+    cdp_status st = cdp_mem_snapshot(&mem, 1, false, &s);
+    if (st != CDP_OK) return st;
+    st = cdp_mem_write_file(s, CDP_MEM_PICKLE, path);
+    cdp_mem_shot_free(s);
+    return st;
+}
+
+/* The first byte says which form it is. */
+CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
+    if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
+    if (cdp__mem_json_look(r) == '{') return cdp__mem_unjson(r, out);
+    return cdp__mem_bad(r, "it is neither a pickle nor JSON");
+}
+
+CDP_API cdp_status cdp_mem_read(
+    const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out) {
+    cdp__mem_reader r;
+    cdp__mem_value tree;
+    cdp_mem_shot *s = NULL;
+    cdp_status st = CDP_OK;
+    if (!data || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_read needs bytes and a result");
+    *out = NULL;
+    memset(&r, 0, sizeof r);
+    r.data = (const uint8_t *)data;
+    r.bytes = bytes;
+    r.memory.os = cdp__def(os, cdp_os_default());
+    if (cdp__mem_read_tree(&r, &tree)) {
+        s = cdp__mem_shot_new(r.memory.os);
+        if (!s)
+            cdp__mem_dry(&r);
+        else if (cdp__mem_import(&r, s, &tree))
+            *out = s;
+    }
+    if (!*out) {
+        if (s) cdp__mem_shot_close(s);
+        if (r.no_memory)
+            st = cdp__fail_nomem("cdp_mem_read", bytes);
+        else
+            st = cdp__fail(r.unknown ? CDP_ERR_UNSUPPORTED : CDP_ERR_INVALID,
+                "cdp_mem_read: byte %llu of %llu: %s", (unsigned long long)r.at,
+                (unsigned long long)bytes, r.why);
+    }
+    cdp__mem_reader_close(&r);
+    return st;
+}
+
+CDP__PRIVATE void cdp__mem_compare_text(
+    const cdp__mem_sum *sums, uint64_t n, char *text, uint64_t room) {
+    cdp__text t = {text, room, 0};
+    uint64_t i;
+    if (room) text[0] = 0;
+    for (i = 0; i < n; ++i) {
+        const double b = sums[i].bytes;
+        char size[32];
+        if (b >= 0 && b <= 0) continue;
+        cdp__text_add(&t, "%s%s in %lld blocks: %s\n", b < 0 ? "-" : "+",
+            cdp__mem_size_text(size, (uint64_t)(b < 0 ? -b : b)), (long long)sums[i].blocks,
+            sums[i].who[0] ? sums[i].who : "(unknown)");
+    }
+}
+
+CDP_API int64_t cdp_mem_compare(
+    const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room) {
+    cdp__mem_sum *sums;
+    double more = 0;
+    uint64_t i, n;
+    if (room && text) text[0] = 0;
+    if (!before || !after) return 0;
+    n = before->block_count + after->block_count + 1;
+    sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
+    if (!sums) return 0;
+    n = cdp__mem_sums_of(before, -1, sums);
+    n += cdp__mem_sums_of(after, 1, sums + n);
+    for (i = 0; i < n; ++i)
+        more += sums[i].bytes;
+    n = cdp__mem_sums(sums, n);
+    if (text) cdp__mem_compare_text(sums, n, text, room);
+    cdp__free(after->os, sums);
+    if (more > 9e18 || more < -9e18) return more > 0 ? INT64_MAX : INT64_MIN;
+    return (int64_t)more;
+}
+
+CDP_API uint32_t cdp_mem_segments(const cdp_mem_shot *shot, const cdp_mem_segment **out) {
+    if (out) *out = shot ? shot->segments : NULL;
+    return shot ? (uint32_t)shot->segment_count : 0;
+}
+
+CDP_API uint32_t cdp_mem_devices(const cdp_mem_shot *shot) {
+    return shot ? (uint32_t)shot->device_count : 0;
+}
+
+CDP_API uint64_t cdp_mem_events(
+    const cdp_mem_shot *shot, uint32_t device, const cdp_mem_event **out) {
+    const bool there = shot && device < shot->device_count;
+    if (out) *out = there ? shot->devices[device].events : NULL;
+    return there ? shot->devices[device].count : 0;
+}
+
+CDP_API uint32_t cdp_mem_frames(
+    const cdp_mem_shot *shot, uint32_t stack, const cdp_mem_frame **out) {
+    const bool there = shot && stack < shot->stack_count && shot->stacks[stack].count;
+    if (out) *out = there ? shot->frames + shot->stacks[stack].first : NULL;
+    return there ? shot->stacks[stack].count : 0;
+}
+
+CDP_API bool cdp_mem_module(
+    const cdp_mem_shot *shot, uint32_t i, const char **path, uint64_t *base) {
+    if (!shot || i >= shot->module_count) return false;
+    if (path) *path = shot->module_paths[shot->modules[i].path];
+    if (base) *base = shot->modules[i].base;
+    return true;
+}
+
+CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_t frame,
+    const char *filename, const char *name, uint32_t line) {
+    cdp_mem_frame f;
+    if (!shot || stack >= shot->stack_count || frame >= shot->stacks[stack].count)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_frame_set: there is no frame %u of stack %u", frame, stack);
+    f.filename = cdp__mem_shot_text(shot, filename);
+    f.name = cdp__mem_shot_text(shot, name);
+    f.line = line;
+    if (shot->failed) return cdp__fail_nomem("cdp_mem_frame_set", sizeof f);
+    shot->frames[shot->stacks[stack].first + frame] = f;
+    return CDP_OK;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* CDP_MEM_IMPL_INCLUDED */

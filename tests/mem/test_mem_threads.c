@@ -1,0 +1,124 @@
+/* cdp_mem.h with several threads: everybody allocates, frees what others allocated, records streams, labels; meanwhile
+   somebody takes snapshots, changes the recording, trims and looks at statistics. For ThreadSanitizer, and for itself. */
+#define CDP_IMPLEMENTATION
+#include "cdp_mem.h"
+#include "source.h"
+#include "viewer.h"
+
+#include <pthread.h>
+
+#define MIB (1ull << 20)
+#define WORKERS 4
+#define SLOTS 64
+
+static cdp_mem *mem;
+static uint64_t
+    *slots[SLOTS]; /* blocks that any thread may take and free; the first word is their size */
+static int going;
+
+static void work_of(uint64_t seed) {
+    uint64_t random = seed;
+    const int turns = TEST_SLOW ? 1500 : 20000;
+    for (int i = 0; i < turns; ++i) {
+        const uint64_t bytes =
+            16 + test_random(&random) % (test_random(&random) % 10 ? 5000 : 2 * MIB);
+        uint64_t **const slot = &slots[test_random(&random) % SLOTS], *p;
+        void *at;
+        cdp_mem_label(i % 2 ? "worker" : "other");
+        if (!OK(cdp_mem_alloc_at(mem, NULL, bytes, NULL, CDP_MEM_HERE, &at))) return;
+        p = (uint64_t *)at;
+        p[0] = bytes;
+        p[1] = ~bytes;
+        OK(cdp_mem_record_stream(mem, p, fake_handle(1)));
+        if (i % 7 == 0) cdp_mem_note(mem, p, "noted");
+        cdp_mem_label(NULL);
+        p = __atomic_exchange_n(slot, p, __ATOMIC_ACQ_REL);
+        if (!p) continue;
+        T(p[1] == ~p[0] && cdp_mem_usable(mem, p) >= p[0]); /* nobody else had it */
+        OK(cdp_mem_free(mem, p));
+    }
+}
+static void *worker(void *arg) {
+    work_of((uint64_t)(uintptr_t)arg);
+    __atomic_sub_fetch(&going, 1, __ATOMIC_ACQ_REL);
+    return NULL;
+}
+
+static void look(int turn) {
+    cdp_mem_record_desc d;
+    cdp_mem_stats stats;
+    cdp_mem_shot *s;
+    written w = {NULL, 0, 0, 0};
+    viewer_file v;
+    memset(&d, 0, sizeof d);
+    d.history = CDP_MEM_HISTORY_ALL;
+    d.stacks = turn % 3 ? CDP_MEM_STACKS_FRAME_POINTER : CDP_MEM_STACKS_BACKTRACE;
+    d.max_entries = 500;
+    if (turn % 4 == 0) OK(cdp_mem_record(mem, turn % 8 ? &d : NULL));
+    cdp_mem_stats_of(mem, &stats);
+    T(stats.allocation[0].current <= WORKERS + SLOTS
+        && stats.active[0].peak >= stats.active[0].current);
+    if (turn % 5 == 0) cdp_mem_trim(mem);
+    OK(cdp_mem_snapshot(&mem, 1, false, &s));
+    OK(cdp_mem_write(s, CDP_MEM_PICKLE, written_sink, &w));
+    const char *const wrong = viewer_open(&v, w.at, w.bytes);
+    test_check(!wrong, __FILE__, __LINE__, "the viewer would fail: %s", wrong ? wrong : "");
+    if (!wrong) {
+        const char *const bad =
+            viewer_replay(&v, 0, false); /* segments and events were copied at one moment */
+        test_check(!bad, __FILE__, __LINE__, "the viewer would fail: %s", bad ? bad : "");
+    }
+    viewer_close(&v);
+    free(w.at);
+    cdp_mem_shot_free(s);
+}
+
+/* Without streams: a free is complete at once. */
+static void run(bool streams) {
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    pthread_t threads[WORKERS];
+    fake f;
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    source = fake_source(&f);
+    f.limit = 1ull << 30;
+    if (!streams) {
+        source.event_create = NULL;
+        source.event_destroy = NULL;
+        source.event_record = NULL;
+        source.event_query = NULL;
+    }
+    d.source = &source;
+    OK(cdp_mem_create(&d, &mem));
+    going = WORKERS;
+    for (uintptr_t i = 0; i < WORKERS; ++i)
+        pthread_create(&threads[i], NULL, worker, (void *)(i + 1));
+    for (int turn = 0; __atomic_load_n(&going, __ATOMIC_ACQUIRE); ++turn) {
+        look(turn);
+        test_sleep_ms(1);
+    }
+    for (int i = 0; i < WORKERS; ++i)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < SLOTS; ++i) {
+        OK(cdp_mem_free(mem, slots[i]));
+        slots[i] = NULL;
+    }
+    T_WELL(mem);
+    T_EQ(0, cdp_mem_destroy(mem));
+    T_EQ(0, f.held);
+    T_EQ(0, f.events);
+}
+
+TEST(threads_without_streams) {
+    run(false);
+}
+TEST(threads_with_streams) {
+    run(true);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {{"threads_without_streams", threads_without_streams, 60},
+        {"threads_with_streams", threads_with_streams, 60}};
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
