@@ -2191,8 +2191,9 @@ CDP__DT cdp_status cdp__dt_mesh_create(
     m->desc.host_ranks = desc->host_ranks;
     m->desc.no_check = desc->no_check;
     own = cdp__dt_mesh_fill(m, desc->ndim, desc->shape, desc->names, desc->ranks);
+    const cdp_error why = *cdp_last_error();
     if (root->group && !desc->no_check) st = cdp__dt_mesh_compare(m, own == CDP_OK);
-    if (own != CDP_OK) st = own;
+    if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text); /* not what the others say */
     if (st == CDP_OK) st = cdp__dt_mesh_first(m, groups);
     if (st != CDP_OK) {
         cdp_mesh_destroy(m);
@@ -3670,9 +3671,9 @@ CDP__DT cdp_status cdp__dt_wide_phase(cdp_plan *p, const cdp__dt_phase *ph, cdp_
         cdp__dt_wide_row(ph->send, ph->sends, p->nodes, p->elem, w->send_count, w->send_at);
     w->in_bytes =
         cdp__dt_wide_row(ph->recv, ph->recvs, p->nodes, p->elem, w->recv_count, w->recv_at);
-    w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 64);
+    w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 128);
     if (!w->out) return cdp__dt_nomem("an asynchronous plan", w->out_bytes + w->in_bytes);
-    w->in = w->out + ((w->out_bytes + 63) & ~(uint64_t)63);
+    w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63); /* apart also if nothing is sent */
     return CDP_OK;
 }
 
@@ -3781,7 +3782,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     st = cdp__dt_chain(p, work);
     if (st != CDP_OK) {
         __atomic_store_n(&p->running, 0, __ATOMIC_RELEASE);
-        cdp_group_abort(p->group, "an asynchronous plan could not be started completely");
+        cdp_group_abort(p->group, cdp_last_error()->text);
     }
     return st;
 }
