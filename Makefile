@@ -17,6 +17,7 @@ HEADERS   := $(wildcard cdp*.h)
 UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 NCCL_SRC  := $(wildcard tests/nccl/test_*.c)
+DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
@@ -28,6 +29,7 @@ EXAMPLE_SRC := $(wildcard examples/*.c)
 UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 NCCL     := $(NCCL_SRC:tests/nccl/%.c=%)
+DTENSOR  := $(DTENSOR_SRC:tests/dtensor/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
 ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
 LINEAR   := $(LINEAR_SRC:tests/sim/linear.c=linear)
@@ -35,7 +37,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(FUZZ) $(SIM) $(ROUNDS) $(LINEAR)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(DTENSOR) $(FUZZ) $(SIM) $(ROUNDS) $(LINEAR)
 
 .PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize clean
 .DEFAULT_GOAL := help
@@ -79,6 +81,9 @@ $(BUILD)/$(1)/%_no_threads: tests/unit/%.c
 $(BUILD)/$(1)/%: tests/procs/%.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
+$(BUILD)/$(1)/%: tests/dtensor/%.c
+	@mkdir -p $$(@D)
+	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/nccl/libnccl.so
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
@@ -96,7 +101,7 @@ $(BUILD)/$(1)/%: tests/sim/%.c
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
-ASAN_O = $(if $(filter sim linear test_table test_ddp_model test_ddp_hooks test_train_text,$(notdir $@)),-O1,-O0)
+ASAN_O = $(if $(filter sim linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
 $(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 
@@ -142,7 +147,7 @@ sim: $(SIM:%=$(BUILD)/test/%)
 # simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
 # of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-THREADED := $(UNIT) $(PROCS) $(NCCL)
+THREADED := $(UNIT) $(PROCS) $(NCCL) $(filter-out %_plans,$(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)

@@ -50,9 +50,10 @@
         edge          a plan and the plan of its gradient
         rules         which placements an operator accepts
         (implementation) kit: small helpers; kernels: reductions, conversions, strided copies;
-        philox: random numbers; chunks: the arithmetic of cuts; grid: layouts as numbers; moves: who
-        sends whom what; torch: PyTorch's steps; meshes; spelling: layouts as text; planner; runner;
-        pictures; tensors; edges; operators
+        philox: random numbers; chunks: the arithmetic of cuts; grid: layouts as numbers; moves:
+        who sends whom what; torch: PyTorch's steps; meshes, mesh-parts; spelling: layouts as
+        text; stages; planner; runner, runner-async; pictures, plan-pictures; tensors; fill; agreement:
+        replicas that are equal; edges; operators
 
     API BY TASK
         I want to...                                       call
@@ -371,6 +372,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, v
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run_async(
     cdp_plan *plan, const void *in, void *out, cdp_work *work);
 
+/* What the plan costs; zeros for NULL. */
 CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
 
 /* Draw the steps of all ranks: who sends whom how many bytes of which box, beside the bound and
@@ -2036,12 +2038,10 @@ CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     return m;
 }
 
-CDP__DT void cdp__dt_kept_free(cdp_mesh *m);
-
-CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    if (!m) return;
+/* A mesh that keeps no plans. */
+CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
-    cdp__dt_kept_free(m);
+    CDP_ASSERT(!m->kept);
     while (m->cuts) {
         cdp__dt_cut *next = m->cuts->next;
         cdp__dt_free(os, m->cuts->starts);
@@ -2196,7 +2196,7 @@ CDP__DT cdp_status cdp__dt_mesh_create(
     if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text); /* not what the others say */
     if (st == CDP_OK) st = cdp__dt_mesh_first(m, groups);
     if (st != CDP_OK) {
-        cdp_mesh_destroy(m);
+        cdp__dt_mesh_free(m);
         return st;
     }
     *out = m;
@@ -2319,7 +2319,7 @@ CDP__DT cdp_status cdp__dt_mesh_from(cdp_mesh *like, uint32_t ndim, const uint32
     cdp_status st = cdp__dt_mesh_fill(m, ndim, shape, names, ranks);
     if (st == CDP_OK) st = cdp__dt_mesh_groups(m);
     if (st != CDP_OK) {
-        cdp_mesh_destroy(m);
+        cdp__dt_mesh_free(m);
         return st;
     }
     *out = m;
@@ -2769,7 +2769,7 @@ CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
     return true;
 }
 
-/* ---- >>planner: plans as data -------------------------------------------------------------- */
+/* ---- >>stages: plans as data ------------------------------------------------------------------ */
 
 /* A plan is a list of stages, each from one layout to the next by the moves of section moves. A
    stage has one phase, or two if it reduces. A phase is what this rank packs, sends, receives,
@@ -2949,6 +2949,11 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     if (st == CDP_OK) s->cost = cdp__dt_cost_of(&s->pair);
     return st;
 }
+
+/* ---- >>planner: which stages, and what one rank does in them ---------------------------------- */
+
+/* Counts the moves of a stage, reserves memory for them, and then writes each into its phase. Knows
+   the moves by their kinds alone. */
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -3148,10 +3153,24 @@ CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
     return n;
 }
 
-/* Time of one stage, the same on all ranks: messages are those of node 0, a further one in a
-   phase costs a quarter of the first. */
+/* The most that one of up to eight nodes does; the same on all ranks. */
+CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
+    const uint32_t samples = (uint32_t)cdp__dt_min(p->nodes, 8);
+    cdp__dt_tally most = cdp__dt_tally_of(p, 0);
+    for (uint32_t k = 1; k < samples; ++k) {
+        const uint32_t node = (uint32_t)((uint64_t)k * (p->nodes - 1) / (samples - 1));
+        const cdp__dt_tally t = cdp__dt_tally_of(p, node);
+        for (uint32_t i = 0; i < 8; ++i) {
+            most.count[i] = (uint32_t)cdp__dt_max(most.count[i], t.count[i]);
+            most.elements[i] = cdp__dt_max(most.elements[i], t.elements[i]);
+        }
+    }
+    return most;
+}
+
+/* Time of one stage. A further message in a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
-    const cdp__dt_tally t = cdp__dt_tally_of(&s->pair, 0);
+    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const bool far = s->pair.host_nodes != 0;
     const double latency = far ? net->far_latency_us : net->latency_us;
     const double rate = far ? net->far_bytes_per_us : net->bytes_per_us;
@@ -3355,22 +3374,6 @@ CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
             "plan: kind %u is none of cdp_plan_kind, or both from_one and to_one are set",
             (unsigned)d->kind);
     return CDP_OK;
-}
-
-CDP__DT void cdp__dt_wide_free(cdp_plan *p);
-
-CDP_API void cdp_plan_destroy(cdp_plan *p) {
-    if (!p) return;
-    for (uint32_t k = 0; k < p->phase_count; ++k) {
-        cdp__dt_free(p->os, p->phases[k].send);
-        cdp__dt_free(p->os, p->phases[k].fold);
-    }
-    cdp__dt_free(p->os, p->phases);
-    cdp__dt_stages_free(p);
-    cdp__dt_wide_free(p);
-    cdp__dt_free(p->os, p->list);
-    if (p->scratch) cdp_group_free(p->group, p->scratch);
-    cdp__dt_free(p->os, p);
 }
 
 CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
@@ -3642,6 +3645,20 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     cdp__dt_free(p->os, p->turns);
 }
 
+CDP_API void cdp_plan_destroy(cdp_plan *p) {
+    if (!p) return;
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->phases[k].send);
+        cdp__dt_free(p->os, p->phases[k].fold);
+    }
+    cdp__dt_free(p->os, p->phases);
+    cdp__dt_stages_free(p);
+    cdp__dt_wide_free(p);
+    cdp__dt_free(p->os, p->list);
+    if (p->scratch) cdp_group_free(p->group, p->scratch);
+    cdp__dt_free(p->os, p);
+}
+
 /* Places of pieces in a row that is sorted by peer; returns its length. */
 CDP__DT uint64_t cdp__dt_wide_row(const cdp__dt_piece *x, uint32_t n, uint32_t nodes, uint64_t elem,
     uint64_t *count, uint64_t *at) {
@@ -3787,6 +3804,586 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     return st;
 }
 
+/* ---- >>pictures: how a tensor lies on a mesh ----------------------------------------------- */
+
+/* Every mesh dimension cuts a tensor dimension independently of the others, so the boxes of all
+   ranks are a grid: per dimension a list of intervals. */
+
+typedef struct cdp__dt_grid {
+    const cdp_layout *layout;
+    cdp__dt_side side;
+    uint32_t dims, rows, columns; /* which dimensions of the tensor; CDP__DT_NONE: none */
+    uint32_t count[CDP_TENSOR_DIMS];
+    uint64_t *start[CDP_TENSOR_DIMS], *size[CDP_TENSOR_DIMS];
+} cdp__dt_grid;
+
+/* Put an interval into its place in the sorted list, once. */
+CDP__DT void cdp__dt_grid_add(cdp__dt_grid *g, uint32_t d, uint64_t start, uint64_t size) {
+    uint32_t k = g->count[d];
+    for (uint32_t i = 0; i < k; ++i)
+        if (g->start[d][i] == start) return;
+    for (; k > 0 && g->start[d][k - 1] > start; --k) {
+        g->start[d][k] = g->start[d][k - 1];
+        g->size[d][k] = g->size[d][k - 1];
+    }
+    g->start[d][k] = start;
+    g->size[d][k] = size;
+    ++g->count[d];
+}
+
+/* `memory`: 2 * CDP_TENSOR_DIMS numbers for each cell. */
+CDP__DT void cdp__dt_grid_make(cdp__dt_grid *g, const cdp_layout *l, uint64_t *memory) {
+    const cdp__dt_side s = cdp__dt_side_of(l, 0);
+    memset(g, 0, sizeof *g);
+    g->layout = l;
+    g->side = s;
+    g->dims = l->ndim;
+    g->columns = l->ndim ? l->ndim - 1 : CDP__DT_NONE;
+    g->rows = l->ndim > 1 ? l->ndim - 2 : CDP__DT_NONE;
+    for (uint32_t d = 0; d < l->ndim; ++d) {
+        g->start[d] = memory + 2ull * d * s.cells;
+        g->size[d] = g->start[d] + s.cells;
+    }
+    for (uint32_t c = 0; c < s.cells; ++c) {
+        const cdp__dt_region r = cdp__dt_cell_region(&s, c);
+        for (uint32_t d = 0; d < l->ndim; ++d)
+            if (r.size[d]) cdp__dt_grid_add(g, d, r.start[d], r.size[d]);
+    }
+}
+
+CDP__DT uint32_t cdp__dt_grid_count(const cdp__dt_grid *g, uint32_t d) {
+    return d == CDP__DT_NONE ? 1 : g->count[d];
+}
+
+/* The box at interval index[d] of each dimension. */
+CDP__DT cdp__dt_region cdp__dt_grid_box(const cdp__dt_grid *g, const uint32_t *index) {
+    cdp__dt_region r;
+    memset(&r, 0, sizeof r);
+    for (uint32_t d = 0; d < g->dims; ++d) {
+        r.start[d] = g->start[d][index[d]];
+        r.size[d] = g->size[d][index[d]];
+    }
+    return r;
+}
+
+CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim) {
+    for (uint32_t d = 0; d < ndim; ++d)
+        if (a->start[d] != b->start[d] || a->size[d] != b->size[d]) return false;
+    return true;
+}
+
+/* The positions that hold a box, as ranks: "0 4"; at most `most` of them. Returns the first
+   position. */
+CDP__DT uint32_t cdp__dt_add_holders(
+    cdp__dt_text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
+    uint32_t first = CDP__DT_NONE, n = 0;
+    for (uint32_t k = 0; k < g->side.count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
+        if (!cdp__dt_region_same(&r, box, g->dims)) continue;
+        if (first == CDP__DT_NONE) first = k;
+        if (n++ < most) cdp__dt_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
+    }
+    if (n > most) cdp__dt_add(t, " +%u", n - most);
+    return first;
+}
+
+/* "0-3", or "5" for one element. */
+CDP__DT void cdp__dt_add_interval(cdp__dt_text *t, uint64_t start, uint64_t size) {
+    cdp__dt_add(t, "%llu", (unsigned long long)start);
+    if (size > 1) cdp__dt_add(t, "-%llu", (unsigned long long)(start + size - 1));
+}
+
+CDP__DT void cdp__dt_add_shape(cdp__dt_text *t, const cdp_layout *l) {
+    cdp__dt_add(t, "%s[", cdp_dtype_name(l->dtype));
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        cdp__dt_add(t, d ? ",%llu" : "%llu", (unsigned long long)l->shape[d]);
+    cdp__dt_add(t, "]");
+}
+
+/* "2x4 (dp,tp)" */
+CDP__DT void cdp__dt_add_mesh(cdp__dt_text *t, const cdp_mesh *m) {
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        cdp__dt_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        cdp__dt_add(t, d ? ",%s" : " (%s", m->names[d]);
+    cdp__dt_add(t, ")");
+}
+
+CDP__DT void cdp__dt_add_layout(cdp__dt_text *t, const cdp_layout *l) {
+    cdp__dt_add_shape(t, l);
+    cdp__dt_add(t, " as ");
+    cdp__dt_add_places(t, l);
+    cdp__dt_add(t, " on mesh ");
+    cdp__dt_add_mesh(t, l->mesh);
+}
+
+/* Ranks without elements, if there are any. */
+CDP__DT void cdp__dt_add_empty(cdp__dt_text *t, const cdp__dt_grid *g) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < g->side.count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
+        if (cdp__dt_volume(&r, g->dims)) continue;
+        cdp__dt_add(t, n++ ? " %u" : "empty on ranks %u", g->layout->mesh->ranks[k]);
+    }
+    if (n) cdp__dt_add(t, "\n");
+}
+
+/* The next combination of intervals of the leading dimensions; false when all were seen. */
+CDP__DT bool cdp__dt_grid_next(const cdp__dt_grid *g, uint32_t *index) {
+    for (uint32_t d = g->dims > 2 ? g->dims - 2 : 0; d-- > 0; index[d] = 0)
+        if (++index[d] < g->count[d]) return true;
+    return false;
+}
+
+CDP__DT bool cdp__dt_grid_empty(const cdp__dt_grid *g) {
+    for (uint32_t d = 0; d < g->dims; ++d)
+        if (!g->count[d]) return true;
+    return false;
+}
+
+CDP__DT void cdp__dt_plane_name(cdp__dt_text *t, const cdp__dt_grid *g, const uint32_t *index) {
+    cdp__dt_add(t, "plane [");
+    for (uint32_t d = 0; d + 2 < g->dims; ++d) {
+        if (d) cdp__dt_add(t, ", ");
+        cdp__dt_add_interval(t, g->start[d][index[d]], g->size[d][index[d]]);
+    }
+    cdp__dt_add(t, "]");
+}
+
+/* A table: columns of elements across, rows down, in each place the ranks that hold it. */
+CDP__DT void cdp__dt_plane_text(
+    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
+    const uint32_t columns = cdp__dt_grid_count(g, g->columns),
+                   rows = cdp__dt_grid_count(g, g->rows);
+    uint64_t line = t->used;
+    for (uint32_t c = 0; c < columns && g->columns != CDP__DT_NONE; ++c) {
+        cdp__dt_pad(t, line, 10 + c * width);
+        cdp__dt_add_interval(t, g->start[g->columns][c], g->size[g->columns][c]);
+    }
+    if (g->columns != CDP__DT_NONE) cdp__dt_add(t, "\n");
+    for (uint32_t r = 0; r < rows; ++r) {
+        line = t->used;
+        if (g->rows != CDP__DT_NONE) {
+            cdp__dt_add(t, "  ");
+            cdp__dt_add_interval(t, g->start[g->rows][r], g->size[g->rows][r]);
+            index[g->rows] = r;
+        }
+        for (uint32_t c = 0; c < columns; ++c) {
+            if (g->columns != CDP__DT_NONE) index[g->columns] = c;
+            const cdp__dt_region box = cdp__dt_grid_box(g, index);
+            cdp__dt_pad(t, line, 10 + c * width);
+            if (color) {
+                const uint64_t before = t->used;
+                cdp__dt_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
+                line += t->used - before + 5;
+            }
+            (void)cdp__dt_add_holders(t, g, &box, 8);
+            if (color) cdp__dt_add(t, "\033[39m");
+        }
+        cdp__dt_add(t, "\n");
+    }
+}
+
+CDP__DT void cdp__dt_layout_as_text(cdp__dt_text *t, const cdp__dt_grid *g, bool color) {
+    uint32_t index[CDP_TENSOR_DIMS] = {0};
+    const uint32_t copies = g->side.members;
+    const uint32_t width = 4 + 4 * (uint32_t)cdp__dt_min(copies, 8) + (copies > 8 ? 6 : 0);
+    cdp__dt_add_layout(t, g->layout);
+    cdp__dt_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
+    if (!cdp__dt_grid_empty(g)) {
+        do {
+            if (g->dims > 2) {
+                cdp__dt_plane_name(t, g, index);
+                cdp__dt_add(t, "\n");
+            }
+            cdp__dt_plane_text(t, g, index, width < 12 ? 12 : width, color);
+        } while (cdp__dt_grid_next(g, index));
+    }
+    cdp__dt_add_empty(t, g);
+}
+
+CDP__DT void cdp__dt_add_box(cdp__dt_text *t, const cdp__dt_region *r, uint32_t ndim) {
+    cdp__dt_add(t, "[");
+    for (uint32_t d = 0; d < ndim; ++d) {
+        if (d) cdp__dt_add(t, ", ");
+        cdp__dt_add(t, "%llu:%llu", (unsigned long long)r->start[d],
+            (unsigned long long)(r->start[d] + r->size[d]));
+    }
+    cdp__dt_add(t, "]");
+}
+
+CDP__DT void cdp__dt_json_list(cdp__dt_text *t, const uint64_t *v, uint32_t n) {
+    cdp__dt_add(t, "[");
+    for (uint32_t i = 0; i < n; ++i)
+        cdp__dt_add(t, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
+    cdp__dt_add(t, "]");
+}
+
+CDP__DT void cdp__dt_layout_as_json(cdp__dt_text *t, const cdp__dt_grid *g) {
+    cdp__dt_add(t, "{\"layout\": \"");
+    cdp__dt_add_places(t, g->layout);
+    cdp__dt_add(t, "\", \"dtype\": \"%s\", \"shape\": ", cdp_dtype_name(g->layout->dtype));
+    cdp__dt_json_list(t, g->layout->shape, g->dims);
+    cdp__dt_add(t, ", \"ranks\": [");
+    for (uint32_t k = 0; k < g->side.count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
+        cdp__dt_add(t, k ? ",\n  {\"rank\": %u, \"start\": " : "\n  {\"rank\": %u, \"start\": ",
+            g->layout->mesh->ranks[k]);
+        cdp__dt_json_list(t, r.start, g->dims);
+        cdp__dt_add(t, ", \"size\": ");
+        cdp__dt_json_list(t, r.size, g->dims);
+        cdp__dt_add(t, "}");
+    }
+    cdp__dt_add(t, "]}\n");
+}
+
+/* The frame of a picture. Colours of text and lines follow the reader's light or dark scheme. */
+CDP__DT void cdp__dt_svg_begin(cdp__dt_text *t, uint32_t width, uint32_t height) {
+    cdp__dt_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
+        "%u\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height, width, height);
+    cdp__dt_add(t,
+        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
+        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
+        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
+}
+
+CDP__DT const char *cdp__dt_tint(uint32_t k) {
+    static const char *const tints[8] = {
+        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
+    return tints[k % 8];
+}
+
+/* One plane as rectangles in proportion; returns its height. */
+CDP__DT uint32_t cdp__dt_plane_svg(
+    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
+    const uint32_t columns = cdp__dt_grid_count(g, g->columns),
+                   rows = cdp__dt_grid_count(g, g->rows);
+    const uint64_t across = g->columns == CDP__DT_NONE ? 1 : g->layout->shape[g->columns];
+    const uint64_t down = g->rows == CDP__DT_NONE ? 1 : g->layout->shape[g->rows];
+    const uint32_t width = 400, height = g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows;
+    if (g->dims > 2) {
+        cdp__dt_add(t, "<text x=\"%u\" y=\"%u\">", left, top - 20);
+        cdp__dt_plane_name(t, g, index);
+        cdp__dt_add(t, "</text>\n");
+    }
+    for (uint32_t k = 0; k < rows * columns; ++k) {
+        const uint32_t r = k / columns, c = k % columns;
+        if (g->rows != CDP__DT_NONE) index[g->rows] = r;
+        if (g->columns != CDP__DT_NONE) index[g->columns] = c;
+        const cdp__dt_region box = cdp__dt_grid_box(g, index);
+        const uint64_t x0 = g->columns == CDP__DT_NONE ? 0 : box.start[g->columns];
+        const uint64_t w = g->columns == CDP__DT_NONE ? 1 : box.size[g->columns];
+        const uint64_t y0 = g->rows == CDP__DT_NONE ? 0 : box.start[g->rows];
+        const uint64_t h = g->rows == CDP__DT_NONE ? 1 : box.size[g->rows];
+        const uint32_t x = left + (uint32_t)(width * x0 / across),
+                       y = top + (uint32_t)(height * y0 / down);
+        const uint32_t wide = (uint32_t)(width * w / across), high = (uint32_t)(height * h / down);
+        cdp__dt_add(t,
+            "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" fill=\"%s\"/>", x, y,
+            wide, high, cdp__dt_tint(k));
+        cdp__dt_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">", x + wide / 2,
+            y + high / 2 + 4);
+        (void)cdp__dt_add_holders(t, g, &box, 8);
+        cdp__dt_add(t, "</text>\n");
+        if (r == 0 && g->columns != CDP__DT_NONE) {
+            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
+                x + wide / 2, top - 5);
+            cdp__dt_add_interval(t, x0, w);
+            cdp__dt_add(t, "</text>\n");
+        }
+        if (c == 0 && g->rows != CDP__DT_NONE) {
+            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"end\" x=\"%u\" y=\"%u\">", left - 6,
+                y + high / 2 + 4);
+            cdp__dt_add_interval(t, y0, h);
+            cdp__dt_add(t, "</text>\n");
+        }
+    }
+    return height;
+}
+
+CDP__DT void cdp__dt_layout_as_svg(cdp__dt_text *t, const cdp__dt_grid *g) {
+    uint32_t index[CDP_TENSOR_DIMS] = {0}, planes = 0, top = 56;
+    const uint32_t rows = cdp__dt_grid_count(g, g->rows);
+    const uint32_t high = (g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows) + 50;
+    const bool empty = cdp__dt_grid_empty(g);
+    do
+        ++planes;
+    while (!empty && cdp__dt_grid_next(g, index));
+    cdp__dt_svg_begin(t, 520, 60 + planes * high);
+    cdp__dt_add(t, "<text x=\"10\" y=\"20\">");
+    cdp__dt_add_layout(t, g->layout);
+    cdp__dt_add(t, "</text>\n");
+    memset(index, 0, sizeof index);
+    while (!empty) {
+        (void)cdp__dt_plane_svg(t, g, index, 90, top);
+        top += high;
+        if (!cdp__dt_grid_next(g, index)) break;
+    }
+    cdp__dt_add(t, "<text class=\"thin\" x=\"10\" y=\"%u\">", 50 + planes * high);
+    cdp__dt_add_empty(t, g);
+    cdp__dt_add(t, "</text>\n</svg>\n");
+}
+
+CDP_API uint64_t cdp_layout_draw(
+    const cdp_layout *l, cdp_draw_format format, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__dt_grid g;
+    (void)cdp__dt_end(&t);
+    if (cdp_layout_check(l) != CDP_OK) return 0;
+    const cdp__dt_side s = cdp__dt_side_of(l, 0);
+    const uint64_t bytes = 2ull * CDP_TENSOR_DIMS * s.cells * sizeof(uint64_t);
+    uint64_t *memory = (uint64_t *)cdp__dt_alloc(l->mesh->root->os, bytes);
+    if (!memory) return 0;
+    cdp__dt_grid_make(&g, l, memory);
+    if (format == CDP_DRAW_SVG)
+        cdp__dt_layout_as_svg(&t, &g);
+    else if (format == CDP_DRAW_JSON)
+        cdp__dt_layout_as_json(&t, &g);
+    else
+        cdp__dt_layout_as_text(&t, &g, format == CDP_DRAW_COLOR);
+    cdp__dt_free(l->mesh->root->os, memory);
+    return cdp__dt_end(&t);
+}
+
+/* ---- >>plan-pictures: who sends whom what -------------------------------------------------- */
+
+/* Made from the moves of every rank, so that it works on paper, on any rank. */
+
+typedef struct cdp__dt_flow {
+    cdp__dt_text *text;
+    const cdp_plan *plan;
+    const cdp__dt_stage *stage;
+    uint32_t node, shown, most; /* the sender; lines so far, and at most */
+    bool terms;                 /* phase A, else B */
+    uint64_t *bytes;            /* nodes x nodes: from, to */
+} cdp__dt_flow;
+
+CDP__DT uint32_t cdp__dt_rank_of_node(const cdp__dt_stage *s, uint32_t node) {
+    return s->maps ? node : s->from.mesh->ranks[node];
+}
+
+CDP__DT bool cdp__dt_flow_sends(const cdp__dt_flow *f, const cdp__dt_move *m) {
+    if (f->terms) return m->kind == CDP__DT_TERM_SEND;
+    return m->kind == CDP__DT_SEND || m->kind == CDP__DT_OWN_SEND;
+}
+
+CDP__DT void cdp__dt_flow_sum(void *user, const cdp__dt_move *m) {
+    cdp__dt_flow *f = (cdp__dt_flow *)user;
+    if (cdp__dt_flow_sends(f, m))
+        f->bytes[(uint64_t)f->node * f->stage->pair.nodes + m->peer] +=
+            cdp__dt_volume(&m->region, f->stage->pair.to.ndim) * f->plan->elem;
+}
+
+CDP__DT void cdp__dt_flow_line(void *user, const cdp__dt_move *m) {
+    cdp__dt_flow *f = (cdp__dt_flow *)user;
+    if (!cdp__dt_flow_sends(f, m) || f->shown++ >= f->most) return;
+    cdp__dt_add(f->text, "    %u -> %u  ", cdp__dt_rank_of_node(f->stage, f->node),
+        cdp__dt_rank_of_node(f->stage, m->peer));
+    cdp__dt_add_box(f->text, &m->region, f->stage->from.ndim);
+    cdp__dt_add(f->text, "  %llu bytes\n",
+        (unsigned long long)(cdp__dt_volume(&m->region, f->stage->pair.to.ndim) * f->plan->elem));
+}
+
+CDP__DT void cdp__dt_flow_json(void *user, const cdp__dt_move *m) {
+    cdp__dt_flow *f = (cdp__dt_flow *)user;
+    if (!cdp__dt_flow_sends(f, m)) return;
+    cdp__dt_add(f->text,
+        f->shown++ ? ",\n    {\"from\": %u, \"to\": %u, \"start\": "
+                   : "\n    {\"from\": %u, \"to\": %u, \"start\": ",
+        cdp__dt_rank_of_node(f->stage, f->node), cdp__dt_rank_of_node(f->stage, m->peer));
+    cdp__dt_json_list(f->text, m->region.start, f->stage->from.ndim);
+    cdp__dt_add(f->text, ", \"size\": ");
+    cdp__dt_json_list(f->text, m->region.size, f->stage->from.ndim);
+    cdp__dt_add(f->text, "}");
+}
+
+CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
+    for (f->node = 0; f->node < f->stage->pair.nodes; ++f->node)
+        cdp__dt_moves(&f->stage->pair, f->node, emit, f);
+}
+
+CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
+    if (p->desc.kind == CDP_PLAN_TORCH) return "PyTorch's steps";
+    return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
+}
+
+CDP__DT void cdp__dt_plan_head(cdp__dt_text *t, const cdp_plan *p) {
+    cdp__dt_add_shape(t, &p->desc.from);
+    cdp__dt_add(t, " from ");
+    cdp__dt_add_places(t, &p->desc.from);
+    cdp__dt_add(t, " to ");
+    cdp__dt_add_places(t, &p->desc.to);
+    cdp__dt_add(t, " on mesh ");
+    cdp__dt_add_mesh(t, p->desc.from.mesh);
+}
+
+CDP__DT void cdp__dt_plan_numbers(cdp__dt_text *t, const cdp_plan *p) {
+    cdp__dt_add(t, "%s: phases: %u; bytes: %llu, the least possible %llu, PyTorch's steps %llu; ",
+        cdp__dt_plan_name(p), p->info.steps, (unsigned long long)p->info.total_bytes,
+        (unsigned long long)p->info.bound_bytes, (unsigned long long)p->info.torch_bytes);
+    cdp__dt_add(t, "about ");
+    cdp__dt_tenths(t, p->info.predicted_us);
+    cdp__dt_add(t, " us");
+}
+
+/* Rows send, columns receive. */
+CDP__DT void cdp__dt_flow_matrix(cdp__dt_text *t, const cdp__dt_flow *f) {
+    const uint32_t n = f->stage->pair.nodes;
+    uint64_t line = t->used;
+    cdp__dt_add(t, "  from\\to");
+    for (uint32_t to = 0; to < n; ++to) {
+        cdp__dt_pad(t, line, 12 + 8 * to);
+        cdp__dt_add(t, "%u", cdp__dt_rank_of_node(f->stage, to));
+    }
+    cdp__dt_add(t, "\n");
+    for (uint32_t from = 0; from < n; ++from) {
+        line = t->used;
+        cdp__dt_add(t, "  %u", cdp__dt_rank_of_node(f->stage, from));
+        for (uint32_t to = 0; to < n; ++to) {
+            cdp__dt_pad(t, line, 12 + 8 * to);
+            const uint64_t bytes = f->bytes[(uint64_t)from * n + to];
+            if (bytes)
+                cdp__dt_add(t, "%llu", (unsigned long long)bytes);
+            else
+                cdp__dt_add(t, ".");
+        }
+        cdp__dt_add(t, "\n");
+    }
+}
+
+/* Two columns of ranks, and a line for each pair that talks, as thick as its bytes. */
+CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t top) {
+    const uint32_t n = f->stage->pair.nodes;
+    uint64_t most = 1;
+    for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
+        most = cdp__dt_max(most, f->bytes[i]);
+    for (uint64_t i = 0; i < (uint64_t)n * n; ++i) {
+        const uint32_t y = top + 24 * (uint32_t)(i / n), z = top + 24 * (uint32_t)(i % n);
+        if (!f->bytes[i]) continue;
+        cdp__dt_add(t, "<path class=\"line\" stroke-width=\"%u\" stroke-opacity=\"0.6\" ",
+            1 + (uint32_t)(5 * f->bytes[i] / most));
+        cdp__dt_add(t, "d=\"M110 %u C230 %u 290 %u 410 %u\"><title>", y, y, z, z);
+        cdp__dt_add(t, "%u to %u: %llu bytes</title></path>\n",
+            cdp__dt_rank_of_node(f->stage, (uint32_t)(i / n)),
+            cdp__dt_rank_of_node(f->stage, (uint32_t)(i % n)), (unsigned long long)f->bytes[i]);
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+        const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k + 4;
+        cdp__dt_add(t, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">rank %u</text>", y, rank);
+        cdp__dt_add(t, "<text x=\"416\" y=\"%u\">rank %u</text>\n", y, rank);
+    }
+}
+
+CDP__DT void cdp__dt_flow_title(cdp__dt_text *t, const cdp__dt_flow *f) {
+    cdp__dt_add_places(t, &f->stage->from);
+    cdp__dt_add(t, " to ");
+    cdp__dt_add_places(t, &f->stage->to);
+    if (f->stage->pair.from.terms > 1)
+        cdp__dt_add(t, f->terms ? ", contributions to owners" : ", results from owners");
+}
+
+/* One phase of all ranks; `top`: where its picture begins. Returns whether it has messages. */
+CDP__DT bool cdp__dt_flow_draw(
+    cdp__dt_flow *f, cdp_draw_format format, uint32_t phase, uint32_t top) {
+    const uint32_t n = f->stage->pair.nodes;
+    uint64_t total = 0;
+    memset(f->bytes, 0, (size_t)n * n * sizeof *f->bytes);
+    cdp__dt_flow_all(f, cdp__dt_flow_sum);
+    for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
+        total += f->bytes[i];
+    if (!total) return false;
+    if (format == CDP_DRAW_SVG) {
+        cdp__dt_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
+        cdp__dt_flow_title(f->text, f);
+        cdp__dt_add(f->text, ": %llu bytes</text>\n", (unsigned long long)total);
+        cdp__dt_flow_svg(f->text, f, top + 22);
+        return true;
+    }
+    cdp__dt_add(f->text, "  %u. ", phase);
+    cdp__dt_flow_title(f->text, f);
+    cdp__dt_add(f->text, ": %llu bytes\n", (unsigned long long)total);
+    if (n <= 16) cdp__dt_flow_matrix(f->text, f);
+    f->shown = 0;
+    f->most = 64;
+    cdp__dt_flow_all(f, cdp__dt_flow_line);
+    if (f->shown > f->most) cdp__dt_add(f->text, "    and %u more\n", f->shown - f->most);
+    return true;
+}
+
+CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
+    uint32_t phase = 1;
+    const uint32_t high = 24 * f->plan->nodes + 40;
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
+        for (uint32_t b = 0; b < 2; ++b) {
+            f->stage = &f->plan->stages[k];
+            f->terms = b == 0;
+            if (cdp__dt_flow_draw(f, format, phase, 60 + (phase - 1) * high)) ++phase;
+        }
+}
+
+CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
+    const cdp_plan_info *i = &f->plan->info;
+    cdp__dt_add(f->text, "{\"plan\": \"");
+    cdp__dt_plan_head(f->text, f->plan);
+    cdp__dt_add(f->text,
+        "\", \"total_bytes\": %llu, \"bound_bytes\": %llu, \"torch_bytes\": %llu, ",
+        (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
+        (unsigned long long)i->torch_bytes);
+    cdp__dt_add(f->text, "\"phases\": [");
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
+        for (uint32_t b = 0; b < 2; ++b) {
+            f->stage = &f->plan->stages[k];
+            f->terms = b == 0;
+            f->shown = 0;
+            if (f->terms && f->stage->pair.from.terms == 1) continue;
+            cdp__dt_add(f->text,
+                k + b && (k || f->stage->pair.from.terms > 1)
+                    ? ",\n  {\"reduces\": %s, \"messages\": ["
+                    : "\n  {\"reduces\": %s, \"messages\": [",
+                f->terms ? "true" : "false");
+            cdp__dt_flow_all(f, cdp__dt_flow_json);
+            cdp__dt_add(f->text, "]}");
+        }
+    cdp__dt_add(f->text, "]}\n");
+}
+
+CDP_API uint64_t cdp_plan_draw(
+    const cdp_plan *p, cdp_draw_format format, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__dt_flow f;
+    (void)cdp__dt_end(&t);
+    if (!p) return 0;
+    memset(&f, 0, sizeof f);
+    f.text = &t;
+    f.plan = p;
+    f.bytes = (uint64_t *)cdp__dt_alloc(p->os, (uint64_t)p->nodes * p->nodes * sizeof *f.bytes);
+    if (!f.bytes) return 0;
+    if (format == CDP_DRAW_JSON) {
+        cdp__dt_plan_json(&f);
+    } else if (format == CDP_DRAW_SVG) {
+        cdp__dt_svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
+        cdp__dt_add(&t, "<text x=\"10\" y=\"18\">");
+        cdp__dt_plan_head(&t, p);
+        cdp__dt_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");
+        cdp__dt_plan_numbers(&t, p);
+        cdp__dt_add(&t, "</text>\n");
+        cdp__dt_plan_phases(&f, format);
+        cdp__dt_add(&t, "</svg>\n");
+    } else {
+        cdp__dt_plan_head(&t, p);
+        cdp__dt_add(&t, "\n  ");
+        cdp__dt_plan_numbers(&t, p);
+        cdp__dt_add(&t, "\n");
+        cdp__dt_plan_phases(&f, format);
+    }
+    cdp__dt_free(p->os, f.bytes);
+    return cdp__dt_end(&t);
+}
+
 /* ---- >>tensors: a layout and a pointer ----------------------------------------------------- */
 
 /* Plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() made, kept by the mesh.
@@ -3802,13 +4399,14 @@ struct cdp__dt_kept {
     uint64_t key[CDP__DT_KEY_WORDS];
 };
 
-CDP__DT void cdp__dt_kept_free(cdp_mesh *m) {
-    while (m->kept) {
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    while (m && m->kept) {
         cdp__dt_kept *next = m->kept->next;
         cdp_plan_destroy(m->kept->plan);
         cdp__dt_free(m->root->os, m->kept);
         m->kept = next;
     }
+    if (m) cdp__dt_mesh_free(m);
 }
 
 /* Forget the plan that was used longest ago, unless it is running. */

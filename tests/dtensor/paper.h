@@ -41,12 +41,12 @@ TEST_API const char *paper_text(const cdp_layout *l) {
     char *out = text[turn++ % 4];
     uint64_t used = cdp_layout_text(l, out, 200);
     for (uint32_t d = 0; d < l->ndim && used < 180; ++d)
-        used += (uint64_t)snprintf(out + used, 200 - used, "%s%llu", d ? "x" : " of ",
-            (unsigned long long)l->shape[d]);
+        used += (uint64_t)snprintf(
+            out + used, 200 - used, "%s%llu", d ? "x" : " of ", (unsigned long long)l->shape[d]);
     used += (uint64_t)snprintf(out + used, 200 - used, " on ");
     for (uint32_t d = 0; d < l->mesh->desc.ndim; ++d)
-        used += (uint64_t)snprintf(out + used, 200 - used, "%s%u", d ? "x" : "",
-            l->mesh->desc.shape[d]);
+        used += (uint64_t)snprintf(
+            out + used, 200 - used, "%s%u", d ? "x" : "", l->mesh->desc.shape[d]);
     return out;
 }
 
@@ -178,7 +178,8 @@ TEST_API bool paper_right(const paper *p, const cdp_layout *to) {
             bool same = true;
             for (uint32_t by = 0; by < l.mesh->desc.ndim; ++by)
                 if (l.place[by].kind != CDP_PLACE_PARTIAL)
-                    same = same && r / l.mesh->stride[by] % l.mesh->desc.shape[by]
+                    same = same
+                        && r / l.mesh->stride[by] % l.mesh->desc.shape[by]
                             == q / l.mesh->stride[by] % l.mesh->desc.shape[by];
             for (uint64_t i = 0; same && i < n; ++i)
                 sum[i] += paper_now.out[q][i];
@@ -238,7 +239,8 @@ TEST_API uint64_t paper_bound(const paper *p, const cdp_layout *from, const cdp_
                 for (uint32_t d = from->ndim; d-- > 0; rest /= from->shape[d]) {
                     const uint64_t x = rest % from->shape[d];
                     in_a = in_a && x >= has[r].start[d] && x - has[r].start[d] < has[r].size[d];
-                    in_b = in_b && x >= needs[r].start[d] && x - needs[r].start[d] < needs[r].size[d];
+                    in_b =
+                        in_b && x >= needs[r].start[d] && x - needs[r].start[d] < needs[r].size[d];
                 }
                 wanted += in_b;
                 both += in_a && in_b;

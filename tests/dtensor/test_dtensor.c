@@ -8,12 +8,14 @@
 /* A mesh on paper, as rank 0 sees it. */
 static cdp_mesh *paper_mesh(uint32_t ndim, uint32_t a, uint32_t b, uint32_t c) {
     cdp_mesh *m = NULL;
-    cdp_mesh_desc d = {.ndim = ndim, .shape = {a, b, c}, .paper_ranks = a * (b ? b : 1) * (c ? c : 1)};
+    cdp_mesh_desc d = {
+        .ndim = ndim, .shape = {a, b, c}, .paper_ranks = a * (b ? b : 1) * (c ? c : 1)};
     OK(cdp_mesh_create(&d, &m));
     return m;
 }
 
-static cdp_layout layout_of(const cdp_mesh *m, const char *places, uint32_t ndim, uint64_t a, uint64_t b, uint64_t c) {
+static cdp_layout layout_of(
+    const cdp_mesh *m, const char *places, uint32_t ndim, uint64_t a, uint64_t b, uint64_t c) {
     cdp_layout l = {.mesh = m, .ndim = ndim, .shape = {a, b, c}};
     OK(cdp_layout_parse(&l, places));
     return l;
@@ -22,7 +24,8 @@ static cdp_layout layout_of(const cdp_mesh *m, const char *places, uint32_t ndim
 /* ---- chunks and boxes ---- */
 
 TEST(chunk_rule) {
-    static const uint64_t rows[][6] = {{5, 4, 2, 2, 1, 0}, {6, 4, 2, 2, 2, 0}, {9, 4, 3, 3, 3, 0}, {10, 4, 3, 3, 3, 1}, {1, 4, 1, 0, 0, 0}, {0, 4, 0, 0, 0, 0}};
+    static const uint64_t rows[][6] = {{5, 4, 2, 2, 1, 0}, {6, 4, 2, 2, 2, 0}, {9, 4, 3, 3, 3, 0},
+        {10, 4, 3, 3, 3, 1}, {1, 4, 1, 0, 0, 0}, {0, 4, 0, 0, 0, 0}};
     uint64_t start, sum;
     for (uint32_t k = 0; k < 6; ++k)
         for (uint32_t i = 0; i < 4; ++i)
@@ -51,7 +54,8 @@ static bool holds(const cdp_layout *l, const uint32_t *coord, const uint64_t *el
     uint32_t n = 0;
     for (uint32_t order = 0; order < 4; ++order)
         for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
-            if (l->place[by].kind == CDP_PLACE_SHARD && l->place[by].order == order) sequence[n++] = by;
+            if (l->place[by].kind == CDP_PLACE_SHARD && l->place[by].order == order)
+                sequence[n++] = by;
     for (uint32_t k = 0; k < n; ++k) {
         const uint32_t by = sequence[k], d = (uint32_t)l->place[by].dim;
         const uint64_t block = l->place[by].block ? l->place[by].block : 1;
@@ -109,13 +113,15 @@ static void boxes_of(const cdp_layout *l) {
 }
 
 TEST(boxes_against_brute_force) {
-    static const char *const texts[] = {"S0,S0,R", "S0,S1,S0", "S0!2,S0!1,S0", "S1,S0!1,S0", "R,R,R", "S0/4,S0/2,S1", "P,S1,S1", "S0!1,R,S0/2"};
+    static const char *const texts[] = {"S0,S0,R", "S0,S1,S0", "S0!2,S0!1,S0", "S1,S0!1,S0",
+        "R,R,R", "S0/4,S0/2,S1", "P,S1,S1", "S0!1,R,S0/2"};
     const uint32_t shapes[4][3] = {{2, 2, 2}, {3, 2, 1}, {2, 4, 1}, {1, 3, 2}};
     for (uint32_t m = 0; m < 4; ++m) {
         cdp_mesh *mesh = paper_mesh(3, shapes[m][0], shapes[m][1], shapes[m][2]);
         for (uint64_t a = 0; a < 14; ++a)
             for (uint64_t b = 0; b < 6; ++b)
-                for (uint32_t k = 0; k < sizeof texts / sizeof *texts && !test__now.failed_checks; ++k) {
+                for (uint32_t k = 0; k < sizeof texts / sizeof *texts && !test__now.failed_checks;
+                     ++k) {
                     cdp_layout l = {.mesh = mesh, .ndim = 2, .shape = {a, b}};
                     const cdp_status st = cdp_layout_parse(&l, texts[k]);
                     if (k == 7 ? st == CDP_ERR_INVALID : OK(st)) {
@@ -146,7 +152,8 @@ TEST(nested_chunks_and_orders) {
         T_EQ(2, cdp_layout_box(&l, (const uint32_t[]){k / 2, k % 2}, &box));
         T_EQ(starts[k], box.start[0]);
     }
-    l = layout_of(b, "S0,S0", 1, 2, 0, 0); /* the empty piece of rank (0,1) does not look like that of (1,0) */
+    l = layout_of(b, "S0,S0", 1, 2, 0,
+        0); /* the empty piece of rank (0,1) does not look like that of (1,0) */
     cdp_box box;
     T_EQ(0, cdp_layout_box(&l, (const uint32_t[]){0, 1}, &box));
     T_EQ(2, box.start[0]);
@@ -156,12 +163,14 @@ TEST(nested_chunks_and_orders) {
 }
 
 TEST(texts_parse_back) {
-    static const char *const good[] = {"R,R", "S0,R", "S1/64,P(max)", "S0!1,S0", "P,P", "P(avg),P", "S1!3/4,S1/8", "P(product),S1", "P(min),R"};
+    static const char *const good[] = {"R,R", "S0,R", "S1/64,P(max)", "S0!1,S0", "P,P", "P(avg),P",
+        "S1!3/4,S1/8", "P(product),S1", "P(min),R"};
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
     char text[100];
     for (uint32_t k = 0; k < sizeof good / sizeof *good; ++k) {
         cdp_layout l = layout_of(m, good[k], 2, 256, 256, 0), back = l;
-        T_EQ(strlen(text), cdp_layout_text(&l, text, sizeof text) - (cdp_layout_text(&l, NULL, 0) - strlen(text)));
+        T_EQ(strlen(text),
+            cdp_layout_text(&l, text, sizeof text) - (cdp_layout_text(&l, NULL, 0) - strlen(text)));
         memset(back.place, 0xff, sizeof back.place);
         T(OK(cdp_layout_parse(&back, text)) && cdp_layout_same(&l, &back));
         char again[100];
@@ -177,12 +186,15 @@ TEST(texts_parse_back) {
 }
 
 TEST(bad_layouts_are_refused) {
-    static const char *const bad[] = {"", "S0", "S0,R,R", "S2,R", "S-3,R", "X,R", "S,R", "P(band),R", "P(,R", "S0/0,R", "S0//2,R", "R R", "S0/99999999999999999999,R", "S0/3,S0/2", "S0,S0/2", "R,R,"};
+    static const char *const bad[] = {"", "S0", "S0,R,R", "S2,R", "S-3,R", "X,R", "S,R",
+        "P(band),R", "P(,R", "S0/0,R", "S0//2,R", "R R", "S0/99999999999999999999,R", "S0/3,S0/2",
+        "S0,S0/2", "R,R,"};
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
     cdp_layout l = {.mesh = m, .ndim = 2, .shape = {8, 8}}, before;
     for (uint32_t k = 0; k < sizeof bad / sizeof *bad; ++k) {
         const cdp_status st = cdp_layout_parse(&l, bad[k]);
-        test_check(st == CDP_ERR_INVALID, __FILE__, __LINE__, "\"%s\" is %s", bad[k], cdp_status_name(st));
+        test_check(
+            st == CDP_ERR_INVALID, __FILE__, __LINE__, "\"%s\" is %s", bad[k], cdp_status_name(st));
     }
     before = (cdp_layout){.mesh = m, .ndim = 2, .shape = {8, 8}};
     REFUSED(CDP_ERR_INVALID, "at character 3", cdp_layout_parse(&before, "S0,X"));
@@ -227,7 +239,8 @@ TEST(own_cuts) {
     REFUSED(CDP_ERR_INVALID, "no such number", cdp_layout_check(&l));
     REFUSED(CDP_ERR_INVALID, "another mesh dimension", cdp_layout_parse(&l, "S0,S0#1"));
     REFUSED(CDP_ERR_INVALID, "no dimension 2", cdp_mesh_cut(m, 2, sizes, &cut));
-    REFUSED(CDP_ERR_INVALID, "2^62", cdp_mesh_cut(m, 1, (const uint64_t[]){1ull << 62, 0, 0}, &cut));
+    REFUSED(
+        CDP_ERR_INVALID, "2^62", cdp_mesh_cut(m, 1, (const uint64_t[]){1ull << 62, 0, 0}, &cut));
     cdp_mesh_destroy(m);
 }
 
@@ -240,7 +253,8 @@ static void torch_counts(const cdp_mesh *m, const char *from, const char *to, ui
     uint32_t talks = 0;
     for (uint32_t k = 0; k + 1 < n; ++k)
         talks += cdp__dt_torch_talks(&steps[k], &steps[k + 1]);
-    test_check(talks == want, __FILE__, __LINE__, "%s -> %s: %u collectives, not %u", from, to, talks, want);
+    test_check(talks == want, __FILE__, __LINE__, "%s -> %s: %u collectives, not %u", from, to,
+        talks, want);
 }
 
 TEST(torch_step_counts) {
@@ -262,8 +276,10 @@ TEST(torch_step_counts) {
     cdp_mesh_destroy(b);
 }
 
-static cdp_plan_info info_of(const cdp_mesh *m, const char *from, const char *to, uint64_t a, uint64_t b, cdp_plan_kind kind) {
-    cdp_plan_desc d = {.kind = kind, .from = layout_of(m, from, 2, a, b, 0), .to = layout_of(m, to, 2, a, b, 0)};
+static cdp_plan_info info_of(const cdp_mesh *m, const char *from, const char *to, uint64_t a,
+    uint64_t b, cdp_plan_kind kind) {
+    cdp_plan_desc d = {
+        .kind = kind, .from = layout_of(m, from, 2, a, b, 0), .to = layout_of(m, to, 2, a, b, 0)};
     cdp_plan *plan = NULL;
     cdp_plan_info info = {0};
     if (OK(cdp_plan_create(&d, &plan))) info = cdp_plan_info_of(plan);
@@ -276,15 +292,19 @@ TEST(torch_bytes_beside_the_bound) {
     static const struct {
         const char *from, *to;
         double greedy, bound;
-    } rows[] = {{"S0,S1", "S1,S0", 0.625, 0.125}, {"S0,S0", "S1,S1", 0.625, 0.109375}, {"S1,S0", "S0,S0", 0.625, 0.125}, {"S0,S0", "R,S0", 0.875, 0.25},
-        {"S0,R", "R,S0", 0.5, 0.25}, {"R,S0", "S0,R", 0.75, 0.5}, {"S0,S0", "S1,R", 0.625, 0.4375}, {"S0,S1", "S0,S0", 0.09375, 0.09375},
-        {"S0,S1", "R,R", 0.875, 0.875}, {"R,S0", "S1,S1", 0.75, 0.09375}};
+    } rows[] = {{"S0,S1", "S1,S0", 0.625, 0.125}, {"S0,S0", "S1,S1", 0.625, 0.109375},
+        {"S1,S0", "S0,S0", 0.625, 0.125}, {"S0,S0", "R,S0", 0.875, 0.25},
+        {"S0,R", "R,S0", 0.5, 0.25}, {"R,S0", "S0,R", 0.75, 0.5}, {"S0,S0", "S1,R", 0.625, 0.4375},
+        {"S0,S1", "S0,S0", 0.09375, 0.09375}, {"S0,S1", "R,R", 0.875, 0.875},
+        {"R,S0", "S1,S1", 0.75, 0.09375}};
     cdp_mesh *m = paper_mesh(2, 2, 4, 0);
     const double bytes = 64.0 * 64 * 4;
     for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
         const cdp_plan_info i = info_of(m, rows[k].from, rows[k].to, 64, 64, CDP_PLAN_DIRECT);
-        test_check(i.most_recv_bytes == rows[k].bound * bytes && i.torch_bytes == 8 * rows[k].greedy * bytes, __FILE__, __LINE__,
-            "%s -> %s: busiest %g, torch's mean %g", rows[k].from, rows[k].to, (double)i.most_recv_bytes / bytes, (double)i.torch_bytes / 8 / bytes);
+        test_check(i.most_recv_bytes == rows[k].bound * bytes
+                && i.torch_bytes == 8 * rows[k].greedy * bytes,
+            __FILE__, __LINE__, "%s -> %s: busiest %g, torch's mean %g", rows[k].from, rows[k].to,
+            (double)i.most_recv_bytes / bytes, (double)i.torch_bytes / 8 / bytes);
     }
     cdp_mesh_destroy(m);
 }
@@ -292,7 +312,8 @@ TEST(torch_bytes_beside_the_bound) {
 /* Gathers, reductions and scatters over both dimensions are one step each. */
 TEST(merged_steps) {
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
-    T_EQ(2, info_of(m, "P,P", "R,R", 9, 5, CDP_PLAN_BY_DIM).steps); /* its two phases: reduce, spread */
+    T_EQ(2,
+        info_of(m, "P,P", "R,R", 9, 5, CDP_PLAN_BY_DIM).steps); /* its two phases: reduce, spread */
     T_EQ(1, info_of(m, "S0,S0", "R,R", 9, 5, CDP_PLAN_BY_DIM).steps);
     T_EQ(1, info_of(m, "P,P", "S0,S0", 9, 5, CDP_PLAN_BY_DIM).steps);
     T_EQ(4, info_of(m, "P,P", "R,R", 9, 5, CDP_PLAN_TORCH).steps);
@@ -311,8 +332,10 @@ TEST(merged_steps) {
 TEST(bad_plans_are_refused) {
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
     cdp_plan *plan;
-    cdp_plan_desc d = {.from = layout_of(m, "R,R", 2, 4, 4, 0), .to = layout_of(m, "P,R", 2, 4, 4, 0)};
-    REFUSED(CDP_ERR_UNSUPPORTED, "the target is PARTIAL (sum) in mesh dimension 0", cdp_plan_create(&d, &plan));
+    cdp_plan_desc d = {
+        .from = layout_of(m, "R,R", 2, 4, 4, 0), .to = layout_of(m, "P,R", 2, 4, 4, 0)};
+    REFUSED(CDP_ERR_UNSUPPORTED, "the target is PARTIAL (sum) in mesh dimension 0",
+        cdp_plan_create(&d, &plan));
     d.from = layout_of(m, "P(max),R", 2, 4, 4, 0);
     REFUSED(CDP_ERR_UNSUPPORTED, "the target is PARTIAL", cdp_plan_create(&d, &plan));
     d.to = layout_of(m, "S0,R", 2, 4, 5, 0);
@@ -375,7 +398,9 @@ static void mesh_shapes(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
-TEST(mesh_shape_and_coordinates) { RUN(8, mesh_shapes); }
+TEST(mesh_shape_and_coordinates) {
+    RUN(8, mesh_shapes);
+}
 
 static void mesh_parts(cdp_group *g, void *arg) {
     (void)arg;
@@ -413,7 +438,8 @@ static void mesh_parts(cdp_group *g, void *arg) {
             T(cdp_mesh_group(back, 1) == cdp_mesh_group(m, 1));
             cdp_mesh_destroy(back);
         }
-        REFUSED(CDP_ERR_INVALID, "but \"dpcp\" has 4", cdp_mesh_unflatten(c, "dpcp", 2, (const uint32_t[]){2, 3}, names, &back));
+        REFUSED(CDP_ERR_INVALID, "but \"dpcp\" has 4",
+            cdp_mesh_unflatten(c, "dpcp", 2, (const uint32_t[]){2, 3}, names, &back));
         cdp_mesh_destroy(c);
     }
     REFUSED(CDP_ERR_INVALID, "share a dimension", cdp_mesh_join(m, a, &c));
@@ -425,7 +451,9 @@ static void mesh_parts(cdp_group *g, void *arg) {
     cdp_mesh_destroy(b);
 }
 
-TEST(mesh_slices_flatten_join_unflatten) { RUN(8, mesh_parts); }
+TEST(mesh_slices_flatten_join_unflatten) {
+    RUN(8, mesh_parts);
+}
 
 /* Fewer ranks than the group has: the others do nothing. */
 static void mesh_small(cdp_group *g, void *arg) {
@@ -460,11 +488,14 @@ static void mesh_small(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
-TEST(mesh_of_fewer_ranks) { RUN(5, mesh_small); }
+TEST(mesh_of_fewer_ranks) {
+    RUN(5, mesh_small);
+}
 
 static void mesh_groups(cdp_group *g, void *arg) {
     (void)arg;
-    const uint32_t me = cdp_rank(g), rows[2][2] = {{0, 1}, {2, 3}}, columns[2][2] = {{0, 2}, {1, 3}};
+    const uint32_t me = cdp_rank(g), rows[2][2] = {{0, 1}, {2, 3}},
+                   columns[2][2] = {{0, 2}, {1, 3}};
     cdp_group *dims[2], *wrong[2];
     cdp_mesh *m;
     OK(cdp_group_new(g, columns[me % 2], 2, &dims[0]));
@@ -477,12 +508,15 @@ static void mesh_groups(cdp_group *g, void *arg) {
     }
     REFUSED(CDP_ERR_INVALID, "groups[1] must have 2 ranks", cdp_mesh_from_groups(&d, wrong, &m));
     float x = 1;
-    OK(cdp_allreduce(dims[0], NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* they are still the caller's */
+    OK(cdp_allreduce(
+        dims[0], NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* they are still the caller's */
     cdp_group_destroy(dims[0]);
     cdp_group_destroy(dims[1]);
 }
 
-TEST(mesh_from_groups) { RUN(4, mesh_groups); }
+TEST(mesh_from_groups) {
+    RUN(4, mesh_groups);
+}
 
 /* What one rank says differs from the others: all get the error at once, and the group goes on. */
 static void mesh_mismatch(cdp_group *g, void *arg) {
@@ -495,13 +529,15 @@ static void mesh_mismatch(cdp_group *g, void *arg) {
     REFUSED(CDP_ERR_MISMATCH, "ndim is 2 on rank 0 and 1 on rank 2", cdp_mesh_create(&other, &m));
     other = d;
     if (me == 3) other.shape[0] = 4, other.shape[1] = 1;
-    REFUSED(CDP_ERR_MISMATCH, "shape[0] is 2 on rank 0 and 4 on rank 3", cdp_mesh_create(&other, &m));
+    REFUSED(
+        CDP_ERR_MISMATCH, "shape[0] is 2 on rank 0 and 4 on rank 3", cdp_mesh_create(&other, &m));
     other = d;
     if (me == 1) other.names[1] = "c";
     REFUSED(CDP_ERR_MISMATCH, "ranks 0 and 1 gave different names[1]", cdp_mesh_create(&other, &m));
     other = d;
     if (me == 1) other.ranks = turned;
-    REFUSED(CDP_ERR_MISMATCH, "ranks[2] is 2 on rank 0 and 3 on rank 1", cdp_mesh_create(&other, &m));
+    REFUSED(
+        CDP_ERR_MISMATCH, "ranks[2] is 2 on rank 0 and 3 on rank 1", cdp_mesh_create(&other, &m));
     other = d;
     if (me == 2) other.names[1] = "a";
     if (me == 2)
@@ -567,7 +603,8 @@ static bool ramp_is_right(const cdp_dtensor *t, int64_t base) {
 
 /* All placements to all placements; ranks without a contribution hold the identity. */
 static void every_pair(cdp_group *g, void *arg) {
-    static const char *const from[16] = {"R,R", "R,S0", "R,S1", "R,P", "S0,R", "S0,S0", "S0,S1", "S0,P", "S1,R", "S1,S0", "S1,S1", "S1,P", "P,R", "P,S0", "P,S1", "P,P"};
+    static const char *const from[16] = {"R,R", "R,S0", "R,S1", "R,P", "S0,R", "S0,S0", "S0,S1",
+        "S0,P", "S1,R", "S1,S0", "S1,S1", "S1,P", "P,R", "P,S0", "P,S1", "P,P"};
     const pairs *p = (const pairs *)arg;
     cdp_mesh *m = mesh_of(g, 2, p->shape[0], p->shape[1]);
     const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .a = 7, .b = 1};
@@ -583,12 +620,14 @@ static void every_pair(cdp_group *g, void *arg) {
             OK(cdp_dtensor_fill(&x, &ramp));
             if (y.data) memset(y.data, 0x77, cdp__dt_local_bytes(&l));
             OK(cdp_redistribute(&x, &y));
-            test_check(ramp_is_right(&y, 7), __FILE__, __LINE__, "%s -> %s on rank %u", from[a], from[b], cdp_rank(g));
+            test_check(ramp_is_right(&y, 7), __FILE__, __LINE__, "%s -> %s on rank %u", from[a],
+                from[b], cdp_rank(g));
             if (y.data) memset(y.data, 0x77, cdp__dt_local_bytes(&l));
             cdp_work work;
             OK(cdp_redistribute_async(&x, &y, &work));
             OK(cdp_work_wait(work));
-            test_check(ramp_is_right(&y, 7), __FILE__, __LINE__, "%s -> %s on rank %u, async", from[a], from[b], cdp_rank(g));
+            test_check(ramp_is_right(&y, 7), __FILE__, __LINE__, "%s -> %s on rank %u, async",
+                from[a], from[b], cdp_rank(g));
             cdp_dtensor_free(&x);
             cdp_dtensor_free(&y);
         }
@@ -615,7 +654,8 @@ static void every_order(cdp_group *g, void *arg) {
     const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
     cdp_mesh *m;
     if (!OK(cdp_mesh_create(&d, &m))) return;
-    const uint32_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    const uint32_t orders[6][3] = {
+        {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     cdp_dtensor t[12];
     for (uint32_t k = 0; k < 12; ++k) {
         cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {9, 11}};
@@ -639,12 +679,17 @@ static void every_order(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
-TEST(redistribute_every_order) { RUN(8, every_order); }
+TEST(redistribute_every_order) {
+    RUN(8, every_order);
+}
 
 /* Reductions of all kinds, against one process. */
 static void every_reduction(cdp_group *g, void *arg) {
-    static const char *const texts[] = {"P,P", "P,P(avg)", "P(avg),P(avg)", "P(min),P(min)", "P(max),P(max)", "P(product),P(product)"};
-    static const cdp_dtype dtypes[] = {CDP_DTYPE_F32, CDP_DTYPE_F64, CDP_DTYPE_I32, CDP_DTYPE_I64, CDP_DTYPE_U8, CDP_DTYPE_F16, CDP_DTYPE_BF16, CDP_DTYPE_I8, CDP_DTYPE_I16, CDP_DTYPE_U16, CDP_DTYPE_U32, CDP_DTYPE_U64};
+    static const char *const texts[] = {"P,P", "P,P(avg)", "P(avg),P(avg)", "P(min),P(min)",
+        "P(max),P(max)", "P(product),P(product)"};
+    static const cdp_dtype dtypes[] = {CDP_DTYPE_F32, CDP_DTYPE_F64, CDP_DTYPE_I32, CDP_DTYPE_I64,
+        CDP_DTYPE_U8, CDP_DTYPE_F16, CDP_DTYPE_BF16, CDP_DTYPE_I8, CDP_DTYPE_I16, CDP_DTYPE_U16,
+        CDP_DTYPE_U32, CDP_DTYPE_U64};
     (void)arg;
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
     for (uint32_t k = 0; m && k < 6; ++k)
@@ -668,8 +713,11 @@ static void every_reduction(cdp_group *g, void *arg) {
                 if (k == 3) want = e;
                 if (k == 4) want = 6 + e;
                 if (k == 5) want = e * (2 + e) * (4 + e) * (6 + e);
-                if (k == 5 && (dtypes[t] == CDP_DTYPE_U8 || dtypes[t] == CDP_DTYPE_I8)) continue; /* wraps around */
-                test_check(cdp__dt_get(dtypes[t], y.data, i) == want, __FILE__, __LINE__, "%s of %s: %g, not %g", texts[k], cdp_dtype_name(dtypes[t]), cdp__dt_get(dtypes[t], y.data, i), want);
+                if (k == 5 && (dtypes[t] == CDP_DTYPE_U8 || dtypes[t] == CDP_DTYPE_I8))
+                    continue; /* wraps around */
+                test_check(cdp__dt_get(dtypes[t], y.data, i) == want, __FILE__, __LINE__,
+                    "%s of %s: %g, not %g", texts[k], cdp_dtype_name(dtypes[t]),
+                    cdp__dt_get(dtypes[t], y.data, i), want);
             }
             cdp_dtensor_free(&x);
             cdp_dtensor_free(&y);
@@ -677,16 +725,20 @@ static void every_reduction(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
-TEST(redistribute_every_reduction) { RUN(4, every_reduction); }
+TEST(redistribute_every_reduction) {
+    RUN(4, every_reduction);
+}
 
 /* The same plan again and again: nothing is allocated. */
 static void nothing_allocated(cdp_group *g, void *arg) {
     (void)arg;
-    static const char *const texts[][2] = {{"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}};
+    static const char *const texts[][2] = {
+        {"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}};
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
     static float memory[4][4][2][4096];
     for (uint32_t k = 0; m && k < 4; ++k) {
-        const cdp_layout from = layout_of(m, texts[k][0], 2, 64, 64, 0), to = layout_of(m, texts[k][1], 2, 64, 64, 0);
+        const cdp_layout from = layout_of(m, texts[k][0], 2, 64, 64, 0),
+                         to = layout_of(m, texts[k][1], 2, 64, 64, 0);
         cdp_dtensor x, y;
         OK(cdp_dtensor_create(&from, memory[cdp_rank(g)][k][0], &x));
         OK(cdp_dtensor_create(&to, memory[cdp_rank(g)][k][1], &y));
@@ -724,7 +776,8 @@ TEST(plans_without_memory) {
     m->root->os = &os;
     cdp_mesh *part;
     for (int64_t at = 1; !done && at < 100; ++at) {
-        cdp_plan_desc p = {.from = layout_of(m, "P,S0", 2, 8, 8, 0), .to = layout_of(m, "S1,R", 2, 8, 8, 0)};
+        cdp_plan_desc p = {
+            .from = layout_of(m, "P,S0", 2, 8, 8, 0), .to = layout_of(m, "S1,R", 2, 8, 8, 0)};
         cdp_plan *plan = NULL;
         counted.calls = counted.held = 0;
         counted.fail_at = at;
@@ -766,7 +819,8 @@ static void distribute(cdp_group *g, void *arg) {
         }
     cdp_dtensor t = {.layout = layout_of(m, "P,R", 2, 9, 5, 0), .data = full};
     REFUSED(CDP_ERR_UNSUPPORTED, "PARTIAL", cdp_distribute(&t, full, 0));
-    t.layout = layout_of(m, "P,S0", 2, 9, 5, 0); /* full of a sum, at one rank: every rank adds 1, 2, 3 or 4 */
+    t.layout = layout_of(
+        m, "P,S0", 2, 9, 5, 0); /* full of a sum, at one rank: every rank adds 1, 2, 3 or 4 */
     for (uint32_t i = 0; i < 25; ++i)
         ((float *)full)[i] = (float)(cdp_rank(g) / 2 + 1);
     OK(cdp_dtensor_full(&t, cdp_rank(g) == 3 ? back : NULL, 3));
@@ -775,7 +829,9 @@ static void distribute(cdp_group *g, void *arg) {
     cdp_mesh_destroy(m);
 }
 
-TEST(distribute_and_full) { RUN(4, distribute); }
+TEST(distribute_and_full) {
+    RUN(4, distribute);
+}
 
 /* Pieces of any size. */
 static void from_local(cdp_group *g, void *arg) {
@@ -815,11 +871,14 @@ static void from_local(cdp_group *g, void *arg) {
     OK(cdp_layout_parse(&l, "S0,R"));
     shape[0] = me < 2 ? 3 : 2;
     shape[1] = me == 3 ? 4 : 3;
-    REFUSED(CDP_ERR_MISMATCH, "dimension 1 has 3 elements on rank 0 and 4 on rank 3", cdp_layout_from_local(m, &l, shape));
+    REFUSED(CDP_ERR_MISMATCH, "dimension 1 has 3 elements on rank 0 and 4 on rank 3",
+        cdp_layout_from_local(m, &l, shape));
     cdp_mesh_destroy(m);
 }
 
-TEST(layout_from_local_pieces) { RUN(4, from_local); }
+TEST(layout_from_local_pieces) {
+    RUN(4, from_local);
+}
 
 static void checked(cdp_group *g, void *arg) {
     (void)arg;
@@ -832,31 +891,38 @@ static void checked(cdp_group *g, void *arg) {
     OK(cdp_dtensor_fill(&t, &ramp));
     OK(cdp_dtensor_check(&t, false));
     if (me == 3) ((float *)t.data)[4] = -1; /* row 3, column 1 */
-    REFUSED(CDP_ERR_MISMATCH, "element [3,1] is not the same on ranks 1 and 3", cdp_dtensor_check(&t, false));
+    REFUSED(CDP_ERR_MISMATCH, "element [3,1] is not the same on ranks 1 and 3",
+        cdp_dtensor_check(&t, false));
     OK(cdp_dtensor_check(&t, true));
     OK(cdp_dtensor_check(&t, false));
     if (me == 3) T(((float *)t.data)[4] == 10);
     cdp_dtensor wrong = t;
     if (me == 2) wrong.layout.dtype = CDP_DTYPE_I32;
-    REFUSED(CDP_ERR_MISMATCH, "dtype is 1 on rank 0 and 3 on rank 2", cdp_dtensor_check(&wrong, false));
+    REFUSED(
+        CDP_ERR_MISMATCH, "dtype is 1 on rank 0 and 3 on rank 2", cdp_dtensor_check(&wrong, false));
     wrong = t;
     if (me == 1) wrong.layout.shape[1] = 2;
-    REFUSED(CDP_ERR_MISMATCH, "shape[1] is 3 on rank 0 and 2 on rank 1", cdp_dtensor_check(&wrong, false));
+    REFUSED(CDP_ERR_MISMATCH, "shape[1] is 3 on rank 0 and 2 on rank 1",
+        cdp_dtensor_check(&wrong, false));
     cdp_dtensor other = t; /* a plan that differs, and the group goes on */
     float memory[24];
     other.data = memory;
     OK(cdp_layout_parse(&other.layout, me == 1 ? "S0,R" : "S1,R"));
-    REFUSED(CDP_ERR_MISMATCH, "to.place[0].dim is 1 on rank 0 and 0 on rank 1", cdp_redistribute(&t, &other));
+    REFUSED(CDP_ERR_MISMATCH, "to.place[0].dim is 1 on rank 0 and 0 on rank 1",
+        cdp_redistribute(&t, &other));
     OK(cdp_layout_parse(&other.layout, "S1,R"));
     OK(cdp_redistribute(&t, &other));
-    REFUSED(CDP_ERR_INVALID, "overlap", cdp_redistribute(&other, &(cdp_dtensor){.layout = l, .data = memory + 1}));
+    REFUSED(CDP_ERR_INVALID, "overlap",
+        cdp_redistribute(&other, &(cdp_dtensor){.layout = l, .data = memory + 1}));
     REFUSED(CDP_ERR_INVALID, "data is NULL", cdp_redistribute(&other, &(cdp_dtensor){.layout = l}));
     OK(cdp_redistribute(&other, &other)); /* nothing moves */
     cdp_dtensor_free(&t);
     cdp_mesh_destroy(m);
 }
 
-TEST(replicas_checked_and_repaired) { RUN(4, checked); }
+TEST(replicas_checked_and_repaired) {
+    RUN(4, checked);
+}
 
 /* Two meshes of the same ranks, and of others. */
 static void between_meshes(cdp_group *g, void *arg) {
@@ -870,11 +936,13 @@ static void between_meshes(cdp_group *g, void *arg) {
     OK(cdp_mesh_create(&d, &m[1]));
     d = (cdp_mesh_desc){.group = g, .ndim = 2, .shape = {2, 2}, .ranks = few};
     OK(cdp_mesh_create(&d, &m[2]));
-    static const char *const texts[3][3] = {{"S0,S1", "P,S0", "R,S0"}, {"S0", "S1", "P"}, {"S0,S0", "S1,P", "S1,S0"}};
+    static const char *const texts[3][3] = {
+        {"S0,S1", "P,S0", "R,S0"}, {"S0", "S1", "P"}, {"S0,S0", "S1,P", "S1,S0"}};
     for (uint32_t a = 0; a < 3; ++a)
         for (uint32_t b = 0; b < 3; ++b)
             for (uint32_t k = 0; k < 9; ++k) {
-                cdp_layout l = {.dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {7, 5}, .mesh = m[a]}, to = l;
+                cdp_layout l = {.dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {7, 5}, .mesh = m[a]},
+                           to = l;
                 cdp_dtensor x, y;
                 if (a == b || strchr(texts[b][k % 3], 'P')) continue;
                 to.mesh = m[b];
@@ -884,7 +952,9 @@ static void between_meshes(cdp_group *g, void *arg) {
                 OK(cdp_dtensor_create(&to, NULL, &y));
                 OK(cdp_dtensor_fill(&x, &ramp));
                 OK(cdp_redistribute(&x, &y));
-                test_check(ramp_is_right(&y, 3), __FILE__, __LINE__, "mesh %u %s -> mesh %u %s on rank %u", a, texts[a][k / 3], b, texts[b][k % 3], cdp_rank(g));
+                test_check(ramp_is_right(&y, 3), __FILE__, __LINE__,
+                    "mesh %u %s -> mesh %u %s on rank %u", a, texts[a][k / 3], b, texts[b][k % 3],
+                    cdp_rank(g));
                 cdp_dtensor_free(&x);
                 cdp_dtensor_free(&y);
             }
@@ -892,7 +962,9 @@ static void between_meshes(cdp_group *g, void *arg) {
         cdp_mesh_destroy(m[k]);
 }
 
-TEST(redistribute_between_meshes) { RUN(6, between_meshes); }
+TEST(redistribute_between_meshes) {
+    RUN(6, between_meshes);
+}
 
 /* ---- random numbers ---- */
 
@@ -943,12 +1015,14 @@ static void draw_alone(cdp_group *g, void *arg) {
 }
 
 static void draw_cut(cdp_group *g, void *arg) {
-    static const char *const texts[] = {"R,R", "S0,R", "S1,S0", "S0!1,S0", "P,S1", "S0/2,S1/4", "P(avg),R"};
+    static const char *const texts[] = {
+        "R,R", "S0,R", "S1,S0", "S0!1,S0", "P,S1", "S0/2,S1/4", "P(avg),R"};
     cdp_mesh *m = mesh_of(g, 2, 2, 3);
     for (uint32_t k = 0; k < sizeof texts / sizeof *texts; ++k) {
         drawn got;
         draw_whole(m, texts[k], *(const cdp_fill_kind *)arg, &got);
-        test_check(memcmp(&got, &alone, sizeof got) == 0, __FILE__, __LINE__, "%s is not what one process draws", texts[k]);
+        test_check(memcmp(&got, &alone, sizeof got) == 0, __FILE__, __LINE__,
+            "%s is not what one process draws", texts[k]);
     }
     cdp_mesh_destroy(m);
 }
@@ -985,7 +1059,8 @@ static void factories(cdp_group *g, void *arg) {
     static const char *const texts[] = {"R,R", "S0,S0", "S1,S0"};
     (void)arg;
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
-    const cdp_fill fills[4] = {{.kind = CDP_FILL_ZERO}, {.kind = CDP_FILL_VALUE, .a = 1}, {.kind = CDP_FILL_VALUE, .a = 2.5}, {.kind = CDP_FILL_RAMP, .a = -1, .b = 0.5}};
+    const cdp_fill fills[4] = {{.kind = CDP_FILL_ZERO}, {.kind = CDP_FILL_VALUE, .a = 1},
+        {.kind = CDP_FILL_VALUE, .a = 2.5}, {.kind = CDP_FILL_RAMP, .a = -1, .b = 0.5}};
     for (uint32_t k = 0; k < 3; ++k)
         for (uint32_t f = 0; f < 4; ++f) {
             const cdp_layout l = layout_of(m, texts[k], 2, 5, 3, 0);
@@ -1008,14 +1083,181 @@ static void factories(cdp_group *g, void *arg) {
     t.data = again;
     OK(cdp_dtensor_fill(&t, &drop));
     OK(cdp_dtensor_full(&t, whole, CDP_EACH));
-    T(memcmp(mask, whole, 64) == 0); /* a dropout mask is the same forward and backward, whatever the cut */
+    T(memcmp(mask, whole, 64)
+        == 0); /* a dropout mask is the same forward and backward, whatever the cut */
     l.dtype = CDP_DTYPE_I32;
     t = (cdp_dtensor){.layout = l, .data = mask};
-    REFUSED(CDP_ERR_UNSUPPORTED, "i32 cannot hold", cdp_dtensor_fill(&t, &(cdp_fill){.kind = CDP_FILL_NORMAL}));
+    REFUSED(CDP_ERR_UNSUPPORTED, "i32 cannot hold",
+        cdp_dtensor_fill(&t, &(cdp_fill){.kind = CDP_FILL_NORMAL}));
     cdp_mesh_destroy(m);
 }
 
-TEST(factories_fill_by_index) { RUN(4, factories); }
+TEST(factories_fill_by_index) {
+    RUN(4, factories);
+}
+
+/* ---- pictures, measurements, asynchronous plans ---- */
+
+static char picture[1 << 16];
+
+static void drawn_as(
+    const char *places, uint32_t ndim, uint64_t a, uint64_t b, uint64_t c, const char *want) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    const cdp_layout l = layout_of(m, places, ndim, a, b, c);
+    const uint64_t n = cdp_layout_draw(&l, CDP_DRAW_TEXT, picture, sizeof picture);
+    T_EQ(strlen(picture), n);
+    const char *table = strchr(picture, '\n');
+    test_check(
+        table && strcmp(table + 1, want) == 0, __FILE__, __LINE__, "%s:\n%s", places, picture);
+    T_EQ(n, cdp_layout_draw(&l, CDP_DRAW_TEXT, picture, 10));
+    T_EQ(9, strlen(picture));
+    T(cdp_layout_draw(&l, CDP_DRAW_COLOR, picture, sizeof picture) >= n);
+    T(cdp_layout_draw(&l, CDP_DRAW_SVG, picture, sizeof picture) > 200);
+    T_TEXT("prefers-color-scheme:dark", picture);
+    T_TEXT("</svg>", picture);
+    T(!strstr(picture, "NaN"));
+    T(cdp_layout_draw(&l, CDP_DRAW_JSON, picture, sizeof picture) > 20);
+    T_TEXT("\"rank\": 3, \"start\": [", picture);
+    cdp_mesh_destroy(m);
+}
+
+TEST(layouts_drawn) {
+    drawn_as("S0,S0", 1, 5, 0, 0,
+        "          0-1         2           3           4\n          0           1           2      "
+        "     3\n");
+    drawn_as("S0,S1", 2, 5, 8, 0,
+        "          0-3         4-7\n  0-2     0           1\n  3-4     2           3\n");
+    drawn_as("R,S0", 2, 3, 2, 0, "          0-1\n  0-1     0 2\n  2       1 3\n");
+    drawn_as("S0,S0", 1, 2, 0, 0,
+        "          0           1\n          0           2\nempty on ranks 1 3\n");
+    drawn_as("R,R", 0, 0, 0, 0, "          0 1 2 3\n");
+    drawn_as("S0,R", 1, 0, 0, 0, "empty on ranks 0 1 2 3\n");
+    drawn_as("S0,S2", 3, 2, 1, 3,
+        "plane [0]\n          0-1         2\n  0       0           1\nplane [1]\n          0-1     "
+        "    2\n  0       2           3\n");
+    T_EQ(0, cdp_layout_draw(NULL, CDP_DRAW_TEXT, picture, sizeof picture));
+}
+
+TEST(plans_drawn) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    cdp_plan_desc d = {.kind = CDP_PLAN_DIRECT,
+        .from = layout_of(m, "S0,S1", 2, 5, 8, 0),
+        .to = layout_of(m, "S1,S0", 2, 5, 8, 0)};
+    cdp_plan *plan;
+    if (!OK(cdp_plan_create(&d, &plan))) return;
+    const uint64_t n = cdp_plan_draw(plan, CDP_DRAW_TEXT, picture, sizeof picture);
+    T_EQ(strlen(picture), n);
+    T_TEXT("f32[5,8] from S0,S1 to S1,S0 on mesh 2x2 (0,1)", picture);
+    T_TEXT("bytes: 80, the least possible 80, PyTorch's steps 352", picture);
+    T_TEXT("    1 -> 2  [0:3, 4:8]  48 bytes\n    2 -> 1  [3:5, 0:4]  32 bytes\n", picture);
+    T_TEXT("  1         .       .       48      .\n", picture);
+    T(cdp_plan_draw(plan, CDP_DRAW_SVG, picture, sizeof picture) > 300);
+    T_TEXT("1 to 2: 48 bytes", picture);
+    T(cdp_plan_draw(plan, CDP_DRAW_JSON, picture, sizeof picture) > 100);
+    T_TEXT("{\"from\": 1, \"to\": 2, \"start\": [0,4], \"size\": [3,4]}", picture);
+    T_EQ(0, cdp_plan_draw(NULL, CDP_DRAW_TEXT, picture, sizeof picture));
+    cdp_plan_destroy(plan);
+    d.kind = CDP_PLAN_TORCH;
+    if (OK(cdp_plan_create(&d, &plan)))
+        T(cdp_plan_draw(plan, CDP_DRAW_TEXT, picture, sizeof picture) > n);
+    T_TEXT("PyTorch's steps: phases: ", picture);
+    cdp_plan_destroy(plan);
+    cdp_mesh_destroy(m);
+}
+
+static void measured(cdp_group *g, void *arg) {
+    (void)arg;
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    cdp_net net;
+    double all[4];
+    OK(cdp_mesh_measure(m, &net));
+    T(net.latency_us > 0 && net.bytes_per_us > 0 && net.far_latency_us > 0
+        && net.copy_bytes_per_us > 0 && net.reduce_bytes_per_us > 0);
+    OK(cdp_allgather(g, &net.latency_us, all, 1, CDP_DTYPE_F64));
+    T(all[0] == all[1] && all[0] == all[2]
+        && all[0] == all[3]); /* or ranks would choose different plans */
+    cdp_plan_desc d = {.from = layout_of(m, "P,S0", 2, 9, 4, 0),
+        .to = layout_of(m, "S1,R", 2, 9, 4, 0),
+        .net = net};
+    cdp_plan *plan;
+    cdp_work work;
+    float in[36], out[36];
+    for (uint32_t i = 0; i < 36; ++i)
+        in[i] = 1;
+    if (!OK(cdp_plan_create(&d, &plan))) return;
+    T(cdp_plan_info_of(plan).predicted_us > 0);
+    for (uint32_t k = 0; k < 3; ++k) {
+        OK(cdp_plan_run_async(plan, in, out, &work));
+        OK(cdp_work_wait(work));
+        for (uint32_t i = 0; i < 18; ++i)
+            T(out[i] == 2);
+        OK(cdp_barrier(g));
+    }
+    cdp_plan_destroy(plan);
+    cdp_mesh_destroy(m);
+}
+
+static void running(cdp_group *g, void *arg) {
+    (void)arg;
+    cdp_mesh *m = mesh_of(g, 1, 2, 0);
+    cdp_plan_desc d = {.from = layout_of(m, "P", 1, 8, 0, 0), .to = layout_of(m, "R", 1, 8, 0, 0)};
+    cdp_plan *plan;
+    cdp_work work;
+    float in[8] = {1, 2, 3, 4, 5, 6, 7, 8}, out[8];
+    if (!OK(cdp_plan_create(&d, &plan))) return;
+    OK(cdp_plan_run(plan, in, out));
+    if (cdp_rank(g) == 0) { /* the other rank has not come: this run cannot be done */
+        OK(cdp_plan_run_async(plan, in, out, &work));
+        REFUSED(CDP_ERR_STATE, "is not done", cdp_plan_run(plan, in, out));
+        REFUSED(CDP_ERR_STATE, "is not done", cdp_plan_run_async(plan, in, out, &(cdp_work){0}));
+        OK(cdp_barrier(g));
+    } else {
+        OK(cdp_barrier(g));
+        OK(cdp_plan_run_async(plan, in, out, &work));
+    }
+    OK(cdp_work_wait(work));
+    for (uint32_t i = 0; i < 8; ++i)
+        T(out[i] == (float)(2 * (i + 1)));
+    cdp_plan_destroy(plan);
+    cdp_mesh_destroy(m);
+}
+
+TEST(mesh_measured_and_plans_async) {
+    RUN(4, measured);
+}
+
+TEST(a_running_plan_is_refused) {
+    RUN(2, running);
+}
+
+/* Plans for 4,096 ranks: under 10 ms for one rank. */
+TEST(plans_for_4096_ranks) {
+    static const char *const rows[][2] = {{"S0,S1", "S1,S0"}, {"S0,R", "R,S0"}, {"P,R", "S0,S1"},
+        {"P,S0", "R,S0"}, {"S0,S0", "R,R"}, {"R,S0", "S1,R"}, {"P,P", "S0,S0"}, {"S0,S0", "S1,S1"}};
+    cdp_mesh *m;
+    const cdp_mesh_desc d = {.paper_ranks = 4096, .paper_rank = 1234, .ndim = 2, .shape = {64, 64}};
+    if (!OK(cdp_mesh_create(&d, &m))) return;
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
+        cdp_plan_desc p = {.kind = CDP_PLAN_DIRECT,
+            .from = layout_of(m, rows[k][0], 2, 8192, 8192, 0),
+            .to = layout_of(m, rows[k][1], 2, 8192, 8192, 0)};
+        uint64_t best = UINT64_MAX;
+        cdp_plan_info info = {0};
+        for (uint32_t i = 0; i < 5; ++i) {
+            cdp_plan *plan;
+            const uint64_t start = test_cpu_ns();
+            if (!OK(cdp_plan_create(&p, &plan))) return;
+            best = cdp__dt_min(best, test_cpu_ns() - start);
+            info = cdp_plan_info_of(plan);
+            cdp_plan_destroy(plan);
+        }
+        printf("  %s -> %s: %.1f ms, %u messages\n", rows[k][0], rows[k][1], (double)best / 1e6,
+            info.messages);
+        T(info.total_bytes == info.bound_bytes && info.total_bytes > 0);
+        T_WITHIN(10, best);
+    }
+    cdp_mesh_destroy(m);
+}
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
@@ -1048,6 +1290,11 @@ int main(int argc, char **argv) {
         {"random_numbers_do_not_depend_on_the_cut", random_numbers_do_not_depend_on_the_cut, 30},
         {"random_distributions", random_distributions, 30},
         {"factories_fill_by_index", factories_fill_by_index, 20},
+        {"layouts_drawn", layouts_drawn, 10},
+        {"plans_drawn", plans_drawn, 10},
+        {"mesh_measured_and_plans_async", mesh_measured_and_plans_async, 30},
+        {"a_running_plan_is_refused", a_running_plan_is_refused, 20},
+        {"plans_for_4096_ranks", plans_for_4096_ranks, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -16,7 +16,8 @@ static void place_of(uint32_t number, uint32_t ndim, cdp_place *p) {
 /* Layout number `k` of those with and without PARTIAL; false when there are no more. Orders: every
    order of the dimensions of the mesh. */
 static bool layout_number(cdp_layout *l, uint32_t k, bool partial) {
-    static const uint32_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const uint32_t orders[6][3] = {
+        {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     const uint32_t dims = l->mesh->desc.ndim, base = l->ndim + (partial ? 2 : 1);
     uint32_t count = 1, permutations = dims == 3 ? 6 : dims == 2 ? 2 : 1;
     for (uint32_t by = 0; by < dims; ++by)
@@ -37,7 +38,8 @@ static bool layout_is_new(const cdp_layout *l) {
     bool ordered = false, shared = false;
     for (uint32_t a = 0; a < l->mesh->desc.ndim; ++a)
         for (uint32_t b = a + 1; b < l->mesh->desc.ndim; ++b) {
-            const bool both = l->place[a].kind == CDP_PLACE_SHARD && l->place[b].kind == CDP_PLACE_SHARD;
+            const bool both =
+                l->place[a].kind == CDP_PLACE_SHARD && l->place[b].kind == CDP_PLACE_SHARD;
             shared = shared || (both && l->place[a].dim == l->place[b].dim);
         }
     for (uint32_t a = 0; a < l->mesh->desc.ndim; ++a)
@@ -64,11 +66,14 @@ static bool pair_is_right(const paper *p, const cdp_plan_desc *d) {
     ok = ok && received == sent && info.bound_bytes == bound;
     ok = ok && received == info.total_bytes && (!direct || received == bound);
     ok = ok && received >= bound;
-    if (direct && paper_now.plan[0]->stages[0].pair.from.terms == 1) ok = ok && busiest == info.most_recv_bytes;
+    if (direct && paper_now.plan[0]->stages[0].pair.from.terms == 1)
+        ok = ok && busiest == info.most_recv_bytes;
     ok = ok && paper_run(p, d) && paper_right(p, &d->to);
-    test_check(ok, __FILE__, __LINE__, "%s -> %s, kind %u: received %llu, said %llu, bound %llu (said %llu), sent %llu", paper_text(&d->from),
-        paper_text(&d->to), d->kind, (unsigned long long)received, (unsigned long long)info.total_bytes,
-        (unsigned long long)bound, (unsigned long long)info.bound_bytes, (unsigned long long)sent);
+    test_check(ok, __FILE__, __LINE__,
+        "%s -> %s, kind %u: received %llu, said %llu, bound %llu (said %llu), sent %llu",
+        paper_text(&d->from), paper_text(&d->to), d->kind, (unsigned long long)received,
+        (unsigned long long)info.total_bytes, (unsigned long long)bound,
+        (unsigned long long)info.bound_bytes, (unsigned long long)sent);
     paper_drop(p);
     ++pairs;
     plans_made += p->n;
@@ -76,7 +81,8 @@ static bool pair_is_right(const paper *p, const cdp_plan_desc *d) {
 }
 
 /* All pairs of layouts of one shape on one mesh; of them one in `every`, by chance. */
-static void pairs_of(const paper *p, uint32_t ndim, const uint64_t *shape, uint32_t every, uint64_t *state) {
+static void pairs_of(
+    const paper *p, uint32_t ndim, const uint64_t *shape, uint32_t every, uint64_t *state) {
     cdp_plan_desc d = {.kind = CDP_PLAN_DIRECT};
     d.from.dtype = d.to.dtype = CDP_DTYPE_U64;
     d.from.ndim = d.to.ndim = ndim;
@@ -86,7 +92,8 @@ static void pairs_of(const paper *p, uint32_t ndim, const uint64_t *shape, uint3
     for (uint32_t a = 0; layout_number(&d.from, a, true); ++a)
         for (uint32_t b = 0; layout_is_new(&d.from) && layout_number(&d.to, b, false); ++b) {
             if (!layout_is_new(&d.to) || test_random(state) % every) continue;
-            d.kind = test_random(state) % 4 ? CDP_PLAN_DIRECT : (cdp_plan_kind)(test_random(state) % 4);
+            d.kind =
+                test_random(state) % 4 ? CDP_PLAN_DIRECT : (cdp_plan_kind)(test_random(state) % 4);
             if (!pair_is_right(p, &d)) return;
         }
 }
@@ -134,7 +141,8 @@ TEST(all_pairs_to_8_ranks) {
     T(pairs > 1000);
 }
 
-static const uint64_t named[6][3] = {{12, 8, 5}, {16, 24, 0}, {7, 0, 0}, {9, 10, 0}, {3, 5, 2}, {1, 13, 0}};
+static const uint64_t named[6][3] = {
+    {12, 8, 5}, {16, 24, 0}, {7, 0, 0}, {9, 10, 0}, {3, 5, 2}, {1, 13, 0}};
 
 /* Up to 16 ranks in up to 3 dimensions: six shapes. */
 TEST(all_pairs_to_16_ranks) {
@@ -160,9 +168,10 @@ TEST(all_pairs_to_16_ranks) {
 
 /* Targets with PARTIAL: kept, and made of SHARD. */
 TEST(pairs_with_partial_targets) {
-    static const char *const texts[][2] = {{"P,S0", "P,S1"}, {"P,S0", "P,R"}, {"P,R", "P,S1"}, {"S0,R", "P,R"}, {"S0,S0", "P,S0"},
-        {"S0,S1", "P,S1"}, {"S0,S1", "P,P"}, {"P,S0", "P,P"}, {"S1,P", "P,P"}, {"S0,P", "P,R"}, {"P,P", "P,P"}, {"P,P", "R,P"},
-        {"P,P", "S0,P"}, {"S0!1,S0", "P,S0"}, {"S0,P", "P,S1"}};
+    static const char *const texts[][2] = {{"P,S0", "P,S1"}, {"P,S0", "P,R"}, {"P,R", "P,S1"},
+        {"S0,R", "P,R"}, {"S0,S0", "P,S0"}, {"S0,S1", "P,S1"}, {"S0,S1", "P,P"}, {"P,S0", "P,P"},
+        {"S1,P", "P,P"}, {"S0,P", "P,R"}, {"P,P", "P,P"}, {"P,P", "R,P"}, {"P,P", "S0,P"},
+        {"S0!1,S0", "P,S0"}, {"S0,P", "P,S1"}};
     const uint32_t meshes[4][2] = {{2, 2}, {2, 4}, {3, 2}, {1, 3}};
     for (uint32_t m = 0; m < 4; ++m) {
         paper p;
@@ -171,11 +180,17 @@ TEST(pairs_with_partial_targets) {
             for (uint32_t s = 0; s < 4; ++s) {
                 const uint64_t shapes[4][2] = {{8, 8}, {5, 7}, {1, 3}, {0, 4}};
                 cdp_plan_desc d = {.kind = CDP_PLAN_DIRECT};
-                d.from = (cdp_layout){.mesh = p.mesh[0], .dtype = CDP_DTYPE_U64, .ndim = 2, .shape = {shapes[s][0], shapes[s][1]}};
+                d.from = (cdp_layout){.mesh = p.mesh[0],
+                    .dtype = CDP_DTYPE_U64,
+                    .ndim = 2,
+                    .shape = {shapes[s][0], shapes[s][1]}};
                 d.to = d.from;
-                if (!OK(cdp_layout_parse(&d.from, texts[k][0])) || !OK(cdp_layout_parse(&d.to, texts[k][1]))) return;
+                if (!OK(cdp_layout_parse(&d.from, texts[k][0]))
+                    || !OK(cdp_layout_parse(&d.to, texts[k][1])))
+                    return;
                 bool ok = paper_plans(&p, &d) && paper_run(&p, &d) && paper_right(&p, &d.to);
-                test_check(ok, __FILE__, __LINE__, "%s -> %s", paper_text(&d.from), paper_text(&d.to));
+                test_check(
+                    ok, __FILE__, __LINE__, "%s -> %s", paper_text(&d.from), paper_text(&d.to));
                 paper_drop(&p);
             }
         paper_close(&p);
