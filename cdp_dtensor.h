@@ -118,7 +118,8 @@
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
         or plan: ranks described different things; the group stays usable. A failure of
-        communication breaks the group of the mesh; destroy the mesh and make another.
+        communication breaks the group of the mesh: free its tensors and plans, destroy the mesh,
+        and only then free memory of your own that the failed call used.
 
     LIMITS
         mesh: 6 dimensions, 65535 ranks | tensor: 8 dimensions, 63 bits of elements and bytes
@@ -1804,9 +1805,17 @@ CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
 /* Meshes made from one another share a root, and a group for each list of ranks, counted by
    reference. All ranks make the same calls, so they make groups of one list in one order. */
 
+/* Memory that messages or functions of a failed group may still concern: it is freed after the
+   group, `memory` (may be NULL) and the note itself. */
+typedef struct cdp__dt_grave {
+    struct cdp__dt_grave *next;
+    void *memory;
+} cdp__dt_grave;
+
 struct cdp__dt_link {
     cdp__dt_link *next;
     cdp_group *group;
+    cdp__dt_grave *graves;
     bool borrowed;
     uint32_t refs, count;
     uint32_t *ranks;
@@ -1857,8 +1866,30 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
         at = &(*at)->next;
     *at = link->next;
     if (!link->borrowed) cdp_group_destroy(link->group);
+    while (link->graves) {
+        cdp__dt_grave *g = link->graves;
+        link->graves = g->next;
+        if (g->memory) cdp_group_free(root->group, g->memory);
+        cdp__dt_free(root->os, g);
+    }
     cdp__dt_free(root->os, link->ranks);
     cdp__dt_free(root->os, link);
+}
+
+/* Free memory of cdp_group_alloc() that messages of this group used. Without memory for a note of
+   it, what a failed group may still read is lost. */
+CDP__DT void cdp__dt_bury(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
+    cdp__dt_grave *g;
+    if (!memory) return;
+    if (!link || cdp_group_status(link->group) == CDP_OK) {
+        cdp_group_free(root->group, memory);
+        return;
+    }
+    g = (cdp__dt_grave *)cdp__dt_alloc(root->os, sizeof *g);
+    if (!g) return;
+    g->memory = memory;
+    g->next = link->graves;
+    link->graves = g;
 }
 
 /* A link for a list of ranks; `borrowed`: the caller's group, else NULL. */
@@ -2822,11 +2853,26 @@ typedef struct cdp__dt_stage {
     cdp__dt_cost cost;
 } cdp__dt_stage;
 
+typedef struct cdp__dt_turn {
+    struct cdp__dt_turns *all;
+    uint32_t phase;
+} cdp__dt_turn;
+
+/* What functions behind works look at. It outlives its plan if such a function is still to be called,
+   with a failure, when the group is destroyed; `plan` is used only after a success. */
+typedef struct cdp__dt_turns {
+    cdp__dt_grave grave; /* first: how it is freed then */
+    cdp_plan *plan;
+    uint32_t pending; /* functions that will be called; the plan is running if there are any */
+    cdp__dt_turn turn[2 * CDP__DT_STEPS];
+} cdp__dt_turns;
+
 struct cdp_plan {
     cdp_plan_desc desc;
     const cdp_os *os;
     cdp_mesh *mesh;
-    cdp_group *group; /* NULL: on paper, or this rank takes no part */
+    cdp__dt_link *link; /* NULL: on paper, or this rank takes no part */
+    cdp_group *group;   /* of link */
     uint32_t node, nodes;
     cdp_dtype dtype;
     uint64_t elem, in_bytes, out_bytes;
@@ -2838,9 +2884,8 @@ struct cdp_plan {
     uint64_t scratch_used;
     cdp_plan_info info;
     bool compared, identity;
-    int32_t running;
     struct cdp__dt_wide *wide; /* of asynchronous runs */
-    struct cdp__dt_turn *turns;
+    cdp__dt_turns *turns;      /* likewise; NULL before the first one */
     const void *in;
     void *out;
 };
@@ -3337,14 +3382,15 @@ CDP__DT cdp_status cdp__dt_plan_nodes(cdp_plan *p, uint32_t *only) {
     if (same) {
         p->nodes = m->count;
         p->node = m->me;
-        p->group = m->all ? m->all->group : NULL;
+        p->link = m->all;
         for (uint32_t i = 0; i < m->count; ++i)
             if (m->ranks[i] == p->desc.root) *only = i;
     } else {
         p->nodes = m->root->size;
         p->node = m->root->rank;
-        p->group = m->root->base ? m->root->base->group : NULL;
+        p->link = m->root->base;
     }
+    p->group = p->link ? p->link->group : NULL;
     const bool one = p->desc.to_one || p->desc.from_one;
     if (!same && (one || m->root->group != p->desc.to.mesh->root->group))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -3576,6 +3622,10 @@ CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uin
     return a_bytes && b_bytes && x < y + b_bytes && y < x + a_bytes;
 }
 
+CDP__DT bool cdp__dt_running(const cdp_plan *p) {
+    return p->turns && __atomic_load_n(&p->turns->pending, __ATOMIC_ACQUIRE) != 0;
+}
+
 CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     const cdp_backend *backend = cdp_group_backend(p->mesh->root->group);
     if ((p->in_bytes && !in) || (p->out_bytes && !out))
@@ -3599,7 +3649,9 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     if (!p->mesh->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
-    if (__atomic_load_n(&p->running, __ATOMIC_ACQUIRE))
+    if (cdp__dt_running(p) && cdp_group_status(p->group) != CDP_OK)
+        return cdp_group_status(p->group);
+    if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "plan: its last asynchronous run is not done; wait for that work first");
     cdp_status st = cdp__dt_run_check(p, in, out);
@@ -3624,11 +3676,6 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
 /* The first phase is a batch. Every later one is an alltoall, because that takes its place in the
    group's order at the call; its messages are packed one after the other, by peer. */
 
-typedef struct cdp__dt_turn {
-    cdp_plan *plan;
-    uint32_t phase;
-} cdp__dt_turn;
-
 typedef struct cdp__dt_wide {
     uint64_t *send_count, *recv_count; /* bytes, per node */
     uint64_t *send_at, *recv_at;       /* of each piece */
@@ -3639,10 +3686,17 @@ typedef struct cdp__dt_wide {
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->wide[k].send_count);
-        if (p->wide[k].out) cdp_group_free(p->group, p->wide[k].out);
+        cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
     }
     cdp__dt_free(p->os, p->wide);
-    cdp__dt_free(p->os, p->turns);
+    p->wide = NULL;
+    if (p->turns && __atomic_load_n(&p->turns->pending, __ATOMIC_ACQUIRE)) {
+        p->turns->grave.next = p->link->graves;
+        p->link->graves = &p->turns->grave;
+    } else {
+        cdp__dt_free(p->os, p->turns);
+    }
+    p->turns = NULL;
 }
 
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
@@ -3655,7 +3709,7 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
     cdp__dt_stages_free(p);
     cdp__dt_wide_free(p);
     cdp__dt_free(p->os, p->list);
-    if (p->scratch) cdp_group_free(p->group, p->scratch);
+    if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->scratch);
     cdp__dt_free(p->os, p);
 }
 
@@ -3701,19 +3755,15 @@ CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
     if (!p->wide) return cdp__dt_nomem("an asynchronous plan", p->phase_count * sizeof *p->wide);
     for (uint32_t k = 1; st == CDP_OK && k < p->phase_count; ++k)
         st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
-    cdp__dt_turn *turns = (cdp__dt_turn *)cdp__dt_alloc(p->os, p->phase_count * sizeof *turns);
-    if (st == CDP_OK && !turns)
-        st = cdp__dt_nomem("an asynchronous plan", p->phase_count * sizeof *turns);
-    for (uint32_t k = 0; st == CDP_OK && k < p->phase_count; ++k) {
-        turns[k].plan = p;
-        turns[k].phase = k;
+    cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
+    if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
+    for (uint32_t k = 0; turns && k < p->phase_count; ++k) {
+        turns->turn[k].all = turns;
+        turns->turn[k].phase = k;
     }
+    if (turns) turns->plan = p;
     p->turns = turns;
-    if (st != CDP_OK) {
-        cdp__dt_wide_free(p);
-        p->wide = NULL;
-        p->turns = NULL;
-    }
+    if (st != CDP_OK) cdp__dt_wide_free(p);
     return st;
 }
 
@@ -3741,15 +3791,14 @@ CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
    */
 CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
-    cdp_plan *p = turn->plan;
     const uint32_t k = turn->phase;
-    const bool last = k + 1 == p->phase_count;
     if (status == CDP_OK) {
+        cdp_plan *p = turn->all->plan;
         if (k) cdp__dt_wide_unpack(p, k);
         cdp__dt_finish(p, &p->phases[k]);
-        if (!last) cdp__dt_wide_pack(p, k + 1);
+        if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
     }
-    if (last || status != CDP_OK) __atomic_store_n(&p->running, 0, __ATOMIC_RELEASE);
+    __atomic_sub_fetch(&turn->all->pending, 1, __ATOMIC_ACQ_REL);
     return CDP_OK;
 }
 
@@ -3776,10 +3825,12 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
     cdp__dt_locals(p, &p->phases[0]);
     for (uint32_t k = 0; st == CDP_OK; ++k) {
         *work = step;
+        __atomic_add_fetch(&p->turns->pending, 1, __ATOMIC_ACQ_REL);
         if (step.seq)
-            st = cdp_work_then(step, cdp__dt_turn_done, &p->turns[k], work);
+            st = cdp_work_then(step, cdp__dt_turn_done, &p->turns->turn[k], work);
         else
-            st = cdp__dt_turn_done(&p->turns[k], CDP_OK);
+            st = cdp__dt_turn_done(&p->turns->turn[k], CDP_OK);
+        if (st != CDP_OK) __atomic_sub_fetch(&p->turns->pending, 1, __ATOMIC_ACQ_REL);
         if (st != CDP_OK || k + 1 == p->phase_count) return st;
         st = cdp__dt_wide_start(p, k + 1, *work, &step);
     }
@@ -3795,11 +3846,11 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
     if (st != CDP_OK) return st;
-    __atomic_store_n(&p->running, 1, __ATOMIC_RELEASE);
     st = cdp__dt_chain(p, work);
     if (st != CDP_OK) {
-        __atomic_store_n(&p->running, 0, __ATOMIC_RELEASE);
-        cdp_group_abort(p->group, cdp_last_error()->text);
+        const cdp_error why = *cdp_last_error();
+        cdp_group_abort(p->group, why.text);
+        st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
     }
     return st;
 }
@@ -4414,8 +4465,7 @@ CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
     uint32_t n = 0;
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
         cdp__dt_kept *k = *at;
-        const bool busy = __atomic_load_n(&k->plan->running, __ATOMIC_ACQUIRE) != 0;
-        if (++n <= CDP__DT_KEPT || k->next || busy) continue;
+        if (++n <= CDP__DT_KEPT || k->next || cdp__dt_running(k->plan)) continue;
         *at = NULL;
         cdp_plan_destroy(k->plan);
         cdp__dt_free(m->root->os, k);
@@ -4494,13 +4544,11 @@ CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_
 
 CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
     if (!t) return;
-    if (t->owned) {
-        const cdp__dt_root *root = t->layout.mesh->root;
-        if (root->group)
-            cdp_group_free(root->group, t->data);
-        else
-            cdp__dt_free(root->os, t->data);
-    }
+    cdp__dt_root *root = t->layout.mesh ? t->layout.mesh->root : NULL;
+    if (t->owned && root->group)
+        cdp__dt_bury(root, t->layout.mesh->all, t->data);
+    else if (t->owned)
+        cdp__dt_free(root->os, t->data);
     t->data = NULL;
     t->owned = false;
 }
@@ -5013,8 +5061,9 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
 }
 
 CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
-    if (w->in_wire) cdp_group_free(w->plan->group, w->in_wire);
-    if (w->out_wire) cdp_group_free(w->plan->group, w->out_wire);
+    if (!w->plan) return;
+    cdp__dt_bury(w->plan->mesh->root, w->plan->link, w->in_wire);
+    cdp__dt_bury(w->plan->mesh->root, w->plan->link, w->out_wire);
     cdp_plan_destroy(w->plan);
 }
 

@@ -28,6 +28,16 @@
 #define WITH_TCP 0
 #endif
 
+#ifdef __has_include
+#if __has_include("cdp_dtensor.h")
+#include "cdp_dtensor.h"
+#define WITH_DTENSOR 1
+#endif
+#endif
+#ifndef WITH_DTENSOR
+#define WITH_DTENSOR 0
+#endif
+
 #include "sim.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -56,6 +66,7 @@ typedef struct scenario {
     uint32_t nodes_min, nodes_max;
     uint32_t faults; /* bit set of fault_class */
     bool blame;      /* errors must name the right rank */
+    cdp_status (*program)(run *r, sim_node *node, cdp_group *g); /* what the ranks of a group do (NULL: job_program) */
 } scenario;
 
 struct run {
@@ -700,6 +711,10 @@ static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
     d->logger.level = CDP_LOG_DEBUG;
 }
 
+#if WITH_DTENSOR
+#include "tensors.h"
+#endif
+
 /* ---- >>hub: ranks of one process, polled in turn ---------------------------------------------------------------------- */
 
 /* The hub belongs to all nodes together, so its os is whoever runs. */
@@ -738,7 +753,7 @@ static cdp_status hub_main(run *r, sim_node *node) {
     d.hub = r->hub;
     sim_doing(node, "cdp_group_create");
     if (st == CDP_OK) st = failed(r, node, cdp_group_create(&d, &g));
-    if (st == CDP_OK) st = job_program(r, node, g);
+    if (st == CDP_OK) st = (r->sc->program ? r->sc->program : job_program)(r, node, g);
     if (++r->hub_left == r->nodes) {
         cdp_hub_destroy(r->hub);
         r->hub = NULL;
@@ -1072,7 +1087,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     st = failed(r, node, cdp_init(&t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
-    return st == CDP_OK ? job_program(r, node, g) : st;
+    return st == CDP_OK ? (r->sc->program ? r->sc->program : job_program)(r, node, g) : st;
 }
 #endif
 
@@ -1083,15 +1098,21 @@ static cdp_status tcp_main(run *r, sim_node *node) {
 #define NETWORK_FAULTS (ALL_FAULTS & ~(OWN_FAULTS | (1u << F_NOMEM) | (1u << F_CONFIG)))
 
 static const scenario scenarios[] = {
-    {"raw", raw_main, 1, 6, NETWORK_FAULTS, false},
-    {"hub", hub_main, 1, 9, (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true},
+    {"raw", raw_main, 1, 6, NETWORK_FAULTS, false, NULL},
+    {"hub", hub_main, 1, 9, (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true, NULL},
+#if WITH_DTENSOR
+    {"tensors", hub_main, 1, 8, (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM), true, tensors_program},
+#endif
 #if WITH_STORE
-    {"wake", wake_main, 6, 6, (1u << F_NONE) | (1u << F_DELAY), false},
-    {"goodbye", goodbye_main, 3, 3, (1u << F_NONE) | (1u << F_DELAY), false},
-    {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false},
+    {"wake", wake_main, 6, 6, (1u << F_NONE) | (1u << F_DELAY), false, NULL},
+    {"goodbye", goodbye_main, 3, 3, (1u << F_NONE) | (1u << F_DELAY), false, NULL},
+    {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false, NULL},
 #endif
 #if WITH_TCP
-    {"job", tcp_main, 1, 9, ALL_FAULTS, true},
+    {"job", tcp_main, 1, 9, ALL_FAULTS, true, NULL},
+#if WITH_DTENSOR
+    {"tensors_tcp", tcp_main, 1, 8, NETWORK_FAULTS | (1u << F_NOMEM), false, tensors_program}, /* several groups: each fails alone, so the first to leave one may be blamed */
+#endif
 #endif
 };
 #define SCENARIO_COUNT ((uint32_t)(sizeof scenarios / sizeof scenarios[0]))
