@@ -52,8 +52,8 @@
         (implementation) kit: small helpers; kernels: reductions, conversions, strided copies;
         philox: random numbers; chunks: the arithmetic of cuts; grid: layouts as numbers; moves:
         who sends whom what; torch: PyTorch's steps; meshes, mesh-parts; spelling: layouts as
-        text; stages; planner; runner, runner-async; pictures, plan-pictures; tensors; fill; agreement:
-        replicas that are equal; edges; operators
+        text; stages; planner; runner, runner-async; pictures, plan-pictures; tensors; fill;
+        agreement: replicas that are equal; edges; operators
 
     API BY TASK
         I want to...                                       call
@@ -237,9 +237,9 @@ typedef struct cdp_net {
     double copy_bytes_per_us, reduce_bytes_per_us;
 } cdp_net;
 
-/* Measure it on this mesh: collective, about 50 ms, the same numbers on all ranks. Far values are
-   those of the slowest pair, near ones those of neighbours. Errors: STATE (on paper), the group's
-   failure. */
+/* Measure it on this mesh: collective, about 50 ms, the same numbers on all ranks. Near values
+   are those of neighbours, far ones those of ranks host_ranks apart (not set: of neighbours).
+   Errors: STATE (on paper), NOMEM, the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_measure(cdp_mesh *mesh, cdp_net *out);
 
 /* ---- >>layout: which part of a tensor each rank holds -------------------------------------- */
@@ -496,6 +496,18 @@ CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *edge);
 
 #ifdef __cplusplus
 } /* extern "C" */
+inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
+    return cdp_mesh_create(&desc, out);
+}
+inline cdp_status cdp_plan_create(const cdp_plan_desc &desc, cdp_plan **out) {
+    return cdp_plan_create(&desc, out);
+}
+inline cdp_status cdp_edge_create(const cdp_edge_desc &desc, cdp_edge **out) {
+    return cdp_edge_create(&desc, out);
+}
+inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
+    return cdp_dtensor_fill(tensor, &fill);
+}
 #endif
 
 #endif /* CDP_DTENSOR_INCLUDED */
@@ -2800,7 +2812,7 @@ CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
     return true;
 }
 
-/* ---- >>stages: plans as data ------------------------------------------------------------------ */
+/* ---- >>stages: plans as data --------------------------------------------------------------- */
 
 /* A plan is a list of stages, each from one layout to the next by the moves of section moves. A
    stage has one phase, or two if it reduces. A phase is what this rank packs, sends, receives,
@@ -2858,8 +2870,8 @@ typedef struct cdp__dt_turn {
     uint32_t phase;
 } cdp__dt_turn;
 
-/* What functions behind works look at. It outlives its plan if such a function is still to be called,
-   with a failure, when the group is destroyed; `plan` is used only after a success. */
+/* What functions behind works look at. It outlives its plan if such a function is still to be
+   called, with a failure, when the group is destroyed; `plan` is used only after a success. */
 typedef struct cdp__dt_turns {
     cdp__dt_grave grave; /* first: how it is freed then */
     cdp_plan *plan;
@@ -2995,10 +3007,10 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     return st;
 }
 
-/* ---- >>planner: which stages, and what one rank does in them ---------------------------------- */
+/* ---- >>planner: which stages, and what one rank does in them ------------------------------- */
 
-/* Counts the moves of a stage, reserves memory for them, and then writes each into its phase. Knows
-   the moves by their kinds alone. */
+/* Counts the moves of a stage, reserves memory for them, and then writes each into its phase.
+   Knows the moves by their kinds alone. */
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -3200,7 +3212,7 @@ CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
 
 /* The most that one of up to eight nodes does; the same on all ranks. */
 CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
-    const uint32_t samples = (uint32_t)cdp__dt_min(p->nodes, 8);
+    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__dt_min(p->nodes, 8);
     cdp__dt_tally most = cdp__dt_tally_of(p, 0);
     for (uint32_t k = 1; k < samples; ++k) {
         const uint32_t node = (uint32_t)((uint64_t)k * (p->nodes - 1) / (samples - 1));

@@ -1,8 +1,8 @@
-/*  paper.h - plans of all ranks, executed in the memory of one process. Include after cdp_dtensor.h.
-
-    A case is a mesh, a shape and two layouts. Every rank's plan is made on a mesh on paper; messages
-    are then delivered phase by phase, in the order of both lists. A message that has no counterpart
-    in its phase would be a deadlock. */
+/*  paper.h - plans of all ranks, executed in the memory of one process. Include after
+   cdp_dtensor.h. 
+    A case is a mesh, a shape and two layouts. Every rank's plan is made on a mesh on paper;
+   messages are then delivered phase by phase, in the order of both lists. A message that has no
+   counterpart in its phase would be a deadlock. */
 #ifndef PAPER_INCLUDED
 #define PAPER_INCLUDED
 
@@ -67,8 +67,8 @@ TEST_API uint64_t paper_index(const cdp_layout *l, const cdp_box *box, uint64_t 
     return index;
 }
 
-/* What a rank must hold, or holds at first: u64, PARTIAL sums modulo 2^64. Contribution 0 is what is
-   missing from the sum of the others, which are random. `seed` 0: the whole value at once. */
+/* What a rank must hold, or holds at first: u64, PARTIAL sums modulo 2^64. Contribution 0 is what
+   is missing from the sum of the others, which are random. `seed` 0: the whole value at once. */
 TEST_API uint64_t paper_element(const cdp_layout *l, uint32_t position, uint64_t index) {
     uint64_t value = paper_value(index), terms = 1, own = 0, scale = 1;
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
@@ -121,7 +121,8 @@ TEST_API void paper_drop(const paper *p) {
     }
 }
 
-/* The k-th message from `from` in `ph`, counted over pieces whose peer is `to`; NULL: there is none. */
+/* The k-th message from `from` in `ph`, counted over pieces whose peer is `to`; NULL: there is
+   none. */
 TEST_API const cdp__dt_piece *paper_send(const cdp__dt_phase *ph, uint32_t to, uint32_t k) {
     for (uint32_t i = 0; i < ph->sends; ++i)
         if (ph->send[i].peer == to && k-- == 0) return &ph->send[i];
@@ -162,8 +163,8 @@ TEST_API void paper_fill(const paper *p, const cdp_layout *from) {
     }
 }
 
-/* What every rank holds afterwards, and that nothing beyond it was written. With PARTIAL targets the
-   sums over them are compared. */
+/* What every rank holds afterwards, and that nothing beyond it was written. With PARTIAL targets
+   the sums over them are compared. */
 TEST_API bool paper_right(const paper *p, const cdp_layout *to) {
     static uint64_t sum[2048];
     const uint64_t all = 2048, guard = 0xa5a5a5a5a5a5a5a5u;
@@ -206,7 +207,8 @@ TEST_API bool paper_run(const paper *p, const cdp_plan_desc *d) {
     return ok;
 }
 
-/* The least number of elements that all ranks must receive, from the definition, element by element. */
+/* The least number of elements that all ranks must receive, from the definition, element by
+   element. */
 TEST_API uint64_t paper_bound(const paper *p, const cdp_layout *from, const cdp_layout *to) {
     const cdp_mesh *m = p->mesh[0];
     uint64_t total = 0, elements = 1, groups = 1;

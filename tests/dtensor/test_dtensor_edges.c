@@ -1,4 +1,5 @@
-/*  test_dtensor_edges.c - edges: every backward is the adjoint of its forward; casts on the wire; gathers in pieces */
+/*  test_dtensor_edges.c - edges: every backward is the adjoint of its forward; casts on the wire;
+   gathers in pieces */
 #define CDP_IMPLEMENTATION
 #include "cdp_dtensor.h"
 
@@ -12,7 +13,8 @@ static cdp_edge *edges[PAPER_RANKS];
 static uint64_t x_of[PAPER_RANKS][2048], y_of[PAPER_RANKS][2048], dx_of[PAPER_RANKS][2048],
     dy_of[PAPER_RANKS][2048];
 
-/* Random numbers that lie as `l` says: the same on replicas, independent contributions to sums. */
+/* Random numbers that lie as `l` says: the same on replicas, independent contributions to sums.
+   */
 static void fill(const paper *p, const cdp_layout *like, uint64_t salt, uint64_t (*to)[2048]) {
     for (uint32_t r = 0; r < p->n; ++r) {
         cdp_layout l = *like;
@@ -55,8 +57,8 @@ static bool run_way(const paper *p, bool backward, uint64_t (*in)[2048], uint64_
     return ok;
 }
 
-/* The sum over ranks of a[i] * b[i]; replicas are counted once. `a` lies as `la`, `b` as `lb`: the
-   same boxes, but one may be PARTIAL where the other is replicated. */
+/* The sum over ranks of a[i] * b[i]; replicas are counted once. `a` lies as `la`, `b` as `lb`:
+   the same boxes, but one may be PARTIAL where the other is replicated. */
 static uint64_t dot(const paper *p, const cdp_layout *la, uint64_t (*a)[2048], const cdp_layout *lb,
     uint64_t (*b)[2048]) {
     uint64_t sum = 0;
@@ -103,7 +105,8 @@ static void adjoint(const paper *p, const cdp_edge_desc *like) {
 static const char *const places[16] = {"R,R", "R,S0", "R,S1", "R,P", "S0,R", "S0,S0", "S0,S1",
     "S0,P", "S1,R", "S1,S0", "S1,S1", "S1,P", "P,R", "P,S0", "P,S1", "P,P"};
 
-/* All layouts to all layouts; the gradient arrives replicated or as a sum wherever that makes sense. */
+/* All layouts to all layouts; the gradient arrives replicated or as a sum wherever that makes
+   sense. */
 TEST(every_backward_is_the_adjoint) {
     static const uint32_t shapes[3][2] = {{2, 2}, {2, 3}, {1, 4}};
     static const uint64_t sizes[3][2] = {{4, 6}, {5, 3}, {1, 2}};

@@ -1,5 +1,5 @@
-/*  test_dtensor_plans.c - every pair of layouts, on paper: values, bytes, messages. PAIRS=all takes every case instead of
-    a part that is drawn by seed; SEED chooses another part. */
+/*  test_dtensor_plans.c - every pair of layouts, on paper: values, bytes, messages. PAIRS=all
+   takes every case instead of a part that is drawn by seed; SEED chooses another part. */
 #define CDP_IMPLEMENTATION
 #include "cdp_dtensor.h"
 
@@ -13,8 +13,8 @@ static void place_of(uint32_t number, uint32_t ndim, cdp_place *p) {
     p->dim = number <= ndim ? (int32_t)(number - 1) : 0;
 }
 
-/* Layout number `k` of those with and without PARTIAL; false when there are no more. Orders: every
-   order of the dimensions of the mesh. */
+/* Layout number `k` of those with and without PARTIAL; false when there are no more. Orders:
+   every order of the dimensions of the mesh. */
 static bool layout_number(cdp_layout *l, uint32_t k, bool partial) {
     static const uint32_t orders[6][3] = {
         {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};

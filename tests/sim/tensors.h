@@ -1,5 +1,6 @@
-/*  tensors.h - what the ranks of a group do in the scenarios "tensors": meshes, and redistributions of a tensor whose
-    elements are their own indices, between layouts that the seed draws. Part of sim_main.c. */
+/*  tensors.h - what the ranks of a group do in the scenarios "tensors": meshes, and
+   redistributions of a tensor whose elements are their own indices, between layouts that the seed
+   draws. Part of sim_main.c. */
 #ifndef TENSORS_INCLUDED
 #define TENSORS_INCLUDED
 
@@ -15,7 +16,8 @@ static void tensors_mesh_desc(const run *r, uint64_t *s, cdp_group *g, cdp_mesh_
     d->shape[1] = r->nodes / first;
 }
 
-static void tensors_layout(uint64_t *s, const cdp_mesh *mesh, uint32_t ndim, const uint64_t *shape, bool partial, cdp_layout *l) {
+static void tensors_layout(uint64_t *s, const cdp_mesh *mesh, uint32_t ndim, const uint64_t *shape,
+    bool partial, cdp_layout *l) {
     memset(l, 0, sizeof *l);
     l->mesh = mesh;
     l->dtype = CDP_DTYPE_I64;
@@ -23,7 +25,9 @@ static void tensors_layout(uint64_t *s, const cdp_mesh *mesh, uint32_t ndim, con
     memcpy(l->shape, shape, ndim * sizeof *shape);
     for (uint32_t by = 0; by < 2; ++by) {
         const uint64_t kind = sim_between(s, 0, partial ? 3 : 2);
-        l->place[by].kind = kind == 0 ? CDP_PLACE_REPLICATE : kind == 3 ? CDP_PLACE_PARTIAL : CDP_PLACE_SHARD;
+        l->place[by].kind = kind == 0 ? CDP_PLACE_REPLICATE
+            : kind == 3               ? CDP_PLACE_PARTIAL
+                                      : CDP_PLACE_SHARD;
         l->place[by].dim = (int32_t)sim_between(s, 0, ndim - 1);
         l->place[by].order = (uint32_t)sim_between(s, 0, 1);
     }
@@ -40,16 +44,19 @@ static void tensors_check(run *r, sim_node *node, const cdp_dtensor *t) {
             rest /= box.size[d];
         }
         if (((int64_t *)t->data)[i] != (int64_t)index) {
-            wrong(r, node, "element %llu of the box is %lld, not %llu", (unsigned long long)i, (long long)((int64_t *)t->data)[i], (unsigned long long)index);
+            wrong(r, node, "element %llu of the box is %lld, not %llu", (unsigned long long)i,
+                (long long)((int64_t *)t->data)[i], (unsigned long long)index);
             return;
         }
     }
 }
 
-static cdp_status tensors_move(run *r, sim_node *node, const cdp_dtensor *x, cdp_dtensor *y, bool async) {
+static cdp_status tensors_move(
+    run *r, sim_node *node, const cdp_dtensor *x, cdp_dtensor *y, bool async) {
     cdp_work work;
     cdp_status st;
-    call_begin(r, node, 2 * r->timeout_ms); /* the first run of a plan compares it: an operation of its own */
+    call_begin(r, node,
+        2 * r->timeout_ms); /* the first run of a plan compares it: an operation of its own */
     if (async) {
         st = cdp_redistribute_async(x, y, &work);
         if (st == CDP_OK) st = cdp_work_wait(work);
