@@ -1,5 +1,6 @@
 /*  paper.h - plans of all ranks, executed in the memory of one process. Include after
-   cdp_dtensor.h. 
+   cdp_dtensor.h.
+
     A case is a mesh, a shape and two layouts. Every rank's plan is made on a mesh on paper;
    messages are then delivered phase by phase, in the order of both lists. A message that has no
    counterpart in its phase would be a deadlock. */
